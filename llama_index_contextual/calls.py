@@ -1,0 +1,145 @@
+"""How a model is called: bounded retries of what may succeed later, and one sentence for what will not.
+
+The clients of the providers retry on their own and multiply each other's attempts, so the models made by `models.py`
+do not retry at all and this module does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+RETRYABLE_NAMES = frozenset({"APIConnectionError", "APITimeoutError", "RemoteProtocolError", "ReadError"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """When to send a failed call again.
+
+    Attributes:
+        attempts: Calls in all, the first one included.
+        base_delay: Seconds before the second attempt; doubled before each further one, with jitter.
+        max_delay: Seconds between two attempts, at most, unless the provider asks for more by Retry-After.
+        max_retry_after: Seconds of a Retry-After that are waited for; a longer one ends the attempts.
+    """
+
+    attempts: int = 5
+    base_delay: float = 0.5
+    max_delay: float = 20.0
+    max_retry_after: float = 120.0
+
+    def delay(self, attempt: int, error: Exception) -> float | None:
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up."""
+        if attempt >= self.attempts or not is_retryable(error):
+            return None
+        asked = retry_after(error)
+        if asked is not None:
+            return asked if asked <= self.max_retry_after else None
+        return float(min(self.max_delay, self.base_delay * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return whether the same call may succeed later."""
+    code = getattr(error, "code", None)
+    if code in ("insufficient_quota", "model_not_found"):
+        return False
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in RETRYABLE_STATUS
+    return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Return the seconds that the provider asked to wait, by its Retry-After header."""
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    if headers is None:
+        return None
+    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
+    try:
+        if milliseconds:
+            return max(0.0, float(milliseconds) / 1000)
+        return max(0.0, float(value)) if value else None
+    except ValueError:
+        return _seconds_until(value)
+
+
+def _seconds_until(http_date: str) -> float | None:
+    try:
+        return max(0.0, parsedate_to_datetime(http_date).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
+    """Await `send()` until it succeeds or `policy` gives up; the last error is raised as it came."""
+    attempt = 1
+    while True:
+        try:
+            return await send()
+        except Exception as error:
+            delay = policy.delay(attempt, error)
+            if delay is None:
+                raise
+        await asyncio.sleep(delay)
+        attempt += 1
+
+
+def call(send: Callable[[], T], policy: RetryPolicy) -> T:
+    """Call `send()` until it succeeds or `policy` gives up; the last error is raised as it came."""
+    attempt = 1
+    while True:
+        try:
+            return send()
+        except Exception as error:
+            delay = policy.delay(attempt, error)
+            if delay is None:
+                raise
+        time.sleep(delay)
+        attempt += 1
+
+
+def describe(error: BaseException, *, setting: str, model: str) -> str:
+    """Return what went wrong in a call to a model and what to do, in one sentence without secrets.
+
+    Args:
+        error: What the client raised.
+        setting: Name of the project setting that chose the model, such as "llm".
+        model: Name of the model, as in the settings.
+    """
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    if status == 401:
+        return f"The provider of {model!r} refused the API key: check the key in the environment."
+    if status == 404 or code == "model_not_found" or "nknown model" in str(error):
+        return (
+            f"The provider does not know the model {model!r}: change the setting {setting!r}"
+            f" (for instance `project.update_config({setting}=...)`) to one that it offers."
+        )
+    if code == "insufficient_quota":
+        return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
+    if status == 429:
+        return f"The provider of {model!r} keeps answering 429 (rate limit): lower the concurrency, or try later."
+    if type(error).__name__ in RETRYABLE_NAMES or isinstance(error, (ConnectionError, TimeoutError)):
+        return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
+    text = " ".join(str(error).split())
+    return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
+
+
+def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end, also from inside a running event loop (then in a thread of its own)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(context.run, lambda: asyncio.run(make())).result()

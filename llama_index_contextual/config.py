@@ -1,0 +1,149 @@
+"""The settings of a project: typed, frozen, one sentence per field."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from llama_index_contextual.errors import ConfigurationError
+
+Mode = Literal["semantic", "lexical", "hybrid"]
+ContextKind = Literal["llm", "structural", "none"]
+Fusion = Literal["rrf", "score"]
+
+RETRIEVAL_FIELDS = frozenset(
+    {
+        "mode",
+        "top_k",
+        "candidates",
+        "fusion",
+        "semantic_weight",
+        "lexical_weight",
+        "rrf_k",
+        "keep_versions",
+        "context_in_answer",
+    }
+)
+"""Fields that can change without building a new version."""
+
+
+class ProjectConfig(BaseModel):
+    """The settings of a project, kept in its `project.json`.
+
+    Raises:
+        ConfigurationError: A value is out of range, two values contradict each other, or a name is unknown.
+
+    Example:
+        >>> ProjectConfig.local(chunk_size=512).chunk_size
+        512
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    embed_model: str = Field(
+        default="openai:text-embedding-3-small",
+        description="Embedding model as provider:name, or `local` for WordLlama, which needs no key and no network.",
+    )
+    context: ContextKind = Field(
+        default="llm",
+        description="Who writes the context of a chunk: an LLM, the document's own structure, or nobody (plain RAG).",
+    )
+    llm: str = Field(default="openai:gpt-4.1", description="LLM that writes contexts, as provider:name.")
+    context_prompt: str | None = Field(
+        default=None, description="Prompt template for contexts; None is the published wording."
+    )
+    llm_concurrency: int = Field(default=8, ge=1, le=512, description="Calls to the LLM in flight at the same time.")
+    context_in_answer: bool = Field(
+        default=True, description="Whether the LLM that answers sees the context beside the text."
+    )
+    faiss: bool = Field(default=True, description="Whether to build the semantic index.")
+    bm25: bool = Field(default=True, description="Whether to build the lexical index.")
+    segment_size: int = Field(default=8000, ge=1, description="Tokens of a segment, at most.")
+    segment_overlap: int = Field(default=800, ge=0, description="Tokens that two neighbouring segments share, about.")
+    chunk_size: int = Field(default=800, ge=1, description="Tokens of a chunk, at most.")
+    chunk_overlap: int = Field(default=80, ge=0, description="Tokens that two neighbouring chunks share, about.")
+    language: str = Field(default="english", description="Language of the Snowball stemmer, or `none`.")
+    mode: Mode = Field(default="hybrid", description="Which indexes answer a query.")
+    top_k: int = Field(default=20, ge=1, description="Results of a query.")
+    candidates: int = Field(default=100, ge=1, description="Hits taken from each index before they are fused.")
+    fusion: Fusion = Field(
+        default="rrf", description="Fuse by reciprocal ranks (`rrf`) or by scores scaled to 0..1 (`score`)."
+    )
+    semantic_weight: float = Field(default=0.5, ge=0, description="Weight of the semantic ranking.")
+    lexical_weight: float = Field(default=0.5, ge=0, description="Weight of the lexical ranking.")
+    rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
+    keep_versions: int = Field(default=3, ge=2, description="Published versions that stay on disk for a rollback.")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _as_sentence(error) from None
+
+    @classmethod
+    def local(cls, **changes: Any) -> Self:
+        """Return settings that need neither key nor network; `changes` override single fields.
+
+        The embedding is weaker than a transformer's, so the lexical ranking weighs more.
+        """
+        defaults: dict[str, Any] = {
+            "embed_model": "local",
+            "context": "structural",
+            "semantic_weight": 0.3,
+            "lexical_weight": 0.7,
+        }
+        return cls(**{**defaults, **changes})
+
+    @field_validator("semantic_weight", "lexical_weight", "rrf_k")
+    @classmethod
+    def _finite(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("must be a finite number")
+        return value
+
+    @field_validator("language")
+    @classmethod
+    def _known_language(cls, value: str) -> str:
+        import Stemmer
+
+        known = [*Stemmer.algorithms(), "none"]
+        if value not in known:
+            raise ValueError(f"must be one of {', '.join(sorted(known))}")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not (self.faiss or self.bm25):
+            raise ValueError("faiss and bm25 are both off: leave at least one index on")
+        for kind in ("segment", "chunk"):
+            size, overlap = getattr(self, f"{kind}_size"), getattr(self, f"{kind}_overlap")
+            if overlap >= size:
+                raise ValueError(f"{kind}_overlap ({overlap}) must be smaller than {kind}_size ({size})")
+        if self.chunk_size > self.segment_size:
+            raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
+        if self.semantic_weight + self.lexical_weight == 0:
+            raise ValueError("semantic_weight and lexical_weight are both 0: give at least one index some weight")
+        return self
+
+    def changed(self, **changes: Any) -> Self:
+        """Return a copy with `changes`, validated."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+    def rebuild_fields(self, other: ProjectConfig) -> list[str]:
+        """Return the fields that differ from `other` and need a new version before they have an effect."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [name for name in mine if mine[name] != theirs[name] and name not in RETRIEVAL_FIELDS]
+
+
+def _as_sentence(error: ValidationError) -> ConfigurationError:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else None
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(ProjectConfig.model_fields))
+        return ConfigurationError(f"Unknown setting {name!r}. Known settings: {known}.", setting=name)
+    if name is None:
+        return ConfigurationError(f"{message[0].upper()}{message[1:]}.")
+    return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)

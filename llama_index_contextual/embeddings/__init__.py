@@ -1,0 +1,1 @@
+"""Embedding models that need no key and no network, and batching within the providers' limits."""

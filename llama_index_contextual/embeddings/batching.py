@@ -1,0 +1,84 @@
+"""Texts in batches that a provider accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from numpy.typing import NDArray
+
+from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.errors import InputError, ModelError
+
+MAX_INPUTS = 2_048
+MAX_TOKENS_PER_REQUEST = 300_000
+MAX_TOKENS_PER_INPUT = 8_192
+MIN_CHARS_PER_TOKEN = 1.0
+
+
+def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
+    """Yield slices of `texts` that keep OpenAI's limits: inputs and tokens of one request.
+
+    Args:
+        texts: What is to be embedded.
+        token_counts: Tokens of each text.
+        max_inputs: Texts of one request, at most.
+    """
+    start = tokens = 0
+    for at, count in enumerate(token_counts):
+        if at > start and (at - start >= max_inputs or tokens + count > MAX_TOKENS_PER_REQUEST):
+            yield slice(start, at)
+            start, tokens = at, 0
+        tokens += count
+    if start < len(texts):
+        yield slice(start, len(texts))
+
+
+async def aembed(
+    model: BaseEmbedding,
+    texts: Sequence[str],
+    token_counts: Sequence[int],
+    *,
+    name: str,
+    policy: RetryPolicy | None = None,
+) -> NDArray[np.float32]:
+    """Return the unit vectors of `texts`, one row each; a text of zeros stays zero.
+
+    Args:
+        model: Any LlamaIndex embedding.
+        texts: What is to be embedded, none of them empty.
+        token_counts: Tokens of each text.
+        name: Name of the model for messages.
+        policy: When to send a failed call again.
+
+    Raises:
+        InputError: A text is longer than the model takes.
+        ModelError: The model failed for good.
+    """
+    longest = max(token_counts, default=0)
+    if longest > MAX_TOKENS_PER_INPUT:
+        raise InputError(
+            f"A chunk with its context has {longest} tokens, more than the {MAX_TOKENS_PER_INPUT} that an embedding"
+            f" takes: lower chunk_size.",
+            value=longest,
+        )
+    policy = policy or RetryPolicy()
+    rows: list[list[float]] = []
+    for part in batches(texts, token_counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
+        chosen = list(texts[part])
+        try:
+            rows += await acall(lambda chosen=chosen: model.aget_text_embedding_batch(chosen), policy)  # type: ignore[misc]
+        except ModelError:
+            raise
+        except Exception as error:  # any embedding class may raise anything
+            raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
+    return unit_vectors(np.asarray(rows, dtype=np.float32).reshape(len(texts), -1))
+
+
+def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows divided by their length; rows of zeros stay zero, NaN becomes zero."""
+    vectors = np.nan_to_num(vectors)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return units

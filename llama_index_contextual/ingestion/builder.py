@@ -1,0 +1,102 @@
+"""A version that is being built: chunks go in, in the order of their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from llama_index.core.graph_stores.simple import SimpleGraphStore
+from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
+from llama_index.core.storage.storage_context import StorageContext
+from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
+from numpy.typing import NDArray
+
+from llama_index_contextual._version import __version__
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.retrievers.lexical_index import LexicalIndexBuilder
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage import version as versions
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.version import DocumentRecord, Manifest, OpenVersion
+
+
+@dataclass
+class VersionBuilder:
+    """A version that is being built: chunks go in, in the order of their positions.
+
+    Args:
+        project_dir: The project.
+        config: Its settings.
+    """
+
+    project_dir: Path
+    config: ProjectConfig
+    records: list[DocumentRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = versions.start_building(self.project_dir)
+        self._docstore = SQLiteDocumentStore(self.directory / versions.DOCSTORE)
+        self._vectors = UnitFaissVectorStore(docstore=self._docstore) if self.config.faiss else None
+        self._lexical = LexicalIndexBuilder(language=self.config.language) if self.config.bm25 else None
+
+    def append(self, record: DocumentRecord, nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None) -> None:
+        """Add the chunks of a document, with their unit vectors where there is a semantic index."""
+        self.records.append(record)
+        if not nodes:
+            return
+        if self._vectors is not None and vectors is not None:
+            self._vectors.add_vectors(nodes, vectors)
+        else:
+            self._docstore.add_documents(nodes)
+        if self._lexical is not None:
+            self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+
+    def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
+        """Add a document as it stands in the version before, vectors included."""
+        nodes = list(before.docstore.iterate(doc_id=record.doc_id))
+        vectors = None
+        if self._vectors is not None and nodes:
+            store = before.storage_context.vector_store
+            vectors = cast(UnitFaissVectorStore, store).vectors(before.docstore.rows([node.node_id for node in nodes]))
+        self.append(record, nodes, vectors)
+
+    def publish(self, *, embed_model: str | None) -> Manifest:
+        """Write the indexes and make the version the live one."""
+        stores = {DEFAULT_VECTOR_STORE: self._vectors} if self._vectors is not None and len(self._vectors) else {}
+        versions.persist(
+            StorageContext(
+                docstore=self._docstore,
+                index_store=SimpleIndexStore(),
+                vector_stores=dict(stores),
+                graph_store=SimpleGraphStore(),
+            ),
+            self.directory,
+        )
+        self._docstore.close()
+        if self._lexical is not None:
+            self._lexical.build().save(self.directory / versions.BM25_DIRECTORY)
+
+        def manifest(name: str, created: str) -> Manifest:
+            return Manifest(
+                version=name,
+                created=created,
+                package=__version__,
+                config=self.config.model_dump(),
+                embed_model=embed_model if stores else None,
+                dimensions=self._vectors.dimensions if self._vectors is not None else None,
+                documents=self.records,
+            )
+
+        return versions.publish(
+            self.project_dir, self.directory, make_manifest=manifest, keep_versions=self.config.keep_versions
+        )
+
+    def discard(self) -> None:
+        """Remove what was built; the live version stays as it is."""
+        self._docstore.close()
+        files.remove_tree(self.directory)

@@ -1,0 +1,174 @@
+"""Documents into a version: parse, contextualise, embed, append; many documents in flight.
+
+The stages are ordinary LlamaIndex components. Memory holds one batch of documents, the vectors and the lexical terms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, with_context
+from llama_index_contextual.embeddings.batching import aembed
+from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.jobs import Job
+from llama_index_contextual.models import LOCAL
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.storage.ledger import Ledger, content_key
+from llama_index_contextual.storage.version import DocumentRecord
+
+BATCH_CHUNKS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The components that a document passes.
+
+    Attributes:
+        parsers: Segment and chunk parser.
+        contextualizer: Writes the contexts, or None for plain RAG.
+        embed_model: Embeds the chunks, or None without a semantic index.
+        embed_model_name: Its name.
+        ledger: Keeps what was paid for.
+    """
+
+    parsers: Sequence[TransformComponent]
+    contextualizer: Contextualizer | None
+    embed_model: BaseEmbedding | None
+    embed_model_name: str | None
+    ledger: Ledger
+
+    def parse(self, job: Job) -> list[BaseNode]:
+        """Return the chunks of a document."""
+        if job.document is None:
+            return list(job.nodes or [])
+        nodes: Sequence[BaseNode] = [job.document]
+        for parser in self.parsers:
+            nodes = parser(nodes)
+        return list(nodes)
+
+    async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
+        """Return the chunks with their contexts."""
+        if self.contextualizer is None:
+            progress(len(nodes))
+            return Contextualized([with_context(node, None) for node in nodes], [], 0)
+        return await self.contextualizer.acontextualize(nodes, progress=progress)
+
+    async def aembed(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
+        """Return the unit vectors of chunks; those that were paid for before come from the ledger."""
+        if self.embed_model is None or self.embed_model_name is None or not nodes:
+            return None
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        counts = [count_tokens(text) for text in texts]
+        if self.embed_model_name == LOCAL:
+            return await aembed(self.embed_model, texts, counts, name=LOCAL)
+        names = [content_key(self.embed_model_name, text) for text in texts]
+        known = self.ledger.vectors(names)
+        missing = [at for at, name in enumerate(names) if name not in known]
+        fresh = await aembed(
+            self.embed_model,
+            [texts[at] for at in missing],
+            [counts[at] for at in missing],
+            name=self.embed_model_name,
+        )
+        if missing:
+            self.ledger.add_vectors(self.embed_model_name, [names[at] for at in missing], fresh)
+            known.update((names[at], row) for at, row in zip(missing, fresh, strict=True))
+        return np.stack([known[name] for name in names])
+
+
+async def abuild(
+    jobs: Iterable[Job],
+    stages: Stages,
+    builder: VersionBuilder,
+    *,
+    report: Callable[[int, int, int], None],
+) -> Contextualized:
+    """Bring documents into a version that is being built.
+
+    Args:
+        jobs: The documents, read as they are needed.
+        stages: What they pass.
+        builder: Where they go.
+        report: Called with (documents, chunks, bytes) that were just done.
+
+    Returns:
+        What went wrong and what was paid; without the nodes.
+    """
+    failures: list[ChunkFailure] = []
+    paid = 0
+    batches = _batches(jobs, stages)
+    while batch := await asyncio.to_thread(next, batches, None):
+        result = await stages.acontextualize([n for _, chunks in batch for n in chunks], lambda n: report(0, n, 0))
+        vectors = await stages.aembed(result.nodes)
+        failures += result.failures
+        paid += result.paid
+        await asyncio.to_thread(_append, builder, batch, result, vectors)
+        report(len(batch), 0, sum(job.size for job, _ in batch))
+    return Contextualized([], failures, paid)
+
+
+def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[list[tuple[Job, list[BaseNode]]]]:
+    """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
+    batch: list[tuple[Job, list[BaseNode]]] = []
+    size = 0
+    for job in jobs:
+        chunks = stages.parse(job)
+        batch.append((job, chunks))
+        size += len(chunks)
+        if size >= BATCH_CHUNKS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _append(
+    builder: VersionBuilder,
+    batch: Sequence[tuple[Job, list[BaseNode]]],
+    result: Contextualized,
+    vectors: NDArray[np.float32] | None,
+) -> None:
+    failed = {failure.node_id for failure in result.failures}
+    at = 0
+    for job, chunks in batch:
+        done = result.nodes[at : at + len(chunks)]
+        record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
+        builder.append(record, done, None if vectors is None else vectors[at : at + len(chunks)])
+        at += len(chunks)
+
+
+def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> DocumentRecord:
+    text = job.document.text if job.document is not None else ""
+    facts = job.document.metadata if job.document is not None else (nodes[0].metadata if nodes else {})
+    spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
+    return DocumentRecord(
+        doc_id=job.doc_id,
+        content_hash=job.content_hash,
+        file_name=facts.get(keys.FILE_NAME),
+        title=facts.get(keys.TITLE),
+        chunks=len(nodes),
+        tokens=sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes),
+        characters=len(text) or max((end for _, end in spans), default=0),
+        gaps=_gaps(text, spans),
+        fallback_chunks=tuple(fallback),
+    )
+
+
+def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
+    """Return (start, white space) of what no span covers."""
+    gaps, at = [], 0
+    for start, end in sorted(spans):
+        if start > at:
+            gaps.append((at, text[at:start]))
+        at = max(at, end)
+    if at < len(text):
+        gaps.append((at, text[at:]))
+    return gaps

@@ -1,0 +1,178 @@
+"""Names of models to LlamaIndex objects, by one table of providers.
+
+`project.json` holds names such as "openai:gpt-4.1"; only the providers in `PROVIDERS` can be made from a name, so a
+settings file never names a class to import. Whoever has another model passes the object itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.errors import ModelError
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """What is particular about one provider.
+
+    Attributes:
+        llm: module:class of its LLM, or None.
+        embedding: module:class of its embedding model, or None.
+        pip: What to install for it.
+        key: Environment variable that holds its API key, or None.
+        address: Environment variables that may hold its address, first one wins; empty: the class's own default.
+        llm_options: Keyword arguments for the LLM class.
+        embedding_options: Keyword arguments for the embedding class.
+        model_argument: Name of the embedding class's argument for the model.
+        class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
+    """
+
+    llm: str | None = None
+    embedding: str | None = None
+    pip: str
+    key: str | None = None
+    address: tuple[str, ...] = ()
+    llm_options: Mapping[str, Any] = field(default_factory=dict)
+    embedding_options: Mapping[str, Any] = field(default_factory=dict)
+    model_argument: str = "model_name"
+    class_names: frozenset[str] = frozenset()
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": Provider(
+        llm="llama_index.llms.openai:OpenAI",
+        embedding="llama_index.embeddings.openai:OpenAIEmbedding",
+        pip="llama-index-llms-openai llama-index-embeddings-openai",
+        key="OPENAI_API_KEY",
+        address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        # calls.py retries; one client for several event loops fails (see `reuse_client`).
+        llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
+        embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
+        model_argument="model",
+        class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
+    ),
+    "openai-like": Provider(
+        llm="llama_index.llms.openai_like:OpenAILike",
+        embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
+        pip="llama-index-llms-openai-like llama-index-embeddings-openai-like",
+        address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+        llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
+        embedding_options={"max_retries": 0, "reuse_client": False},
+        class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
+    ),
+    "anthropic": Provider(
+        llm="llama_index.llms.anthropic:Anthropic",
+        pip="llama-index-llms-anthropic",
+        key="ANTHROPIC_API_KEY",
+        llm_options={"max_retries": 0, "temperature": 0.0},
+        class_names=frozenset({"Anthropic_LLM"}),
+    ),
+    "ollama": Provider(
+        llm="llama_index.llms.ollama:Ollama",
+        embedding="llama_index.embeddings.ollama:OllamaEmbedding",
+        pip="llama-index-llms-ollama llama-index-embeddings-ollama",
+        llm_options={"request_timeout": 300.0},
+        class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
+    ),
+}
+
+
+def load_llm(name: str) -> LLM:
+    """Return the LLM of that name.
+
+    Args:
+        name: provider:model, such as "openai:gpt-4.1".
+
+    Raises:
+        ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
+    """
+    provider, model = _split(name, setting="llm")
+    traits = PROVIDERS[provider]
+    if traits.llm is None:
+        raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
+    _require_key(traits, name, setting="llm")
+    options = {**traits.llm_options, **_address(traits, "api_base")}
+    return cast(LLM, _load_class(traits.llm, traits, name)(model=model, **options))
+
+
+def load_embed_model(name: str) -> BaseEmbedding:
+    """Return the embedding model of that name.
+
+    Args:
+        name: provider:model, such as "openai:text-embedding-3-small", or "local".
+
+    Raises:
+        ModelError: The provider is unknown or has no embeddings, its package is not installed, or its key is not set.
+    """
+    if name == LOCAL:
+        from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
+
+        return WordLlamaEmbedding()
+    provider, model = _split(name, setting="embed_model")
+    traits = PROVIDERS[provider]
+    if traits.embedding is None:
+        raise ModelError(
+            f"Provider {provider!r} has no embeddings; choose another in the setting 'embed_model'.",
+            setting="embed_model",
+        )
+    _require_key(traits, name, setting="embed_model")
+    options = {**traits.embedding_options, **_address(traits, "api_base")}
+    options[traits.model_argument] = model
+    return cast(BaseEmbedding, _load_class(traits.embedding, traits, name)(**options))
+
+
+def _split(name: str, *, setting: str) -> tuple[str, str]:
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in PROVIDERS:
+        known = ", ".join(f"{p}:…" for p in PROVIDERS)
+        local = f", {LOCAL}" if setting == "embed_model" else ""
+        raise ModelError(
+            f"Setting {setting!r} is {name!r}, which names no model: use one of {known}{local},"
+            f" or pass the LlamaIndex object itself.",
+            setting=setting,
+        )
+    return provider, model
+
+
+def _require_key(traits: Provider, name: str, *, setting: str) -> None:
+    if traits.key and not os.environ.get(traits.key):
+        raise ModelError(
+            f"{name!r} needs {traits.key}, which is not set. Either set it, or work without a key:"
+            f" `ProjectConfig.local()` in Python, `--local` on the command line.",
+            setting=setting,
+        )
+
+
+def _address(traits: Provider, argument: str) -> dict[str, str]:
+    found = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    return {argument: found} if found else {}
+
+
+def _load_class(target: str, traits: Provider, name: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ModelError(f"{name!r} needs a package that is not installed: pip install {traits.pip}") from error
+
+
+def model_name(model: BaseEmbedding | LLM) -> str:
+    """Return the name under which contexts and vectors of this model are kept, such as "openai:gpt-4.1".
+
+    An object of a provider in the table has the same name as the setting that would make it.
+    """
+    kind = model.class_name()
+    if kind == "WordLlamaEmbedding":
+        return LOCAL
+    provider = next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), kind)
+    named = getattr(model, "model_name", None) or getattr(model, "model", None) or "unknown"
+    return f"{provider}:{named}"

@@ -1,0 +1,166 @@
+"""What both node parsers share: how they take nodes, name them and link them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from llama_index.core.bridge.pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from llama_index.core.node_parser import NodeParser
+from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo
+
+from llama_index_contextual.errors import ConfigurationError
+
+_NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
+
+
+def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str:
+    """Return the UUIDv5 of a span: the same document, span and text give the same id in every run.
+
+    Args:
+        kind: "segment" or "chunk"; a chunk may have the very span of its segment.
+        document_id: The id of the source document.
+        start: First character in the document.
+        end: Behind the last character.
+        text: The text of the span.
+    """
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return str(uuid.uuid5(_NAMESPACE, f"{kind}\n{start}:{end}\n{digest}\n{document_id}"))
+
+
+def content_id_func(i: int, doc: BaseNode) -> str:
+    """Stand for the default ids, which are made of document id, span and text; see `span_id`.
+
+    Called by itself it names the `i`-th part of `doc`.
+    """
+    return span_id("part", doc.node_id, i, i, "")
+
+
+def _restore_id_func(value: Any) -> Any:
+    if value is None:
+        return content_id_func
+    if isinstance(value, dict):
+        name = value.get("id_func_name")
+        if name == content_id_func.__name__:
+            return content_id_func
+        raise ConfigurationError(
+            f"The id_func {name!r} cannot be restored from its name; pass it again: from_dict(data, id_func=...).",
+            setting="id_func",
+        )
+    return value
+
+
+def _name_id_func(value: Callable[..., str]) -> dict[str, str]:
+    return {"id_func_name": getattr(value, "__name__", type(value).__name__), "title": "id_func"}
+
+
+IdFunc = Annotated[
+    Callable[[int, BaseNode], str],
+    BeforeValidator(_restore_id_func),
+    PlainSerializer(_name_id_func),
+    WithJsonSchema({"type": "object"}, mode="serialization"),
+    WithJsonSchema({"type": "object"}, mode="validation"),
+]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the text of an incoming node comes from.
+
+    Attributes:
+        source: The document, with empty metadata.
+        base: Offset of the node's first character in the document; None where the node does not say it.
+        node_id: Id of the incoming node itself.
+    """
+
+    source: RelatedNodeInfo
+    base: int | None
+    node_id: str
+
+    @classmethod
+    def of(cls, node: BaseNode) -> Origin:
+        """Read the SOURCE link and the offsets of `node`; a node without a link is its own document."""
+        source = node.source_node
+        if source is None:
+            info = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type(), hash=_hash(node))
+            return cls(info, 0, node.node_id)
+        info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
+        start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+        known = start is not None and end is not None and end - start == len(text_of(node))
+        return cls(info, start if known else None, node.node_id)
+
+    def span_id(self, kind: str, start: int, end: int, text: str) -> str:
+        """Return the id of a span given in offsets of the incoming node's text."""
+        if self.base is None:
+            return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
+        return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
+
+
+def text_of(node: BaseNode) -> str:
+    """Return the bare text of any node."""
+    return node.get_content(metadata_mode=MetadataMode.NONE)
+
+
+def link_neighbours(nodes: Sequence[BaseNode]) -> None:
+    """Set PREVIOUS and NEXT between nodes that follow one another in their document; no metadata is copied."""
+    for before, behind in itertools.pairwise(nodes):
+        before.relationships[NodeRelationship.NEXT] = _neighbour(behind)
+        behind.relationships[NodeRelationship.PREVIOUS] = _neighbour(before)
+
+
+def _neighbour(node: BaseNode) -> RelatedNodeInfo:
+    return RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT)
+
+
+def _hash(node: BaseNode) -> str:
+    try:
+        return node.hash
+    except UnicodeEncodeError:  # Document.hash does not take lone surrogates.
+        content = text_of(node) + str(node.metadata)
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class SpanNodeParser(NodeParser):
+    """The base of both parsers: spans, ids and links are set while parsing and not guessed afterwards."""
+
+    id_func: IdFunc = Field(
+        default=content_id_func,
+        validate_default=True,
+        description="Function that makes an id from a running number and the node that is split. "
+        "By default ids are made of document id, span and text.",
+    )
+
+    def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Any]) -> list[BaseNode]:
+        # The stock version searches each text again and takes the first place where it occurs, links nodes of
+        # neighbouring segments by SOURCE alone and drops PARENT: all of that is known here already.
+        return nodes
+
+    async def _aparse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
+        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress=show_progress, **kwargs)
+
+    def _node_id(self, number: int, node: BaseNode, default: Callable[[], str]) -> str:
+        return default() if self.id_func is content_id_func else self.id_func(number, node)
+
+
+def check_overlap(size: int, overlap: int, prefix: str) -> None:
+    """Raise ConfigurationError unless 0 <= overlap < size and size > 0, both in tokens."""
+    if size <= 0:
+        raise ConfigurationError(f"{prefix}_size is {size}, but it must be at least 1 token.", setting=f"{prefix}_size")
+    if overlap < 0:
+        raise ConfigurationError(
+            f"{prefix}_overlap is {overlap}, but it cannot be negative; use 0 for no overlap.",
+            setting=f"{prefix}_overlap",
+        )
+    if overlap >= size:
+        raise ConfigurationError(
+            f"{prefix}_overlap ({overlap}) must be smaller than {prefix}_size ({size}): "
+            f"lower {prefix}_overlap or raise {prefix}_size.",
+            setting=f"{prefix}_overlap",
+        )

@@ -1,0 +1,168 @@
+"""Segments → chunks: the units that are embedded, indexed and returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.bridge.pydantic import Field, model_validator
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.utils import get_tqdm_iterable
+
+from llama_index_contextual.metadata import (
+    CHUNK_INDEX,
+    FILE_KEYS,
+    HEADINGS,
+    METADATA_TEMPLATE,
+    PAGE_END,
+    PAGE_LABEL,
+    PAGE_START,
+    PAGES,
+    RESERVED_KEYS,
+    SECTION,
+    SEGMENT_END,
+    SEGMENT_INDEX,
+    SEGMENT_START,
+    SOURCE_LINE,
+    TEXT_TEMPLATE,
+    TOKEN_COUNT,
+    DocumentMap,
+    excluded_embed_keys,
+    excluded_llm_keys,
+    source_line,
+    user_metadata,
+)
+from llama_index_contextual.node_parser.base import Origin, SpanNodeParser, check_overlap, link_neighbours, text_of
+from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan, Layout
+from llama_index_contextual.node_parser.segment import SEGMENT_CORE
+from llama_index_contextual.node_parser.spans import TokenMap
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A node that is to be chunked, as one segment of its document."""
+
+    node: BaseNode
+    text: str
+    origin: Origin
+    map: DocumentMap
+    index: int
+    core: int
+
+
+class ChunkNodeParser(SpanNodeParser):
+    """Cuts segments into chunks of up to `chunk_size` tokens (o200k_base) when encoded alone.
+
+    It takes the nodes of SegmentNodeParser, Documents and the nodes of any other parser; the latter two count as one
+    segment each. Pass all segments of a document in one call: chunks are numbered and linked within the call.
+
+    A chunk is a slice of its document without white space at the ends, `node.text ==
+    document.text[node.start_char_idx:node.end_char_idx]`; between two chunks there is white space only. Cuts stand at
+    headings, paragraphs, sentences or words, never within a word or grapheme cluster unless a single one exceeds
+    `chunk_size`; Markdown code fences, tables and table rows stay whole when they fit. Offsets are None where a foreign
+    node does not tell its place in the document.
+
+    Raises:
+        ConfigurationError: A size is not positive, or the overlap is not smaller than the size (pydantic hands it on as
+            a ValidationError, which is a ValueError too).
+    """
+
+    chunk_size: int = Field(default=800, description="Most tokens (o200k_base) of a chunk when it is encoded alone.")
+    chunk_overlap: int = Field(
+        default=80, description="Tokens that neighbouring chunks share; half to one and a half times as many."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ChunkNodeParser:
+        check_overlap(self.chunk_size, self.chunk_overlap, "chunk")
+        return self
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex knows the component."""
+        return "ChunkNodeParser"
+
+    def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+        documents: dict[str, list[TextNode]] = {}
+        for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments")):
+            chunks = documents.setdefault(part.origin.source.node_id, [])
+            for span in self._spans(part):
+                chunks.append(self._node(part, span, len(chunks)))
+        if self.include_prev_next_rel:
+            for chunks in documents.values():
+                link_neighbours(chunks)
+        return [chunk for chunks in documents.values() for chunk in chunks]
+
+    def _spans(self, part: _Part) -> Iterator[ChunkSpan]:
+        tokens = TokenMap.of(part.text)
+        base = part.origin.base
+        headings = () if base is None else (heading.start - base for heading in part.map.headings)
+        layout = Layout.of(part.text, tokens, self.chunk_size, headings)
+        return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core)
+
+    def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
+        parent, origin = part.node, part.origin
+        text = part.text[span.start : span.end]
+        embed, llm = parent.excluded_embed_metadata_keys, parent.excluded_llm_metadata_keys
+        return TextNode(
+            id_=self._node_id(number, parent, lambda: origin.span_id("chunk", span.start, span.end, text)),
+            text=text,
+            start_char_idx=None if origin.base is None else origin.base + span.start,
+            end_char_idx=None if origin.base is None else origin.base + span.end,
+            metadata=self._metadata(part, span, number),
+            excluded_embed_metadata_keys=excluded_embed_keys(key for key in embed if key != SEGMENT_CORE),
+            excluded_llm_metadata_keys=excluded_llm_keys(key for key in llm if key != SEGMENT_CORE),
+            metadata_template=METADATA_TEMPLATE,
+            metadata_separator=parent.metadata_separator,
+            text_template=TEXT_TEMPLATE,
+            relationships={
+                NodeRelationship.SOURCE: origin.source,
+                NodeRelationship.PARENT: RelatedNodeInfo(node_id=parent.node_id, node_type=parent.get_type()),
+            },
+        )
+
+    def _metadata(self, part: _Part, span: ChunkSpan, number: int) -> dict[str, Any]:
+        left_out = {*RESERVED_KEYS, SEGMENT_CORE}
+        if not self.include_metadata:
+            left_out |= {*user_metadata(part.node), *FILE_KEYS, SOURCE_LINE}
+        inherited = {key: value for key, value in part.node.metadata.items() if key not in left_out}
+        shift = part.origin.base or 0
+        start, core, end = span.start + shift, span.core + shift, span.end + shift
+        own: dict[str, Any] = {}
+        if part.origin.base is not None:
+            own = {
+                PAGE_START: part.map.page(start),
+                PAGE_END: part.map.page(end - 1),
+                PAGE_LABEL: part.map.page_label(start),
+                # The overlap belongs to the section before; a chunk is where its own text begins.
+                SECTION: part.map.section(core),
+            }
+        own |= {
+            SEGMENT_INDEX: part.index,
+            SEGMENT_START: part.node.metadata.get(SEGMENT_START, shift),
+            SEGMENT_END: part.node.metadata.get(SEGMENT_END, shift + len(part.text)),
+            CHUNK_INDEX: number,
+            TOKEN_COUNT: span.tokens,
+        }
+        metadata = inherited | {key: value for key, value in own.items() if value is not None}
+        line = source_line(metadata)
+        return {SOURCE_LINE: line, **{k: v for k, v in metadata.items() if k != SOURCE_LINE}} if line else metadata
+
+
+def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
+    maps: dict[tuple[str | None, str | None], DocumentMap] = {}
+    counts: dict[str, int] = {}
+    for node in nodes:
+        text, origin = text_of(node), Origin.of(node)
+        # All segments of a document carry the same two strings: read them once.
+        key = node.metadata.get(PAGES), node.metadata.get(HEADINGS)
+        if key not in maps:
+            maps[key] = DocumentMap.from_metadata(node.metadata)
+        if SEGMENT_CORE in node.metadata:
+            index = node.metadata[SEGMENT_INDEX]
+            core = node.metadata[SEGMENT_CORE] - node.metadata[SEGMENT_START]
+        else:
+            index, core = counts.get(origin.source.node_id, 0), 0
+        counts[origin.source.node_id] = index + 1
+        yield _Part(node, text, origin, maps[key], index, core)

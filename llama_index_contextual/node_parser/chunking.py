@@ -1,0 +1,302 @@
+"""Chunk spans: where a text is cut into pieces that fit a token budget, and how far they overlap."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from llama_index_contextual.node_parser.boundaries import (
+    Rank,
+    blocks,
+    containing,
+    heading_offsets,
+    lines_of,
+    structural_breaks,
+)
+from llama_index_contextual.node_parser.graphemes import (
+    LAST_NON_WORD_CHARACTER,
+    NON_WORD_CHARACTER,
+    grapheme_floor,
+    in_word,
+    is_grapheme_boundary,
+    skip_space,
+    strip_end,
+)
+from llama_index_contextual.node_parser.spans import TokenMap
+
+# How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
+_FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
+_LEAST_FILL = 0.5
+_LEAST_TAIL = 0.4
+_OVERLAP_RANGE = (0.5, 1.5)
+
+
+@dataclass(frozen=True)
+class ChunkSpan:
+    """A chunk as offsets into its text.
+
+    Attributes:
+        start: The first character, overlap included.
+        core: The first character that the chunk before does not hold.
+        end: Behind the last character.
+        tokens: Tokens of the slice when it is encoded alone.
+    """
+
+    start: int
+    core: int
+    end: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the structure of one text says about cuts.
+
+    Attributes:
+        at_least: For each rank the sorted offsets of that rank or better, none of them inside a whole.
+        wholes: Spans that are never cut: code fences and tables that fit a chunk, else their lines that fit.
+    """
+
+    at_least: dict[Rank, list[int]]
+    wholes: Sequence[tuple[int, int]]
+
+    @cached_property
+    def whole_starts(self) -> list[int]:
+        """The first offsets of `wholes`."""
+        return [start for start, _ in self.wholes]
+
+    def whole_at(self, offset: int) -> tuple[int, int] | None:
+        """Return the whole that a cut at `offset` would divide, or None."""
+        return containing(self.wholes, self.whole_starts, offset)
+
+    @classmethod
+    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] = ()) -> Layout:
+        """Scan `text` once; `headings` are the offsets known from the reader, if any."""
+        wholes = _wholes(text, tokens, size)
+        starts = [start for start, _ in wholes]
+        by_rank: dict[Rank, set[int]] = {rank: set() for rank in Rank}
+        for offset, rank in structural_breaks(text, 0, len(text)):
+            by_rank[rank].add(offset)
+        by_rank[Rank.LINE].update(starts)
+        by_rank[Rank.HEADING].update(heading_offsets(text, headings))
+        at_least: dict[Rank, list[int]] = {}
+        better: set[int] = set()
+        for rank in sorted(Rank, reverse=True):
+            better |= by_rank[rank]
+            at_least[rank] = sorted(offset for offset in better if not containing(wholes, starts, offset))
+        return cls(at_least, wholes)
+
+
+def _wholes(text: str, tokens: TokenMap, size: int) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for start, end in blocks(text):
+        if _fits(tokens, start, end, size):
+            out.append((start, end))
+        else:
+            out.extend(line for line in lines_of(text, start, end) if _fits(tokens, *line, size))
+    return out
+
+
+def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:
+    if end - start <= size // 4:  # A character has at most four bytes, a byte at most one token.
+        return True
+    slack = tokens.estimate(start, end) - size
+    return tokens.count(start, end) <= size if abs(slack) < 8 else slack < 0
+
+
+@dataclass(frozen=True)
+class ChunkCutter:
+    """Cuts one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
+
+    Attributes:
+        tokens: The text and its tokens.
+        layout: Its structure.
+        size: Most tokens of a chunk when it is encoded alone.
+        overlap: Wanted tokens of overlap; the overlap is within 0.5 and 1.5 times it, or nothing where no word or
+            sentence begins there.
+    """
+
+    tokens: TokenMap
+    layout: Layout
+    size: int
+    overlap: int
+
+    def spans(self, core_start: int = 0) -> Iterator[ChunkSpan]:
+        """Yield the chunks of the text from `core_start` on; what stands before serves as overlap only."""
+        text = self.tokens.text
+        tail = strip_end(text, core_start, len(text))
+        core = skip_space(text, core_start)
+        start = self._overlap_start(core, strip_end(text, 0, core), -1)
+        while core < tail:
+            cut = self._cut(start, core, tail)
+            if cut is None:
+                start = core
+                continue
+            behind, end, count = cut
+            yield ChunkSpan(start, core, end, count)
+            core, start = behind, self._overlap_start(behind, end, start)
+
+    def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
+        """Return (where the next core begins, end, tokens), or None if nothing fits behind this overlap."""
+        rest = self.tokens.estimate(start, tail)
+        if rest <= self.size + 8:
+            count = self.tokens.count(start, tail)
+            if count <= self.size:
+                return len(self.tokens.text), tail, count
+        for budget in dict.fromkeys((self._balanced(rest), self.size)):
+            found = self._fitting_cut(start, core, budget)
+            if found:
+                return found
+        return None if start < core else self._forced_cut(core, tail)
+
+    def _balanced(self, rest: int) -> int:
+        """Return a budget that leaves no tiny chunk at the end."""
+        least = int(_LEAST_TAIL * self.size)
+        return min(self.size, max(rest - least, self.size - least))
+
+    def _fitting_cut(self, start: int, core: int, budget: int) -> tuple[int, int, int] | None:
+        text = self.tokens.text
+        while budget > 0:
+            behind = self._choose(start, core, budget)
+            if behind is None:
+                return None
+            end = strip_end(text, start, behind)
+            count = self.tokens.count(start, end)
+            if count <= self.size:
+                return behind, end, count
+            # One token too many is what joining the edges differently costs; most often one step is enough.
+            budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
+        return None
+
+    def _choose(self, start: int, core: int, budget: int) -> int | None:
+        first = self.tokens.index(start)
+        limit = self._limit(start, core, self.tokens.offset(first + budget))
+        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
+        for rank, fill in _FILL:
+            low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
+            found = self._last_of(self.layout.at_least[rank], low, limit, core)
+            if found is not None:
+                return found
+        found = self._last_word_start(least, limit, core)
+        if found is None:
+            found = self._last_word_end(least, limit, core)
+        if found is not None:
+            return found
+        early = [self._last_word_start(core + 1, limit, core), self._last_word_end(core + 1, limit, core)]
+        found = max((offset for offset in early if offset is not None), default=None)
+        return None if found is None or self._oversized_word(found) else found
+
+    def _limit(self, start: int, core: int, offset: int) -> int:
+        text = self.tokens.text
+        whole = self.layout.whole_at(core + 1) if start == core else None
+        if whole and whole[0] == core:
+            offset = max(offset, whole[1])
+        if offset < len(text) and (text[offset].isspace() or text[offset - 1].isspace()):
+            offset = skip_space(text, offset)
+        return min(offset, len(text))
+
+    def _last_of(self, offsets: list[int], low: int, high: int, known: int) -> int | None:
+        at = bisect_right(offsets, high) - 1
+        while at >= 0 and offsets[at] >= low:
+            if self._is_clean(offsets[at], known):
+                return offsets[at]
+            at -= 1
+        return None
+
+    def _is_clean(self, offset: int, known: int) -> bool:
+        """Return whether a cut leaves graphemes whole on both sides of the white space before `offset`."""
+        text = self.tokens.text
+        if not is_grapheme_boundary(text, offset, known):
+            return False
+        return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
+
+    def _last_word_start(self, low: int, high: int, known: int) -> int | None:
+        text = self.tokens.text
+        if high < len(text) and text[high - 1].isspace():
+            offset = high
+        else:
+            offset = high - len(text[low - 1 : high].rsplit(None, 1)[-1]) if high >= low else low - 1
+        while offset >= low:
+            whole = self.layout.whole_at(offset)
+            if whole:
+                offset = whole[0]
+                if offset < low:
+                    return None
+            if text[offset - 1].isspace() and self._is_clean(offset, known):
+                return offset
+            before = strip_end(text, low - 1, offset)
+            words = text[low - 1 : before].rsplit(None, 1)
+            offset = before - len(words[-1]) if words else low - 1
+        return None
+
+    def _last_word_end(self, low: int, high: int, known: int) -> int | None:
+        """Return the last offset behind a character that is no part of a word, such as a comma without a space."""
+        text = self.tokens.text
+        while high >= low:
+            found = LAST_NON_WORD_CHARACTER.search(text, low - 1, high)
+            if not found:
+                return None
+            offset = grapheme_floor(text, found.end(), known)
+            whole = self.layout.whole_at(offset)
+            if not whole and offset >= low and not in_word(text, offset) and self._is_clean(offset, known):
+                return skip_space(text, offset)
+            high = min(whole[0] if whole else offset, found.start())
+        return None
+
+    def _oversized_word(self, offset: int) -> bool:
+        found = NON_WORD_CHARACTER.search(self.tokens.text, offset + 1)
+        end = found.start() if found else len(self.tokens.text)
+        return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
+
+    def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
+        """Cut a word that is longer than a chunk between graphemes, a grapheme that is longer between characters."""
+        text, tokens = self.tokens.text, self.tokens
+        found = NON_WORD_CHARACTER.search(text, core + 1)
+        word_end = min(found.start() if found else tail, tail)
+        if tokens.estimate(core, word_end) <= self.size + 16 and is_grapheme_boundary(text, word_end, core):
+            count = tokens.count(core, word_end)
+            if count <= self.size:
+                return skip_space(text, word_end), strip_end(text, core, word_end), count
+        budget = self.size
+        while budget > 0:
+            limit = min(tail, tokens.offset(tokens.index(core) + budget))
+            offset = grapheme_floor(text, limit, core)
+            if offset <= core:
+                offset = limit
+            count = tokens.count(core, strip_end(text, core, offset)) if offset > core else 0
+            if offset > core and count <= self.size:
+                return skip_space(text, offset), strip_end(text, core, offset), count
+            budget -= max(1, count - self.size)
+        offset = core + (2 if not is_grapheme_boundary(text, core + 1) and "\ud800" <= text[core] <= "\udbff" else 1)
+        return skip_space(text, offset), offset, tokens.count(core, offset)
+
+    def _overlap_start(self, core: int, end: int, floor: int) -> int:
+        """Return where the chunk with the given core begins.
+
+        Args:
+            core: The first character of the chunk's own.
+            end: The end of the chunk before.
+            floor: The start of the chunk before; the new one begins behind it.
+        """
+        text, tokens = self.tokens.text, self.tokens
+        if not self.overlap or end <= 0 or core >= len(text):
+            return core
+        margin = 2 if self.overlap >= 16 else 0
+        at = tokens.index(end)
+        low = max(floor + 1, tokens.offset(at - int(_OVERLAP_RANGE[1] * self.overlap) + margin), 1)
+        high = tokens.offset(at - int(_OVERLAP_RANGE[0] * self.overlap) - margin)
+        wanted = tokens.offset(at - self.overlap)
+        for rank in (Rank.SENTENCE, Rank.LINE):
+            offsets = self.layout.at_least[rank]
+            near = offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
+            for offset in sorted(near, key=lambda o: abs(o - wanted)):
+                if self._is_clean(offset, max(0, floor)):
+                    return offset
+        for pick in (self._last_word_start, self._last_word_end):
+            for top in (wanted, high):
+                found = pick(low, top, max(0, floor)) if low <= top else None
+                if found is not None and low <= found <= high and not self.layout.whole_at(found):
+                    return found
+        return core

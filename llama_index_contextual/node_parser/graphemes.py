@@ -1,0 +1,86 @@
+"""Where a text may be cut without breaking what a reader sees as one character or one word."""
+
+from __future__ import annotations
+
+import re
+
+import regex  # type: ignore[import-untyped]  # the package ships no types
+
+WORD_CHARACTER = regex.compile(r"[\w\p{L}\p{M}\p{N}]")
+NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
+LAST_NON_WORD_CHARACTER = regex.compile(r"(?r)[^\w\p{L}\p{M}\p{N}]")
+_GRAPHEME = regex.compile(r"\X")
+_NON_SPACE = re.compile(r"\S")
+# Neighbours of this kind never share a grapheme cluster (but for CR LF, which is white space anyway): Latin without
+# combining marks, CJK punctuation, kana without sound marks, Han.
+_PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
+_PLAIN_CHARACTER = re.compile(f"[{_PLAIN}]")
+_PLAIN_PAIR = re.compile(f"[{_PLAIN}](?=[{_PLAIN}])")
+
+
+def skip_space(text: str, offset: int) -> int:
+    """Return the offset of the first character at or behind `offset` that is not white space, or the length."""
+    found = _NON_SPACE.search(text, offset)
+    return found.start() if found else len(text)
+
+
+def strip_end(text: str, start: int, end: int) -> int:
+    """Return `end` moved back over white space, not before `start`."""
+    while end > start and text[end - 1].isspace():
+        head = text[max(start, end - 4_096) : end]
+        end -= len(head) - len(head.rstrip())
+    return end
+
+
+def in_word(text: str, offset: int) -> bool:
+    """Return whether the characters on both sides of `offset` belong to one run of word characters."""
+    if not 0 < offset < len(text):
+        return False
+    return bool(WORD_CHARACTER.match(text, offset - 1) and WORD_CHARACTER.match(text, offset))
+
+
+def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
+    """Return whether no extended grapheme cluster (UAX #29) spans `offset`.
+
+    Args:
+        text: Any string.
+        offset: Where a cut is wanted.
+        known: An offset before it that is a boundary; nothing before that is read.
+    """
+    if not known < offset < len(text):
+        return True
+    before, behind = text[offset - 1], text[offset]
+    if before < "\u0300" and behind < "\u0300":
+        return before != "\r" or behind != "\n"
+    if "\ud800" <= before <= "\udbff" and "\udc00" <= behind <= "\udfff":
+        return False
+    if _PLAIN_CHARACTER.match(before) and _PLAIN_CHARACTER.match(behind):
+        return True
+    return _cluster_start(text, offset, known) == offset
+
+
+def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
+    """Return the last grapheme boundary at or before `offset`, not before `known`."""
+    if is_grapheme_boundary(text, offset, known):
+        return offset
+    if "\ud800" <= text[offset - 1] <= "\udbff":
+        return offset - 1
+    return _cluster_start(text, offset, known)
+
+
+def _cluster_start(text: str, offset: int, known: int) -> int:
+    start = _safe_start(text, offset, known)
+    for match in _GRAPHEME.finditer(text, start, offset + 1):
+        start = match.start()
+    return start
+
+
+def _safe_start(text: str, offset: int, known: int) -> int:
+    for width in (64, 1_024):
+        begin = offset - width
+        if begin <= known:
+            break
+        pair = _PLAIN_PAIR.search(text, begin, offset)
+        if pair:
+            return pair.end()
+    return known

@@ -1,0 +1,127 @@
+"""The o200k_base tokenizer: offline, for texts of any length and any code points.
+
+Its file ships inside llama-index-core; tiktoken finds it only while `TIKTOKEN_CACHE_DIR` names that folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import tiktoken
+from numpy.typing import NDArray
+
+ENCODING = "o200k_base"
+PIECE_SIZE = 100_000
+
+_CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
+_environment = threading.Lock()
+
+# Places where a token ends whatever stands before or behind: the tokenizer's own pre-splitting starts a new piece at a
+# space, and at a line feed or a punctuation mark behind a letter or digit. The apostrophe is left out (it's, we'll).
+SAFE_BREAK = re.compile(r"\S(?= )|[^\W_](?=[\n,.;:!?()，。、；：！？「」…])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@lru_cache(maxsize=1)
+def get_tokenizer() -> tiktoken.Encoding:
+    """Return the o200k_base encoding without touching the network.
+
+    The environment is changed only around tiktoken's own look-up, and put back.
+    """
+    cache = str(files("llama_index.core") / "_static" / "tiktoken_cache")
+    with _environment:
+        before = os.environ.get(_CACHE_VARIABLE)
+        os.environ[_CACHE_VARIABLE] = cache
+        try:
+            return tiktoken.get_encoding(ENCODING)
+        finally:
+            if before is None:
+                del os.environ[_CACHE_VARIABLE]
+            else:
+                os.environ[_CACHE_VARIABLE] = before
+
+
+def count_tokens(text: str) -> int:
+    """Return how many o200k_base tokens `text` has when it is encoded on its own.
+
+    Special tokens such as "<|endoftext|>" are counted as the text they are. A lone surrogate counts as the replacement
+    character U+FFFD.
+    """
+    encode = get_tokenizer().encode_ordinary
+    return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
+
+
+def token_ends(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.integer[Any]]:
+    """Return for each token of `text` the number of characters that have begun when the token ends.
+
+    A token that holds the later bytes of a character only has the same value as the one before it. The result does not
+    depend on `piece_size`.
+
+    Args:
+        text: Any string.
+        piece_size: Characters that are given to the tokenizer at once.
+
+    Returns:
+        A non-decreasing array with one entry per token; the last is `len(text)`.
+    """
+    begun = _characters_begun()
+    encode = get_tokenizer().encode_to_numpy
+    counts = [
+        begun[encode(_replace_surrogates(text[start:stop]), disallowed_special=())]
+        for start, stop in pieces(text, piece_size)
+    ]
+    # Half the memory wherever the offsets allow it: a text of 200 MB has some 50 million tokens.
+    dtype = np.int32 if len(text) < 2**31 else np.int64
+    return np.cumsum(np.concatenate(counts), dtype=dtype) if counts else np.zeros(0, dtype=dtype)
+
+
+def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
+    """Yield spans that tile `text`, none longer than 100,000 characters, cut where a token ends in any case.
+
+    tiktoken raises on about a million white-space characters in a row (run-llama/tiktoken's regular expressions keep
+    a stack). A stretch without a safe place is cut at fixed distances from its beginning, so that the tokens are the
+    same for every `size`.
+    """
+    start, length = 0, len(text)
+    while start < length:
+        stop = length if length - start <= size else _piece_end(text, start, start + size)
+        yield start, stop
+        start = stop
+
+
+def _piece_end(text: str, start: int, target: int) -> int:
+    for width in (200, 2_000, target - start):
+        ends = [match.end() for match in SAFE_BREAK.finditer(text, max(start, target - width), target)]
+        if ends:
+            return ends[-1]
+    hard = min(start + PIECE_SIZE, len(text))
+    later = SAFE_BREAK.search(text, target - 1, hard)
+    return later.end() if later else hard
+
+
+def _replace_surrogates(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
+
+
+@lru_cache(maxsize=1)
+def _characters_begun() -> NDArray[np.uint8]:
+    encoding = get_tokenizer()
+    begun = np.zeros(encoding.n_vocab, dtype=np.uint8)
+    for token in range(encoding.n_vocab):
+        try:
+            data = encoding.decode_single_token_bytes(token)
+        except KeyError:
+            continue
+        begun[token] = len(data) - sum(0x80 <= byte < 0xC0 for byte in data)
+    return begun

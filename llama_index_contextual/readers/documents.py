@@ -1,0 +1,222 @@
+"""Reads files into LlamaIndex Documents; one bad file never stops the rest."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from llama_index.core.schema import Document
+from llama_index.core.utils import get_tqdm_iterable
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
+from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile
+from llama_index_contextual.readers.facts import user_facts
+from llama_index_contextual.readers.inputs import (
+    MARKDOWN_SUFFIXES,
+    PDF_SUFFIXES,
+    FileRef,
+    content_hash,
+    discover,
+)
+from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.text import read_text
+
+if TYPE_CHECKING:
+    from llama_index_contextual.readers.pdf import PdfEngine, PdfWorker
+
+FileMetadata = Callable[[str], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """What came of reading; iterating over it gives the Documents.
+
+    Attributes:
+        documents: One for each file that was read.
+        skipped: The files that were not, with the reason.
+        warnings: What was noticed in files that were read.
+    """
+
+    documents: list[Document] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    warnings: list[FileWarning] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Document]:
+        return iter(self.documents)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+
+class DocumentReader:
+    """Reads one file after the other, and keeps one process for all PDFs. Use it as a context manager.
+
+    Args:
+        limits: What one file may cost.
+        passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+        pdf_engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        file_metadata: Gives further facts about a file, from its path as named in the call; JSON scalars only.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: ReadLimits = ReadLimits(),  # noqa: B008
+        passwords: Mapping[str, str] | str | None = None,
+        pdf_engine: PdfEngine = "pypdf",
+        file_metadata: FileMetadata | None = None,
+    ) -> None:
+        self._limits = limits
+        self._passwords = passwords
+        self._pdf_engine = pdf_engine
+        self._file_metadata = file_metadata
+        self._pdf_worker: PdfWorker | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process that parses PDFs; a later `read` starts another."""
+        worker, self._pdf_worker = self._pdf_worker, None
+        if worker is not None:
+            worker.close()
+
+    def read(self, ref: FileRef) -> tuple[Document, tuple[FileWarning, ...]]:
+        """Read one file.
+
+        Returns:
+            The Document, and what was noticed.
+
+        Raises:
+            ReadError: The file cannot be read; its `reason` says why and what to do.
+            InputError: `file_metadata` gave something that cannot be stored.
+        """
+        try:
+            _check_unchanged(ref)
+            parsed = self._parse(ref)
+        except ReadError as error:
+            raise ReadError(ref.shown, error.reason) from error
+        facts = user_facts(self._file_metadata, ref.path)
+        return _document(ref, parsed, facts), tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
+
+    def _parse(self, ref: FileRef) -> ParsedFile:
+        suffix = ref.path.suffix.lower()
+        if suffix in PDF_SUFFIXES:
+            return self._worker().read(
+                ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine
+            )
+        read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
+        return read(ref.path, limits=self._limits)
+
+    def _worker(self) -> PdfWorker:
+        from llama_index_contextual.readers.pdf import PdfWorker
+
+        if self._pdf_worker is None:
+            self._pdf_worker = PdfWorker()
+        return self._pdf_worker
+
+    def _password(self, ref: FileRef) -> str | None:
+        if self._passwords is None or isinstance(self._passwords, str):
+            return self._passwords
+        names = (ref.doc_id, ref.path.name, str(ref.path))
+        return next((self._passwords[name] for name in names if name in self._passwords), None)
+
+
+def read_documents(
+    inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    *,
+    file_metadata: FileMetadata | None = None,
+    limits: ReadLimits = ReadLimits(),  # noqa: B008
+    passwords: Mapping[str, str] | str | None = None,
+    pdf_engine: PdfEngine = "pypdf",
+    show_progress: bool = False,
+) -> ReadResult:
+    """Read files, folders and globs into Documents that know their pages and headings.
+
+    A file that cannot be read, or has the content of another one, comes back in `skipped`; the rest goes on.
+
+    Args:
+        inputs: Files, folders (recursive) and globs ("contracts/**/*.pdf"); PDF, TXT and Markdown.
+        file_metadata: Gives further facts about a file, from its path as named in the call; JSON scalars only.
+        limits: What one file may cost.
+        passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+        pdf_engine: "pypdf" or "pdfium".
+        show_progress: Show a progress bar.
+
+    Raises:
+        InputError: Two files would get one document id, or `file_metadata` gave something that cannot be stored.
+    """
+    discovery = discover(inputs, limits=limits)
+    result = ReadResult(skipped=list(discovery.skipped))
+    duplicates = _Duplicates(discovery.files)
+    with DocumentReader(
+        limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata
+    ) as reader:
+        for ref in get_tqdm_iterable(discovery.files, show_progress, "Reading files"):
+            try:
+                if first := duplicates.of(ref):
+                    result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
+                    continue
+                document, warnings = reader.read(ref)
+            except ReadError as error:
+                result.skipped.append(SkippedFile(error.path, error.reason))
+                continue
+            duplicates.add(ref)
+            result.documents.append(document)
+            result.warnings.extend(warnings)
+    return result
+
+
+class _Duplicates:
+    """Finds files of equal content; only files of equal size are hashed."""
+
+    def __init__(self, files: Sequence[FileRef]) -> None:
+        sizes: dict[int, int] = defaultdict(int)
+        for ref in files:
+            sizes[ref.size] += 1
+        self._shared_sizes = {size for size, count in sizes.items() if count > 1}
+        self._by_hash: dict[str, FileRef] = {}
+
+    def of(self, ref: FileRef) -> FileRef | None:
+        """Return the file read before with the same bytes."""
+        if ref.size not in self._shared_sizes:
+            return None
+        first = self._by_hash.get(content_hash(ref.path))
+        # xxh3 is not made to withstand an attacker: a file made to collide must not hide another one.
+        return first if first and filecmp.cmp(first.path, ref.path, shallow=False) else None
+
+    def add(self, ref: FileRef) -> None:
+        if ref.size in self._shared_sizes:
+            self._by_hash.setdefault(content_hash(ref.path), ref)
+
+
+def _check_unchanged(ref: FileRef) -> None:
+    try:
+        status = os.stat(ref.path)
+    except OSError as error:
+        raise ReadError(ref.shown, f"cannot be opened: {error.strerror}") from error
+    if ref.identity not in (None, (status.st_dev, status.st_ino)):
+        raise ReadError(ref.shown, "was replaced by another file since it was found: run again")
+
+
+def _document(ref: FileRef, parsed: ParsedFile, facts: Mapping[str, Any]) -> Document:
+    own = {FILE_NAME: ref.doc_id.rpartition("/")[2], FILE_PATH: ref.doc_id, **parsed.map.to_metadata()}
+    title = {TITLE: parsed.title} if parsed.title else {}
+    return Document(
+        id_=ref.doc_id,
+        text=parsed.text,
+        metadata={**parsed.metadata, **own, **title, **facts},
+        excluded_embed_metadata_keys=excluded_embed_keys(key for key in parsed.metadata if key not in facts),
+        excluded_llm_metadata_keys=excluded_llm_keys(),
+    )

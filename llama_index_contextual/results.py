@@ -1,0 +1,217 @@
+"""What a search answers: the passages, where they stand, and why they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, Literal
+
+from llama_index.core.schema import BaseNode, NodeWithScore
+from pydantic import Field
+
+from llama_index_contextual import metadata as keys
+
+ConfidenceLevel = Literal["high", "medium", "low", "none"]
+
+
+@dataclass(frozen=True)
+class LegScore:
+    """What one index said of a chunk.
+
+    Attributes:
+        score: Cosine similarity (-1 to 1) of the semantic index, BM25 (above 0) of the lexical one.
+        rank: Position in that index's ranking, from 1.
+        matched_terms: Terms of the query that the lexical index found in the chunk or its context.
+    """
+
+    score: float
+    rank: int
+    matched_terms: tuple[str, ...] = ()
+
+
+class ScoredChunk(NodeWithScore):
+    """A LlamaIndex `NodeWithScore` that carries the evidence of each index."""
+
+    semantic: LegScore | None = Field(default=None, description="What the semantic index said.")
+    lexical: LegScore | None = Field(default=None, description="What the lexical index said.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "ScoredChunk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a passage stands.
+
+    Attributes:
+        file_name: Name of the file.
+        file_path: Path as seen from the parent of the folder that was given.
+        doc_id: Id of the document.
+        page_start: Physical page of its first character, from 1.
+        page_end: Physical page of its last character.
+        page_label: Printed number of its first page.
+        section: Path of headings above it.
+        title: Title of the document.
+        segment_index: Which segment of the document, from 0.
+        chunk_index: Which chunk of the document, from 0.
+        start_char: Offset of its first character in the document's text.
+        end_char: Offset behind its last character.
+    """
+
+    file_name: str | None = None
+    file_path: str | None = None
+    doc_id: str | None = None
+    page_start: int | None = None
+    page_end: int | None = None
+    page_label: str | None = None
+    section: str | None = None
+    title: str | None = None
+    segment_index: int | None = None
+    chunk_index: int | None = None
+    start_char: int | None = None
+    end_char: int | None = None
+
+    @classmethod
+    def of(cls, node: BaseNode) -> Source:
+        """Return the source of a node of any parser; what its metadata does not say is None."""
+        names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
+        found = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
+        return cls(
+            doc_id=node.ref_doc_id,
+            start_char=getattr(node, "start_char_idx", None),
+            end_char=getattr(node, "end_char_idx", None),
+            **found,
+        )
+
+    def __str__(self) -> str:
+        line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
+        return line.removeprefix("Source: ") or str(self.doc_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievedChunk:
+    """One result.
+
+    Attributes:
+        rank: From 1.
+        node_id: Id of the chunk.
+        text: The original text, never the context.
+        context: What situates the chunk in its document, or None.
+        score: Score of the fused ranking; comparable within one answer only.
+        relevance: Calibrated probability that the passage is relevant, or None where there is no calibration.
+        semantic: What the semantic index said, or None where it did not find the chunk.
+        lexical: What the lexical index said, or None where it did not find the chunk.
+        source: Where the passage stands.
+        node: The LlamaIndex node.
+    """
+
+    rank: int
+    node_id: str
+    text: str
+    context: str | None
+    score: float
+    relevance: float | None
+    semantic: LegScore | None
+    lexical: LegScore | None
+    source: Source
+    node: BaseNode
+
+    @classmethod
+    def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
+        """Return the result for a LlamaIndex node."""
+        node = scored.node
+        return cls(
+            rank=rank,
+            node_id=node.node_id,
+            text=node.get_content(),
+            context=node.metadata.get(keys.CONTEXT) or None,
+            score=float(scored.score or 0.0),
+            relevance=None,
+            semantic=getattr(scored, "semantic", None),
+            lexical=getattr(scored, "lexical", None),
+            source=Source.of(node),
+            node=node,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values; the node is left out."""
+        out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
+        for leg in ("semantic", "lexical"):
+            evidence: LegScore | None = getattr(self, leg)
+            out[leg] = None if evidence is None else {"score": evidence.score, "rank": evidence.rank}
+        if self.lexical is not None:
+            out["lexical"]["matched_terms"] = list(self.lexical.matched_terms)
+        out["source"] = asdict(self.source)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalResponse:
+    """The answer of a search.
+
+    Attributes:
+        query: The question.
+        mode_requested: Which indexes were asked for.
+        mode_used: Which indexes answered.
+        warnings: Sentences about what differs from what was asked for.
+        results: Best first.
+        confidence: Calibrated probability that the documents answer the question, or None without a calibration.
+        confidence_level: The same in words; "none" means that nothing was found, None that there is no calibration.
+        version: Name of the version that answered.
+    """
+
+    query: str
+    mode_requested: str
+    mode_used: str
+    results: Sequence[RetrievedChunk]
+    warnings: Sequence[str] = ()
+    confidence: float | None = None
+    confidence_level: ConfidenceLevel | None = None
+    version: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[RetrievedChunk]:
+        return iter(self.results)
+
+    def __getitem__(self, index: int) -> RetrievedChunk:
+        return self.results[index]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON values."""
+        names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
+        out = {name: getattr(self, name) for name in names}
+        return {**out, "warnings": list(self.warnings), "results": [chunk.to_dict() for chunk in self.results]}
+
+    def to_nodes(self) -> list[NodeWithScore]:
+        """Return the results as LlamaIndex nodes that carry the evidence."""
+        return [
+            ScoredChunk(node=chunk.node, score=chunk.score, semantic=chunk.semantic, lexical=chunk.lexical)
+            for chunk in self.results
+        ]
+
+    def __repr__(self) -> str:
+        head = f"{len(self.results)} results for {self.query!r} ({self.mode_used})"
+        lines = [f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.text)}" for chunk in self.results]
+        return "\n".join([head, *(f"  ! {warning}" for warning in self.warnings), *lines])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{chunk.rank}</td><td>{escape(str(chunk.source))}</td><td>{chunk.score:.4f}</td>"
+            f"<td><i>{escape(_shorten(chunk.context or '', 200))}</i><br>{escape(_shorten(chunk.text, 300))}</td></tr>"
+            for chunk in self.results
+        )
+        warnings = "".join(f"<p>{escape(warning)}</p>" for warning in self.warnings)
+        return (
+            f"<p><b>{escape(self.query)}</b> ({escape(self.mode_used)})</p>{warnings}"
+            f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
+        )
+
+
+def _shorten(text: str, width: int = 90) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -1,0 +1,7 @@
+"""Semantic, lexical and hybrid retrieval as LlamaIndex retrievers."""
+
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
+from llama_index_contextual.retrievers.lexical import LexicalRetriever
+from llama_index_contextual.retrievers.semantic import SemanticRetriever
+
+__all__ = ["HybridRetriever", "LexicalRetriever", "SemanticRetriever"]

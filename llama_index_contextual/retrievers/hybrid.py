@@ -1,0 +1,156 @@
+"""Semantic and lexical rankings fused by node id, nodes fetched once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.llms import LLM, MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual.config import Fusion
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.results import LegScore, ScoredChunk
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, require_positive
+from llama_index_contextual.retrievers.fusion import normalise_weights, reciprocal_rank_fusion, score_fusion
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+
+
+class HybridRetriever(QueryFusionRetriever, RankingRetriever):
+    """Fuses rankings of ids, weighted, and fetches only the nodes of the answer.
+
+    Retrievers that rank ids (`SemanticRetriever`, `LexicalRetriever`) are fused without touching a node. Others, and
+    several generated queries, go LlamaIndex's way with the same fusion: by node id, with the weights, without changing
+    the scores of the nodes that were given.
+
+    Args:
+        retrievers: The legs.
+        retriever_weights: One per leg, not all zero; None weighs them alike.
+        similarity_top_k: Results of `retrieve`.
+        candidates: Hits taken from each leg before fusion.
+        fusion: By reciprocal ranks or by scaled scores.
+        rrf_k: Constant of reciprocal rank fusion.
+        filters: Only nodes that pass count; needs legs that rank ids.
+        llm: Writes further queries when num_queries > 1.
+        num_queries: Queries in all, the given one included.
+
+    Raises:
+        ConfigurationError: A weight is NaN, infinite or negative, or all are zero.
+    """
+
+    def __init__(
+        self,
+        retrievers: list[BaseRetriever],
+        *,
+        retriever_weights: list[float] | None = None,
+        similarity_top_k: int = 20,
+        candidates: int = 100,
+        fusion: Fusion = "rrf",
+        rrf_k: float = 10.0,
+        filters: MetadataFilters | None = None,
+        llm: LLM | None = None,
+        num_queries: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        try:
+            weights = normalise_weights(retriever_weights or [1.0] * len(retrievers), len(retrievers))
+        except ValueError as error:
+            raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
+        super().__init__(
+            retrievers,
+            # Without an LLM the base class would take Settings.llm, and so demand a key, even for a single query.
+            llm=llm or (MockLLM() if num_queries == 1 else None),
+            mode=FUSION_MODES.RECIPROCAL_RANK,
+            similarity_top_k=similarity_top_k,
+            num_queries=num_queries,
+            retriever_weights=weights,
+            **kwargs,
+        )
+        self.candidates = candidates
+        self.fusion = fusion
+        self.rrf_k = rrf_k
+        self._filters = filters
+
+    @property
+    def _legs(self) -> list[RankingRetriever]:
+        return [retriever for retriever in self._retrievers if isinstance(retriever, RankingRetriever)]
+
+    @property
+    def _ranks_ids(self) -> bool:
+        """Whether the legs can be fused by id: all of them rank, over one store, and there is a single query."""
+        stores = {id(leg.docstore) for leg in self._legs}
+        return self.num_queries == 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
+
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Return the k best (node id, fused score), best first."""
+        return self._fuse(self._rankings(as_bundle(query), k, filters), self._retriever_weights)[:k]
+
+    def _rankings(self, bundle: QueryBundle, k: int, filters: MetadataFilters | None) -> list[Ranking]:
+        wanted = max(self.candidates, k)
+        return [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
+
+    def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
+        if self.fusion == "score":
+            return score_fusion(rankings, weights)
+        return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
+
+    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Return the query with what every leg has to await."""
+        for leg in self._legs:
+            bundle = await leg.aprepare(bundle)
+        return bundle
+
+    @property
+    def docstore(self) -> SQLiteDocumentStore:
+        """Where the nodes are: the legs share one store."""
+        return self._legs[0].docstore
+
+    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
+        """Return what every leg says of the chosen ids."""
+        return self._evidence(as_bundle(query), self._rankings(as_bundle(query), len(ranking), None), chosen)
+
+    def _evidence(
+        self, bundle: QueryBundle, rankings: Sequence[Ranking], chosen: Sequence[str]
+    ) -> dict[str, dict[str, LegScore]]:
+        found: dict[str, dict[str, LegScore]] = {}
+        for leg, ranking in zip(self._legs, rankings, strict=True):
+            for node_id, hit in leg.evidence(bundle, ranking, chosen).items():
+                found.setdefault(node_id, {}).update(hit)
+        return found
+
+    def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
+        """Return the k best nodes with the evidence of every leg; each leg ranks once."""
+        bundle = as_bundle(query)
+        rankings = self._rankings(bundle, require_positive(k), filters)
+        fused = self._fuse(rankings, self._retriever_weights)[:k]
+        chosen = [node_id for node_id, _ in fused]
+        evidence = self._evidence(bundle, rankings, chosen)
+        return [
+            ScoredChunk(node=node, score=score, **evidence[node.node_id])
+            for node, (_, score) in zip(self.docstore.get_nodes(chosen), fused, strict=True)
+        ]
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self._ranks_ids:
+            return self.search(query_bundle, self.similarity_top_k)
+        return super()._retrieve(query_bundle)
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self._ranks_ids:
+            return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
+        return await super()._aretrieve(query_bundle)
+
+    def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
+        """Fuse what foreign retrievers found: by node id, weighted, into new objects."""
+        rankings, nodes = [], dict[str, BaseNode]()
+        for hits in results.values():
+            ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
+            rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
+            nodes.update((hit.node.node_id, hit.node) for hit in hits)
+        weights = [self._retriever_weights[leg] for _, leg in results]
+        return [NodeWithScore(node=nodes[node_id], score=score) for node_id, score in self._fuse(rankings, weights)]

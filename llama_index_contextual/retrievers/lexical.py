@@ -1,0 +1,143 @@
+"""BM25 over contextualised text, memory-mapped, nodes fetched from the document store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.retrievers.bm25 import BM25Retriever
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.results import LegScore
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, leg_evidence
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+
+NODES_FILE = "nodes.sqlite"
+
+
+class LexicalRetriever(BM25Retriever, RankingRetriever):
+    """Ranks chunks by BM25 over their text with its context; exact terms such as TS-999 are found as a whole.
+
+    Hits without any term of the query are no hits. Nothing is stored twice: nodes come from the document store.
+
+    Args:
+        lexical_index: The index; row i is the i-th node of the document store.
+        docstore: Where the nodes are.
+        similarity_top_k: Results of `retrieve`.
+        filters: Only nodes that pass count.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> nodes = [TextNode(text="Error TS-999: pump dry."), TextNode(text="Pump curves.")]
+        >>> retriever = LexicalRetriever.from_defaults(nodes=nodes)
+        >>> [hit.node.text for hit in retriever.retrieve("TS-999")]
+        ['Error TS-999: pump dry.']
+    """
+
+    def __init__(
+        self,
+        lexical_index: LexicalIndex,
+        docstore: SQLiteDocumentStore,
+        *,
+        similarity_top_k: int = 20,
+        filters: MetadataFilters | None = None,
+        callback_manager: CallbackManager | None = None,
+        verbose: bool = False,
+    ) -> None:
+        # BM25Retriever's own __init__ would build an index and keep every node as JSON.
+        BaseRetriever.__init__(self, callback_manager=callback_manager, verbose=verbose)
+        self.lexical_index = lexical_index
+        self._docstore = docstore
+        self.similarity_top_k = similarity_top_k
+        self._filters = filters
+        self._owns_docstore = False
+
+    @classmethod
+    def from_defaults(  # type: ignore[override]
+        cls,
+        index: VectorStoreIndex | None = None,
+        nodes: Sequence[BaseNode] | None = None,
+        docstore: BaseDocumentStore | None = None,
+        *,
+        language: str = "english",
+        similarity_top_k: int = 20,
+        filters: MetadataFilters | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Build the index over nodes, over all nodes of a document store, or over those of an index.
+
+        Raises:
+            InputError: Not exactly one of `index`, `nodes` and `docstore` is given.
+        """
+        if sum(source is not None for source in (index, nodes, docstore)) != 1:
+            raise InputError("Give exactly one of index, nodes and docstore.")
+        given = index.docstore if index is not None else docstore
+        owned = not isinstance(given, SQLiteDocumentStore)
+        store = SQLiteDocumentStore() if not isinstance(given, SQLiteDocumentStore) else given
+        if owned:
+            store.add_documents(list(given.docs.values()) if given is not None else list(nodes or []))
+        texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in store.iterate())
+        built = LexicalIndex.build(texts, language=language)
+        retriever = cls(built, store, similarity_top_k=similarity_top_k, filters=filters, **kwargs)
+        retriever._owns_docstore = owned
+        return retriever
+
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Return the k best (node id, BM25 score), best first; scores are above 0."""
+        scores = self.lexical_index.scores(as_bundle(query).query_str)
+        mask = self.docstore.mask(filters or self._filters)
+        if mask is not None:
+            scores = np.where(mask, scores, 0.0)
+        rows = np.flatnonzero(scores > 0)
+        if len(rows) > k:
+            rows = rows[np.argpartition(-scores[rows], k - 1)[:k]]
+        rows = rows[np.lexsort((rows, -scores[rows]))]
+        ids = self.docstore.ids
+        return [(ids[row], float(scores[row])) for row in rows]
+
+    @property
+    def docstore(self) -> SQLiteDocumentStore:
+        """Where the nodes are."""
+        return self._docstore
+
+    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
+        """Return score, rank and matched terms of the chosen ids."""
+        found = leg_evidence("lexical", ranking, chosen)
+        rows = self.docstore.rows(list(found))
+        terms = self.lexical_index.matched(as_bundle(query).query_str, rows)
+        return {
+            node_id: {"lexical": LegScore(hit["lexical"].score, hit["lexical"].rank, matched)}
+            for (node_id, hit), matched in zip(found.items(), terms, strict=True)
+        }
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self.search(query_bundle, self.similarity_top_k)
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+    def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
+        """Write the index with its settings, and the nodes beside it unless a StorageContext keeps them."""
+        directory = Path(path)
+        self.lexical_index.save(directory)
+        if self._owns_docstore:
+            self.docstore.persist(str(directory / NODES_FILE))
+
+    @classmethod
+    def from_persist_dir(
+        cls, path: str, encoding: str = "utf-8", *, docstore: SQLiteDocumentStore | None = None, **kwargs: Any
+    ) -> Self:
+        """Open an index, memory-mapped, with the settings it was built with; without `docstore`, with its own nodes."""
+        directory = Path(path)
+        store = docstore or SQLiteDocumentStore(directory / NODES_FILE, access="read")
+        return cls(LexicalIndex.load(directory), store, **kwargs)

@@ -1,0 +1,208 @@
+"""Retrievers over whatever version is live: resolved once per query, so that one answer comes from one version."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.loading import load_index_from_storage
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.models import model_name
+from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.base import RankingRetriever, require_positive
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
+from llama_index_contextual.retrievers.lexical import LexicalRetriever
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.semantic import SemanticRetriever
+from llama_index_contextual.storage import version as versions
+from llama_index_contextual.storage.version import OpenVersion
+
+logger = logging.getLogger(__name__)
+
+
+class VersionIndexes:
+    """The indexes of one version, each opened when it is first used.
+
+    Args:
+        version: The version.
+        load_embed_model: Gives the model that embeds queries.
+    """
+
+    def __init__(self, version: OpenVersion, load_embed_model: Callable[[], BaseEmbedding]) -> None:
+        self.version = version
+        self._load_embed_model = load_embed_model
+
+    @cached_property
+    def index(self) -> VectorStoreIndex:
+        """The version as a LlamaIndex index.
+
+        Raises:
+            ConfigurationError: The version has no semantic index, or was built with another embedding model.
+        """
+        if not self.version.has_semantic:
+            raise ConfigurationError(
+                "This version has no semantic index: create the project with faiss=True.", setting="faiss"
+            )
+        model = self._load_embed_model()
+        if model_name(model) != self.version.manifest.embed_model:
+            raise ConfigurationError(
+                f"The index was built with the embedding model {self.version.manifest.embed_model!r}, the project is"
+                f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
+                setting="embed_model",
+            )
+        index = load_index_from_storage(self.version.storage_context, embed_model=model)
+        return cast(VectorStoreIndex, index)
+
+    @cached_property
+    def semantic(self) -> SemanticRetriever:
+        """The semantic leg."""
+        return SemanticRetriever(self.index)
+
+    @cached_property
+    def lexical(self) -> LexicalRetriever:
+        """The lexical leg."""
+        return LexicalRetriever(LexicalIndex.load(self.version.bm25_directory), self.version.docstore)
+
+    def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
+        """Return the retriever for a mode that the version can answer."""
+        if mode == "semantic":
+            return self.semantic
+        if mode == "lexical":
+            return self.lexical
+        return HybridRetriever(
+            [self.semantic, self.lexical],
+            retriever_weights=[config.semantic_weight, config.lexical_weight],
+            candidates=config.candidates,
+            fusion=config.fusion,
+            rrf_k=config.rrf_k,
+        )
+
+    def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
+        """Return the mode that can answer, and a warning where it is not the wanted one."""
+        has: dict[str, bool] = {"semantic": self.version.has_semantic, "lexical": self.version.has_lexical}
+        if wanted == "hybrid" and all(has.values()):
+            return wanted, []
+        if has.get(wanted):
+            return wanted, []
+        used: Mode = "semantic" if has["semantic"] else "lexical"
+        missing = " and ".join(leg for leg, there in has.items() if not there)
+        return used, [f"Mode {wanted!r} was asked for, but there is no {missing} index: answered with {used!r}."]
+
+
+class LiveIndexes:
+    """The indexes of the live version of a project; a new version takes over at the next query.
+
+    Args:
+        project_dir: The project.
+        name: Its name, for messages.
+        load_embed_model: Gives the model that embeds queries.
+    """
+
+    def __init__(self, project_dir: Path, name: str, load_embed_model: Callable[[], BaseEmbedding]) -> None:
+        self._project_dir = project_dir
+        self._name = name
+        self._load_embed_model = load_embed_model
+        self._lock = threading.Lock()
+        self._opened: VersionIndexes | None = None
+
+    def current(self) -> VersionIndexes:
+        """Return the indexes of the live version.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet.
+        """
+        name = versions.current_name(self._project_dir)
+        if name is None:
+            raise NoVersionError(
+                f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.", name=self._name
+            )
+        with self._lock:
+            if self._opened is None or self._opened.version.name != name:
+                version = OpenVersion(self._project_dir / versions.VERSIONS / name)
+                self._opened = VersionIndexes(version, self._load_embed_model)
+            return self._opened
+
+
+class ProjectRetriever(BaseRetriever):
+    """A retriever over the live version of a project, for any LlamaIndex engine.
+
+    Args:
+        indexes: Where the live version is found.
+        config: Weights, candidates and fusion.
+        mode: Which indexes answer.
+        similarity_top_k: Results.
+        filters: Only chunks that pass count, in every index, before ranking.
+    """
+
+    def __init__(
+        self,
+        indexes: LiveIndexes,
+        config: ProjectConfig,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> None:
+        super().__init__()
+        self._indexes = indexes
+        self._config = config
+        self.mode: Mode = mode or config.mode
+        if self.mode not in ("semantic", "lexical", "hybrid"):
+            raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
+        self.similarity_top_k = require_positive(config.top_k if similarity_top_k is None else similarity_top_k)
+        self.filters = filters
+
+    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Return the results with their evidence."""
+        return self._respond(bundle, *self._prepare(bundle))
+
+    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Return the results with their evidence; the query's embedding is awaited, ranking runs in a thread."""
+        current, retriever, mode, warnings = await asyncio.to_thread(self._prepare, bundle)
+        prepared = await retriever.aprepare(bundle)
+        return await asyncio.to_thread(self._respond, prepared, current, retriever, mode, warnings)
+
+    def _prepare(self, bundle: QueryBundle) -> tuple[VersionIndexes, RankingRetriever, Mode, list[str]]:
+        if not bundle.query_str.strip():
+            raise InputError("The query is empty: ask something.", value=bundle.query_str)
+        current = self._indexes.current()
+        mode, warnings = current.usable_mode(self.mode)
+        for warning in warnings:
+            logger.warning(warning)
+        return current, current.retriever(mode, self._config), mode, warnings
+
+    def _respond(
+        self,
+        bundle: QueryBundle,
+        current: VersionIndexes,
+        retriever: RankingRetriever,
+        mode: Mode,
+        warnings: list[str],
+    ) -> RetrievalResponse:
+        hits = retriever.search(bundle, self.similarity_top_k, self.filters)
+        return RetrievalResponse(
+            query=bundle.query_str,
+            mode_requested=self.mode,
+            mode_used=mode,
+            warnings=tuple(warnings),
+            results=tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1)),
+            version=current.version.name,
+        )
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self.respond(query_bundle).to_nodes()
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return (await self.arespond(query_bundle)).to_nodes()

@@ -1,0 +1,297 @@
+"""Nodes in SQLite: one fetch for a whole answer, filters in SQL, positions that the indexes share.
+
+The position of a node is its row in the FAISS and the BM25 index. What nodes of one kind have in common (templates,
+excluded keys) is kept once, as a shape.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+import numpy as np
+from llama_index.core.schema import BaseNode, NodeRelationship
+from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
+from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
+from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
+from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.filters import to_sql
+from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS nodes (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, doc_id TEXT,"
+    " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
+    " body TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
+)
+_COLUMNS = "id, shape, text, metadata, body"
+_OWN_COLUMNS = ("id_", "text", "metadata")
+_PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
+_MAX_VARIABLES = 900
+
+
+class SQLiteDocumentStore(KVDocumentStore):
+    """A LlamaIndex document store in one SQLite file, or in memory.
+
+    Adding is linear in the number of nodes; a batch is one transaction. Nodes come back equal to what was added.
+
+    Args:
+        path: The file; None keeps everything in memory.
+        access: `read` for a published file: every change raises `ReadOnlyVersionError`.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> store = SQLiteDocumentStore()
+        >>> store.add_documents([TextNode(id_="a", text="Revenue grew by 3 %.")])
+        >>> store.get_node("a").text
+        'Revenue grew by 3 %.'
+    """
+
+    def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
+        self._kv = SQLiteKVStore(path, access=access)
+        super().__init__(self._kv)
+        self._lock = threading.Lock()
+        self._ids: list[str] | None = None
+        self._rows: dict[str, int] | None = None
+        self._shapes: dict[int, dict[str, Any]] = {}
+        if access != "read":
+            for statement in _SCHEMA:
+                self._kv.execute(statement)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether every change is refused."""
+        return self._kv.access == "read"
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def add_documents(
+        self,
+        docs: Sequence[BaseNode],
+        allow_update: bool = True,
+        batch_size: int | None = None,
+        store_text: bool = True,
+    ) -> None:
+        """Add nodes in one transaction; a node that is there already keeps its position.
+
+        Raises:
+            InputError: A node is there already and `allow_update` is False.
+            ReadOnlyVersionError: The store is a published version.
+        """
+        if self.read_only:
+            refuse_write()
+        if not allow_update and (known := self._known([node.node_id for node in docs])):
+            raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
+        with self._lock, self._kv.transaction() as connection:
+            self._ids = self._rows = None
+            for node in docs:
+                shape, row = _split(node)
+                connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
+                (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
+                connection.execute(
+                    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body)"
+                    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body)"
+                    " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
+                    " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text,"
+                    " metadata = excluded.metadata, body = excluded.body",
+                    {**row, "shape": number},
+                )
+
+    async def async_add_documents(
+        self,
+        docs: Sequence[BaseNode],
+        allow_update: bool = True,
+        batch_size: int | None = None,
+        store_text: bool = True,
+    ) -> None:
+        """Add nodes in one transaction."""
+        self.add_documents(docs, allow_update)
+
+    def delete_document(self, doc_id: str, raise_error: bool = True) -> None:
+        """Remove one node."""
+        self._delete("id = ?", doc_id, raise_error=raise_error)
+        self._kv.delete(doc_id, self._metadata_collection)
+
+    async def adelete_document(self, doc_id: str, raise_error: bool = True) -> None:
+        """Remove one node."""
+        self.delete_document(doc_id, raise_error)
+
+    def delete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
+        """Remove all nodes of a document."""
+        self._delete("doc_id = ?", ref_doc_id, raise_error=raise_error)
+        self._kv.delete(ref_doc_id, self._metadata_collection)
+
+    async def adelete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
+        """Remove all nodes of a document."""
+        self.delete_ref_doc(ref_doc_id, raise_error)
+
+    def _delete(self, where: str, value: str, *, raise_error: bool) -> None:
+        with self._lock:
+            self._ids = self._rows = None
+            if not self._kv.execute(f"DELETE FROM nodes WHERE {where}", (value,)) and raise_error:
+                raise ValueError(f"doc_id {value} not found.")
+
+    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+        """Write the store to a file and sync it; a store that is that file already is only synced."""
+        path = Path(persist_path)
+        if self._kv.path is None or self._kv.path.resolve() != path.resolve():
+            files.remove(path)
+            self._kv.save_to(path)
+        files.sync_file(path)
+
+    def close(self) -> None:
+        """Close the file; the store cannot be used afterwards."""
+        self._kv.close()
+
+    # ---- reading: LlamaIndex's interface ---------------------------------------------------------------------------
+
+    @property
+    def docs(self) -> dict[str, BaseNode]:
+        """All nodes by id, in the order of their positions."""
+        return {node.node_id: node for node in self.iterate()}
+
+    def get_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
+        """Return one node.
+
+        Raises:
+            ValueError: It is not there and `raise_error` is True.
+        """
+        found = self.get_nodes([doc_id], raise_error=raise_error)
+        return found[0] if found else None
+
+    async def aget_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
+        """Return one node."""
+        return self.get_document(doc_id, raise_error)
+
+    def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`, by one fetch."""
+        rows = {row[0]: row for row in self._fetch("id", node_ids)}
+        if raise_error and (missing := [node_id for node_id in node_ids if node_id not in rows]):
+            raise ValueError(f"doc_id {missing[0]} not found.")
+        return [self._node(rows[node_id]) for node_id in node_ids if node_id in rows]
+
+    async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
+        """Return nodes in the order of `node_ids`."""
+        return self.get_nodes(node_ids, raise_error)
+
+    def document_exists(self, doc_id: str) -> bool:
+        """Return whether a node of that id is there."""
+        return bool(self._known([doc_id]))
+
+    async def adocument_exists(self, doc_id: str) -> bool:
+        """Return whether a node of that id is there."""
+        return self.document_exists(doc_id)
+
+    def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
+        """Return the ids of a document's nodes, in the order of the text."""
+        rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (ref_doc_id,))
+        return RefDocInfo(node_ids=[row[0] for row in rows]) if rows else None
+
+    async def aget_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
+        """Return the ids of a document's nodes."""
+        return self.get_ref_doc_info(ref_doc_id)
+
+    def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+        """Return the node ids of every document."""
+        found: dict[str, RefDocInfo] = {}
+        for doc_id, node_id in self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id <> '' ORDER BY position"):
+            found.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
+        return found
+
+    async def aget_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
+        """Return the node ids of every document."""
+        return self.get_all_ref_doc_info()
+
+    # ---- reading: what the retrievers need -------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def ids(self) -> list[str]:
+        """Node ids in the order of their positions; read once."""
+        with self._lock:
+            if self._ids is None:
+                self._ids = [row[0] for row in self._kv.query("SELECT id FROM nodes ORDER BY position")]
+            return self._ids
+
+    def rows(self, node_ids: Sequence[str]) -> list[int]:
+        """Return the rank of these nodes in the order of positions: their rows in the indexes."""
+        ids = self.ids
+        if self._rows is None or len(self._rows) != len(ids):
+            self._rows = {node_id: row for row, node_id in enumerate(ids)}
+        return [self._rows[node_id] for node_id in node_ids]
+
+    def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
+        """Return for each node, in the order of positions, whether it passes; None where nothing is filtered."""
+        condition = to_sql(filters)
+        if condition is None:
+            return None
+        sql, parameters = condition
+        rows = self._kv.query(f"SELECT {sql} FROM nodes ORDER BY position", parameters)
+        return np.fromiter((row[0] for row in rows), dtype=np.bool_, count=len(rows))
+
+    def iterate(self, *, doc_id: str | None = None, batch: int = 512) -> Iterator[BaseNode]:
+        """Yield nodes in the order of their positions, all of them or those of one document."""
+        last = -1
+        where, parameters = ("AND doc_id = ?", [doc_id]) if doc_id is not None else ("", [])
+        while rows := self._kv.query(
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ? {where} ORDER BY position LIMIT {batch}",
+            [last, *parameters],
+        ):
+            yield from (self._node(row) for row in rows)
+            last = rows[-1][-1]
+
+    def _known(self, node_ids: Sequence[str]) -> list[str]:
+        return [row[0] for row in self._fetch("id", node_ids)]
+
+    def _fetch(self, column: str, values: Sequence[str]) -> Iterator[Any]:
+        for at in range(0, len(values), _MAX_VARIABLES):
+            part = values[at : at + _MAX_VARIABLES]
+            yield from self._kv.query(
+                f"SELECT {_COLUMNS} FROM nodes WHERE {column} IN ({', '.join('?' * len(part))})", part
+            )
+
+    def _node(self, row: Sequence[Any]) -> BaseNode:
+        node_id, shape, text, metadata, body = row[:5]
+        if shape not in self._shapes:
+            rows = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
+            self._shapes[shape] = json.loads(rows[0][0])
+        kind = self._shapes[shape]
+        data = {**kind["data"], **json.loads(body), "id_": node_id, "metadata": json.loads(metadata)}
+        if kind["has_text"]:
+            data["text"] = text
+        return json_to_doc({"__type__": kind["type"], "__data__": data})
+
+
+def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
+    """Return what a node shares with others of its kind, as JSON, and its own row."""
+    raw = doc_to_json(node)
+    data = raw["__data__"]
+    own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
+    shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
+    shape = {"type": raw["__type__"], "has_text": "text" in data, "data": shared}
+    source = node.relationships.get(NodeRelationship.SOURCE)
+    row = {
+        "id": node.node_id,
+        "doc_id": "" if source is None or isinstance(source, list) else source.node_id,
+        "start": data.get("start_char_idx"),
+        "end": data.get("end_char_idx"),
+        "text": data.get("text", ""),
+        "metadata": _dump(node.metadata),
+        "body": _dump(own),
+    }
+    return json.dumps(shape, sort_keys=True), row
+
+
+def _dump(value: Iterable[Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,266 @@
+"""FAISS with cosine similarity, whole nodes, and filters.
+
+Vectors are made unit length and compared by inner product, so a larger score is always a better one. Row i of the
+index is the i-th node of the document store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import faiss
+import numpy as np
+from fsspec import AbstractFileSystem
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
+from llama_index.vector_stores.faiss import FaissVectorStore
+from llama_index.vector_stores.faiss.base import DEFAULT_PERSIST_PATH
+from numpy.typing import NDArray
+from pydantic import PrivateAttr
+
+from llama_index_contextual.embeddings.batching import unit_vectors
+from llama_index_contextual.errors import CorruptVersionError, InputError
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.kvstore import refuse_write
+
+Ranking = list[tuple[str, float]]
+"""(node id, score), best first."""
+
+
+class UnitFaissVectorStore(FaissVectorStore):
+    """A FAISS vector store for unit vectors that hands out nodes itself.
+
+    Args:
+        faiss_index: An inner-product index; None makes an exact one at the first `add`.
+        docstore: Where the nodes are kept. Share the one of the StorageContext, or leave it out: then the nodes are
+            kept beside the vectors, also on disk.
+
+    Raises:
+        InputError: The index does not compare by inner product.
+        CorruptVersionError: Index and document store do not belong together.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> store = UnitFaissVectorStore()
+        >>> store.add([TextNode(id_="a", text="x", embedding=[3.0, 4.0])])
+        ['a']
+        >>> store.rank(np.array([3.0, 4.0]), 1)
+        [('a', 1.0)]
+    """
+
+    stores_text: bool = True
+
+    _docstore: SQLiteDocumentStore = PrivateAttr()
+    _owns_docstore: bool = PrivateAttr()
+
+    def __init__(self, faiss_index: Any = None, *, docstore: SQLiteDocumentStore | None = None) -> None:
+        super().__init__(faiss_index=faiss_index)
+        if faiss_index is not None and faiss_index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise InputError(
+                "UnitFaissVectorStore needs an inner-product index, such as faiss.IndexFlatIP(dimensions)."
+            )
+        self._owns_docstore = docstore is None
+        self._docstore = docstore if docstore is not None else SQLiteDocumentStore()
+        if faiss_index is not None and faiss_index.ntotal != len(self._docstore):
+            raise CorruptVersionError(
+                f"The FAISS index holds {faiss_index.ntotal} vectors, the document store {len(self._docstore)} nodes:"
+                f" they are of different versions."
+            )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "UnitFaissVectorStore"
+
+    @property
+    def dimensions(self) -> int | None:
+        """Length of the vectors; None before the first `add`."""
+        return None if self._faiss_index is None else int(self._faiss_index.d)
+
+    @property
+    def docstore(self) -> SQLiteDocumentStore:
+        """Where the nodes are."""
+        return self._docstore
+
+    def __len__(self) -> int:
+        return 0 if self._faiss_index is None else int(self._faiss_index.ntotal)
+
+    # ---- writing -------------------------------------------------------------------------------------------------
+
+    def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
+        """Add nodes with their embeddings; a node that is there already is replaced.
+
+        Raises:
+            InputError: An embedding has another length than those in the index.
+            ReadOnlyVersionError: The store is a published version.
+        """
+        if not nodes:
+            return []
+        vectors = np.asarray([node.get_embedding() for node in nodes], dtype=np.float32)
+        self.add_vectors(nodes, unit_vectors(vectors))
+        return [node.node_id for node in nodes]
+
+    def add_vectors(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
+        """Add nodes with their unit vectors, one row each; the nodes' own embeddings are not looked at."""
+        if self._docstore.read_only:
+            refuse_write()
+        if self._faiss_index is None:
+            self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
+        if vectors.shape[1] != self.dimensions:
+            raise InputError(
+                f"An embedding has {vectors.shape[1]} dimensions, the index {self.dimensions}: it was built with"
+                f" another embedding model."
+            )
+        ids = {node.node_id for node in nodes}
+        self._remove_rows([row for row, node_id in enumerate(self._docstore.ids) if node_id in ids])
+        self._docstore.add_documents([node.model_copy(update={"embedding": None}) for node in nodes])
+        self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Remove all nodes of a document; one that is not there is fine."""
+        if self._docstore.read_only:
+            refuse_write()
+        info = self._docstore.get_ref_doc_info(ref_doc_id)
+        self.delete_nodes(info.node_ids if info else [])
+
+    def delete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """Remove the nodes that are named and pass the filters."""
+        if self._docstore.read_only:
+            refuse_write()
+        mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters)) if node_ids or filters else None
+        self._remove_rows([] if mask is None else np.flatnonzero(mask).tolist())
+
+    def _remove_rows(self, rows: list[int]) -> None:
+        if rows:
+            ids = self._docstore.ids
+            self._faiss_index.remove_ids(np.asarray(rows, dtype=np.int64))
+            for node_id in [ids[row] for row in rows]:
+                self._docstore.delete_document(node_id)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Return the k nodes with the largest cosine similarity to `vector`, without touching a node.
+
+        Args:
+            vector: The query's embedding, of any length but zero; a vector of zeros finds nothing.
+            k: Nodes, at most.
+            filters: Only nodes that pass count.
+        """
+        return self._rank(vector, k, self._docstore.mask(filters))
+
+    def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Ranking:
+        query = unit_vectors(np.asarray(vector, dtype=np.float32).reshape(1, -1))
+        if len(self) == 0 or not query.any() or (mask is not None and not mask.any()):
+            return []
+        if query.shape[1] != self.dimensions:
+            raise InputError(
+                f"The query's embedding has {query.shape[1]} dimensions, the index {self.dimensions}:"
+                f" search with the embedding model that built the index."
+            )
+        scores, rows = self._search(query, min(k, len(self)), mask)
+        ids = self._docstore.ids
+        return [(ids[row], float(score)) for row, score in zip(rows, scores, strict=True)]
+
+    def _search(
+        self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        if isinstance(self._faiss_index, faiss.IndexFlat):
+            # One product over FAISS's own memory: faster for one query than its search, and no threads are set.
+            scores = self._flat() @ query[0]
+            if mask is not None:
+                scores = np.where(mask, scores, -np.inf)
+            return _top(scores, k)
+        parameters = None
+        if mask is not None:
+            parameters = faiss.SearchParameters(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
+        scores, rows = self._faiss_index.search(query, k, params=parameters)
+        found = rows[0] >= 0
+        return scores[0][found], rows[0][found]
+
+    def _flat(self) -> NDArray[np.float32]:
+        index = self._faiss_index
+        flat: NDArray[np.float32] = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
+        return flat.reshape(index.ntotal, index.d)
+
+    def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """Return the stored vectors of some rows."""
+        found: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
+        return found
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Answer a LlamaIndex query with nodes, their similarities (cosine, -1 to 1) and their ids."""
+        if query.query_embedding is None:
+            raise InputError("The query has no embedding: give the retriever an embed_model.")
+        vector = np.asarray(query.query_embedding, dtype=np.float32)
+        ranking = self._rank(vector, query.similarity_top_k, self._mask(query))
+        ids = [node_id for node_id, _ in ranking]
+        return VectorStoreQueryResult(
+            nodes=self._docstore.get_nodes(ids), similarities=[score for _, score in ranking], ids=ids
+        )
+
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        """Return the nodes that are named and pass the filters, in the order of their positions."""
+        mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters))
+        ids = self._docstore.ids
+        return self._docstore.get_nodes(ids if mask is None else [ids[row] for row in np.flatnonzero(mask)])
+
+    def _mask(self, query: VectorStoreQuery) -> NDArray[np.bool_] | None:
+        """Return which rows a query allows; empty lists, which VectorStoreIndex passes, restrict nothing."""
+        masks = [self._docstore.mask(query.filters)]
+        if query.node_ids:
+            masks.append(np.isin(np.asarray(self._docstore.ids), query.node_ids))
+        if query.doc_ids:
+            infos = [self._docstore.get_ref_doc_info(doc_id) for doc_id in query.doc_ids]
+            of_documents = [node_id for info in infos if info for node_id in info.node_ids]
+            masks.append(np.isin(np.asarray(self._docstore.ids), of_documents))
+        given = [mask for mask in masks if mask is not None]
+        return np.logical_and.reduce(given) if given else None
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
+        """Write the index to a file, and the nodes beside it unless a StorageContext keeps them."""
+        if self._faiss_index is None:
+            raise InputError("The vector store is empty: add nodes before it is persisted.")
+        path = Path(persist_path)
+        files.make_directory(path.parent)
+        files.write_with(path, lambda file: faiss.write_index(self._faiss_index, _writer(file)))
+        if self._owns_docstore:
+            self._docstore.persist(str(_nodes_beside(path)))
+
+    @classmethod
+    def from_persist_path(
+        cls,
+        persist_path: str,
+        fs: AbstractFileSystem | None = None,
+        *,
+        docstore: SQLiteDocumentStore | None = None,
+    ) -> UnitFaissVectorStore:
+        """Read an index; without `docstore`, the nodes are read from beside it."""
+        path = Path(persist_path)
+        nodes = docstore or SQLiteDocumentStore(_nodes_beside(path), access="read")
+        store = cls(faiss.read_index(str(path)), docstore=nodes)
+        store._owns_docstore = docstore is None
+        return store
+
+
+def _writer(file: IO[bytes]) -> Any:
+    return faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
+
+
+def _nodes_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.nodes.sqlite")
+
+
+def _top(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the k best scores and their rows, best first, ties in the order of the rows; -inf is no hit."""
+    k = min(k, int(np.isfinite(scores).sum()))
+    rows = np.argpartition(-scores, k - 1)[:k] if 0 < k < len(scores) else np.arange(len(scores))
+    rows = rows[np.lexsort((rows, -scores[rows]))][:k]
+    return scores[rows], rows

@@ -1,0 +1,158 @@
+"""A LlamaIndex key-value store in one SQLite file.
+
+One connection serves all threads behind a lock: statements are short, and SQLite would serialise them anyway. A
+published file is opened read-only and immutable, so that no journal is looked for and nothing can be written.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
+
+from llama_index_contextual.errors import ReadOnlyVersionError
+
+Access = Literal["read", "build", "durable"]
+
+_PRAGMAS: dict[Access, tuple[str, ...]] = {
+    "read": (),
+    # A version being built is thrown away after a crash; its files are synced before it is published.
+    "build": ("PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
+    # The rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode.
+    "durable": ("PRAGMA journal_mode = DELETE", "PRAGMA synchronous = FULL", "PRAGMA busy_timeout = 10000"),
+}
+
+
+class SQLiteKVStore(BaseKVStore):
+    """Collections of JSON objects in one SQLite file, or in memory.
+
+    Args:
+        path: The file; None keeps everything in memory.
+        access: `read` for a published file, `build` for one that is thrown away after a crash, `durable` for one
+            whose every commit must survive a power cut.
+    """
+
+    def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
+        self.path = path
+        self.access = access
+        self._lock = threading.RLock()
+        self._connection = _connect(path, access)
+        if access != "read":
+            self.execute(
+                "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
+                " PRIMARY KEY (collection, key)) WITHOUT ROWID"
+            )
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a SELECT."""
+        with self._lock:
+            return self._connection.execute(sql, parameters).fetchall()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run one statement in a transaction of its own and return the number of rows that it changed."""
+        with self.transaction() as connection:
+            return connection.execute(sql, parameters).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for several statements that are committed together or not at all."""
+        if self.access == "read":
+            refuse_write()
+        with self._lock, self._connection:
+            yield self._connection
+
+    def save_to(self, path: Path) -> None:
+        """Write all content to a new file; the store goes on with its own."""
+        with self._lock:
+            target = sqlite3.connect(path)
+            try:
+                self._connection.backup(target)
+            finally:
+                target.close()
+
+    def close(self) -> None:
+        """Close the file; the store cannot be used afterwards."""
+        with self._lock:
+            self._connection.close()
+
+    def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
+        """Store one object."""
+        self.put_all([(key, val)], collection)
+
+    def put_all(
+        self,
+        kv_pairs: Iterable[tuple[str, dict[str, Any]]],
+        collection: str = DEFAULT_COLLECTION,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> None:
+        """Store objects in one transaction, whatever `batch_size` is."""
+        rows = [(collection, key, json.dumps(value, ensure_ascii=False)) for key, value in kv_pairs]
+        with self.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", rows)
+
+    def get(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
+        """Return an object, or None."""
+        rows = self.query("SELECT value FROM kv WHERE collection = ? AND key = ?", (collection, key))
+        return json.loads(rows[0][0]) if rows else None
+
+    def get_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
+        """Return all objects of a collection."""
+        rows = self.query("SELECT key, value FROM kv WHERE collection = ?", (collection,))
+        return {key: json.loads(value) for key, value in rows}
+
+    def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
+        """Remove an object and return whether it was there."""
+        return self.execute("DELETE FROM kv WHERE collection = ? AND key = ?", (collection, key)) > 0
+
+    async def aput(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
+        """Store one object."""
+        self.put(key, val, collection)
+
+    async def aput_all(
+        self,
+        kv_pairs: Iterable[tuple[str, dict[str, Any]]],
+        collection: str = DEFAULT_COLLECTION,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+    ) -> None:
+        """Store objects in one transaction."""
+        self.put_all(kv_pairs, collection)
+
+    async def aget(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
+        """Return an object, or None."""
+        return self.get(key, collection)
+
+    async def aget_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
+        """Return all objects of a collection."""
+        return self.get_all(collection)
+
+    async def adelete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
+        """Remove an object and return whether it was there."""
+        return self.delete(key, collection)
+
+
+def refuse_write() -> NoReturn:
+    """Say that a published version does not change."""
+    raise ReadOnlyVersionError(
+        "A published version does not change: use `project.ingest([...])` or `project.remove([...])`,"
+        " which publish a new one."
+    )
+
+
+def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
+    if path is None:
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+    elif access == "read":
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    else:
+        connection = sqlite3.connect(path, check_same_thread=False)
+    for pragma in _PRAGMAS[access]:
+        connection.execute(pragma)
+    connection.create_function("unicode_lower", 1, str.lower, deterministic=True)
+    return connection

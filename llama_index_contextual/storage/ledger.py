@@ -1,0 +1,178 @@
+"""What was paid for, kept for ever: contexts and embeddings by the content that they were made from.
+
+One SQLite file with rollback journal and full sync. A row is committed the moment its answer has arrived, so a crash
+costs at most the calls in flight. A key is a SHA-256 over everything that went into the call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual.errors import FormatError, InputError
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.kvstore import SQLiteKVStore
+
+FORMAT_VERSION = 1
+LEDGER_FILE = "ledger.sqlite"
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS contexts (key TEXT PRIMARY KEY, context TEXT NOT NULL, model TEXT NOT NULL,"
+    " created REAL NOT NULL, input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS embeddings (key TEXT PRIMARY KEY, vector BLOB NOT NULL, model TEXT NOT NULL,"
+    " created REAL NOT NULL) WITHOUT ROWID",
+)
+_MAX_VARIABLES = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """A context that was paid for.
+
+    Attributes:
+        key: See `content_key`.
+        context: The LLM's answer, cleaned.
+        model: Name of the LLM.
+        input_tokens: Tokens of the prompt by the provider's count, or None where it gave none.
+        cached_tokens: Those of them that the provider took from its cache.
+        output_tokens: Tokens of the answer.
+    """
+
+    key: str
+    context: str
+    model: str
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerInfo:
+    """How much is in a ledger.
+
+    Attributes:
+        contexts: Number of contexts.
+        embeddings: Number of vectors.
+        input_tokens: Tokens of all prompts, by the providers' counts.
+        output_tokens: Tokens of all answers.
+    """
+
+    contexts: int
+    embeddings: int
+    input_tokens: int
+    output_tokens: int
+
+
+def content_key(*parts: str) -> str:
+    """Return the key of an answer: a SHA-256 over all parts of the question; ("a", "bc") and ("ab", "c") differ."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+class Ledger:
+    """The ledger of one project.
+
+    Args:
+        path: The file; it is created when it is not there.
+
+    Raises:
+        FormatError: A newer release wrote it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._kv = SQLiteKVStore(path, access="durable")
+        for statement in _SCHEMA:
+            self._kv.execute(statement)
+        found = (self._kv.get("format") or {}).get("version")
+        if found is None:
+            self._kv.put("format", {"version": FORMAT_VERSION})
+        elif found > FORMAT_VERSION:
+            raise FormatError(
+                f"{path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
+                f" upgrade llama-index-contextual."
+            )
+
+    def context(self, key: str) -> str | None:
+        """Return the context of that key, or None."""
+        rows = self._kv.query("SELECT context FROM contexts WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else None
+
+    def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
+        """Commit contexts; they are on the disk when this returns."""
+        now = time.time()
+        rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
+        with self._kv.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def vectors(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the embeddings that are known, by key."""
+        found: dict[str, NDArray[np.float32]] = {}
+        for at in range(0, len(keys), _MAX_VARIABLES):
+            part = keys[at : at + _MAX_VARIABLES]
+            marks = ", ".join("?" * len(part))
+            for key, blob in self._kv.query(f"SELECT key, vector FROM embeddings WHERE key IN ({marks})", part):
+                found[key] = np.frombuffer(blob, dtype="<f4")
+        return found
+
+    def add_vectors(self, model: str, keys: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Commit embeddings, one row of `vectors` per key."""
+        now = time.time()
+        rows = [(key, row.astype("<f4").tobytes(), model, now) for key, row in zip(keys, vectors, strict=True)]
+        with self._kv.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
+
+    def info(self) -> LedgerInfo:
+        """Return how much is in the ledger."""
+        contexts, given, answered = self._kv.query(
+            "SELECT count(*), total(input_tokens), total(output_tokens) FROM contexts"
+        )[0]
+        ((embeddings,),) = self._kv.query("SELECT count(*) FROM embeddings")
+        return LedgerInfo(
+            contexts=contexts, embeddings=embeddings, input_tokens=int(given), output_tokens=int(answered)
+        )
+
+    def export_contexts(self, path: Path) -> int:
+        """Write all contexts as JSON lines and return their number."""
+        names = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
+        rows = self._kv.query(f"SELECT {', '.join(names)} FROM contexts ORDER BY key")
+        lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
+        files.write(path, "".join(f"{line}\n" for line in lines).encode())
+        return len(lines)
+
+    def import_contexts(self, path: Path) -> int:
+        """Add the contexts of a JSON lines file and return their number; known keys are replaced.
+
+        Raises:
+            InputError: A line is not what `export_contexts` writes; nothing is added then.
+        """
+        entries = []
+        for number, line in enumerate(files.read(path).decode("utf-8", "replace").splitlines(), start=1):
+            try:
+                entries.append(_entry(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path.name}, line {number}, is not a ledger row: {error}.", value=line) from error
+        self.add_contexts(entries)
+        return len(entries)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._kv.close()
+
+
+def _entry(raw: Any) -> LedgerEntry:
+    entry = LedgerEntry(**raw)
+    texts = (entry.key, entry.context, entry.model)
+    counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("key, context and model must be texts")
+    if not all(count is None or isinstance(count, int) for count in counts):
+        raise ValueError("token counts must be whole numbers")
+    return entry

@@ -1,0 +1,1 @@
+"""Test support: an OpenAI-compatible HTTP provider on the loopback interface."""

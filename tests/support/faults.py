@@ -1,0 +1,238 @@
+"""Faults: what goes wrong, for which requests and how often."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal, get_args
+
+from tests.support.records import CHAT_PATH, MODEL_PATHS, ApiError, Request
+from tests.support.replies import Reply
+from tests.support.tokens import count, cut
+
+ErrorKind = Literal[
+    "rate_limit",
+    "insufficient_quota",
+    "server_error",
+    "unavailable",
+    "content_filter_error",
+    "model_not_found",
+    "invalid_key",
+]
+DeliveryKind = Literal["drop", "drop_in_body", "hang", "malformed_json", "missing_usage"]
+ReplyKind = Literal[
+    "empty", "refusal", "content_filter", "length", "malformed_reply", "wrong_ids", "duplicate_ids", "mutate"
+]
+FaultKind = ErrorKind | DeliveryKind | ReplyKind
+
+ERROR_KINDS = frozenset(get_args(ErrorKind))
+REPLY_KINDS = frozenset(get_args(ReplyKind))
+KINDS = ERROR_KINDS | REPLY_KINDS | frozenset(get_args(DeliveryKind))
+
+Match = str | Callable[[Request], bool]
+
+# status, type, code, message
+_ERRORS: dict[str, tuple[int, str | None, str | None, str]] = {
+    "rate_limit": (429, "requests", "rate_limit_exceeded", "Rate limit reached for requests."),
+    "insufficient_quota": (
+        429,
+        "insufficient_quota",
+        "insufficient_quota",
+        "You exceeded your current quota, please check your plan and billing details.",
+    ),
+    "server_error": (500, "server_error", None, "The server had an error while processing your request."),
+    "unavailable": (503, "server_error", None, "The engine is currently overloaded, please try again later."),
+    "content_filter_error": (
+        400,
+        None,
+        "content_filter",
+        "The response was filtered due to the prompt triggering the content management policy.",
+    ),
+    "model_not_found": (404, "invalid_request_error", "model_not_found", "The model does not exist."),
+    "invalid_key": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
+}
+
+_ID_KEYS = ("id", "chunk_id", "index")
+_ID_MARK = re.compile(r"(\bid\s*=\s*[\"']?)([\w.:-]+)")
+
+
+def _change_ids(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply a change to every chunk id inside a JSON value."""
+    if isinstance(value, list):
+        return [_change_ids(item, change) for item in value]
+    if not isinstance(value, dict):
+        return value
+    changed = {key: change(item) if key in _ID_KEYS else _change_ids(item, change) for key, item in value.items()}
+    # An object of id -> text has no id field: its keys are the ids.
+    if all(isinstance(item, str) for item in value.values()) and not set(value) & set(_ID_KEYS):
+        return {str(change(key)): item for key, item in value.items()}
+    return changed
+
+
+def _with_ids(text: str, change: Callable[[Any], Any]) -> str:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return _ID_MARK.sub(lambda mark: mark[1] + str(change(mark[2])), text)
+    return json.dumps(_change_ids(value, change))
+
+
+def wrong_ids(text: str) -> str:
+    """Replace every chunk id of a reply by one that was never sent."""
+    return _with_ids(text, lambda known: known + 1_000_000 if isinstance(known, int) else f"{known}-unknown")
+
+
+def duplicate_ids(text: str) -> str:
+    """Give every entry of a reply the id of the first one."""
+    first: list[Any] = []
+
+    def repeat(known: Any) -> Any:
+        first.append(known)
+        return first[0]
+
+    return _with_ids(text, repeat)
+
+
+@dataclass(eq=False)
+class Fault:
+    """A scripted fault; see `Faults.fault` for the meaning of the fields."""
+
+    kind: FaultKind
+    times: int | None = 1
+    match: Match | None = None
+    after: int = 0
+    retry_after: float | str | None = None
+    seconds: float | None = None
+    mutate: Callable[[str], str] | None = None
+
+    def applies(self, request: Request) -> bool:
+        """Whether the request is one the fault is meant for."""
+        if self.kind in REPLY_KINDS and request.path != CHAT_PATH:
+            return False
+        if callable(self.match):
+            return self.match(request)
+        if self.match is None:
+            return request.path in MODEL_PATHS
+        return request.path.startswith(self.match) if self.match.startswith("/v1/") else self.match in request.text
+
+    def take(self) -> bool:
+        """Use the fault up by one, unless requests are still let pass first."""
+        if self.after > 0:
+            self.after -= 1
+            return False
+        if self.times is None:
+            return True
+        self.times -= 1
+        return self.times >= 0
+
+    def error(self) -> ApiError:
+        """Return the HTTP error of the fault."""
+        status, type_, code, message = _ERRORS[self.kind]
+        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        return ApiError(status, message, type=type_, code=code, headers=headers)
+
+    def distort(self, reply: Reply) -> Reply:
+        """Return the reply as the fault leaves it."""
+        text = reply.text or ""
+        half = cut(text, count(text) // 2)
+        if self.kind == "empty":
+            return replace(reply, text="")
+        if self.kind == "refusal":
+            return Reply(refusal="I'm sorry, I cannot help with that request.")
+        if self.kind == "malformed_reply":
+            return replace(reply, text=half)
+        if self.kind == "length" or self.kind == "content_filter":
+            return replace(reply, text=half, finish_reason=self.kind)
+        ready = {"wrong_ids": wrong_ids, "duplicate_ids": duplicate_ids}
+        mutate = self.mutate or ready.get(self.kind)
+        return replace(reply, text=mutate(text)) if mutate else reply
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class Faults:
+    """The faults still to come."""
+
+    _scripted: list[Fault] = field(default_factory=list, init=False)
+    _random: tuple[float, int, tuple[Fault, ...]] | None = field(default=None, init=False)
+    _seen: Counter[bytes] = field(default_factory=Counter, init=False)
+
+    def fault(
+        self,
+        kind: FaultKind,
+        times: int | None = 1,
+        match: Match | None = None,
+        after: int | None = None,
+        *,
+        retry_after: float | str | None = None,
+        seconds: float | None = None,
+        mutate: Callable[[str], str] | None = None,
+    ) -> Fault:
+        """Script a fault.
+
+        Args:
+            kind: What goes wrong.
+            times: How many requests it hits; None for all.
+            match: Which requests: a path prefix when it starts with "/v1/", else a part of the
+                prompt or of an embedding input, or a function of the request. Default: all chat
+                and embedding calls. It runs in the server's loop, so it must not block.
+            after: How many matching requests are served before the first hit.
+            retry_after: Value of the Retry-After header of an error; None for no header.
+            seconds: How long "hang" lasts before the normal answer; None until the stop.
+            mutate: For "mutate", the change to the text of the reply.
+
+        Returns:
+            The fault; setting its `times` to 0 ends it.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"unknown fault {kind!r}; known: {', '.join(sorted(KINDS))}")
+        if kind == "mutate" and mutate is None:
+            raise ValueError("the fault 'mutate' needs the argument mutate")
+        fault = Fault(kind, times, match, after or 0, retry_after, seconds, mutate)
+        self._scripted.append(fault)
+        return fault
+
+    def fail_randomly(
+        self,
+        rate: float,
+        seed: int = 0,
+        kinds: Sequence[FaultKind] = ("server_error",),
+        *,
+        retry_after: float | str | None = None,
+    ) -> None:
+        """Let a share of the chat and embedding calls fail.
+
+        Which ones depends on the seed, the content and how often that content was sent before,
+        not on the order of arrival, so runs with concurrent calls repeat. Rate 0 ends it.
+        """
+        # A change of the reply has to be given, so it cannot be drawn.
+        unknown = set(kinds) - (KINDS - {"mutate"})
+        if unknown or not kinds:
+            raise ValueError(f"unknown or missing faults: {sorted(unknown)}")
+        self._random = (rate, seed, tuple(Fault(kind, None, retry_after=retry_after) for kind in kinds))
+
+    def pick_fault(self, request: Request) -> Fault | None:
+        """Return the fault for a request and use it up."""
+        scripted = next((f for f in list(self._scripted) if f.applies(request) and f.take()), None)
+        return scripted or self._draw(request)
+
+    def clear_faults(self) -> None:
+        """Drop all scripted faults and the random rate."""
+        self._scripted.clear()
+        self._seen.clear()
+        self._random = None
+
+    def _draw(self, request: Request) -> Fault | None:
+        if self._random is None or request.path not in MODEL_PATHS:
+            return None
+        rate, seed, faults = self._random
+        content = blake2b(request.path.encode() + request.raw, digest_size=16).digest()
+        self._seen[content] += 1
+        draw = blake2b(f"{seed}:{self._seen[content]}".encode() + content, digest_size=12).digest()
+        if int.from_bytes(draw[:8], "big") / 2**64 >= rate:
+            return None
+        fault = faults[int.from_bytes(draw[8:], "big") % len(faults)]
+        return fault if fault.applies(request) else None
