@@ -14,6 +14,7 @@ paragraphs, and "|" tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -47,15 +48,15 @@ LIGATURE_WORDS = ("floor", "firm", "flat", "flats", "flow", "reflects", "finishe
 LIGATURES = (("fi", "\ufb01"), ("fl", "\ufb02"))
 
 # Long words that may be divided at the end of a line, and where.
-DIVISIONS = dict(
-    (word.replace("-", ""), tuple(word.split("-")))
+DIVISIONS = {
+    word.replace("-", ""): tuple(word.split("-"))
     for word in (
         "appli-cations communi-cation con-nection connec-tions depar-tures differ-ences "
         "disinfec-tant elec-tricity finan-cial inter-ruptions invest-ment manufac-turer "
         "munici-palities opera-tions percent-age punctu-ality recog-nised replace-ment "
         "reser-voirs state-ments techni-cian temper-ature utili-ties water-works"
     ).split()
-)
+}
 
 # The standard fonts hold the two ligatures in the Mac Roman encoding only.
 FONTS = {
@@ -68,8 +69,7 @@ for alias, face in FONTS.items():
     addMapping(alias, 0, 0, alias)
 
 
-
-def divide(word: str):
+def divide(word: str) -> Iterator[tuple[str, ...]]:
     """Yield the parts of a word that may be divided; called by Paragraph."""
     if word in DIVISIONS:
         yield DIVISIONS[word]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import cache
 from pathlib import Path
@@ -66,11 +67,15 @@ def _model() -> Any:
 
 @cache
 def _load() -> Any:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     try:
         import wordllama
     except ImportError as error:
         raise ModelError(
             'The embedding `local` needs WordLlama: pip install "llama-index-contextual[local]"', setting="embed_model"
         ) from error
+    # Its import sets up the root logger, which belongs to the application.
+    root.handlers[:], root.level = handlers, level
     # The loader looks for the tokenizer beside a cache folder: the package's own folder holds both files.
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import xxhash
 from llama_index.core.bridge.pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo
@@ -29,7 +29,7 @@ def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str
         end: Behind the last character.
         text: The text of the span.
     """
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
     return str(uuid.uuid5(_NAMESPACE, f"{kind}\n{start}:{end}\n{digest}\n{document_id}"))
 
 
@@ -108,13 +108,10 @@ def text_of(node: BaseNode) -> str:
 
 def link_neighbours(nodes: Sequence[BaseNode]) -> None:
     """Set PREVIOUS and NEXT between nodes that follow one another in their document; no metadata is copied."""
-    for before, behind in itertools.pairwise(nodes):
-        before.relationships[NodeRelationship.NEXT] = _neighbour(behind)
-        behind.relationships[NodeRelationship.PREVIOUS] = _neighbour(before)
-
-
-def _neighbour(node: BaseNode) -> RelatedNodeInfo:
-    return RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT)
+    links = [RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT) for node in nodes]
+    for number in range(1, len(nodes)):
+        nodes[number - 1].relationships[NodeRelationship.NEXT] = links[number]
+        nodes[number].relationships[NodeRelationship.PREVIOUS] = links[number - 1]
 
 
 def _hash(node: BaseNode) -> str:

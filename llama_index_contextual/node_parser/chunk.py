@@ -34,7 +34,8 @@ from llama_index_contextual.metadata import (
     user_metadata,
 )
 from llama_index_contextual.node_parser.base import Origin, SpanNodeParser, check_overlap, link_neighbours, text_of
-from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan, Layout
+from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan
+from llama_index_contextual.node_parser.layout import Layout
 from llama_index_contextual.node_parser.segment import SEGMENT_CORE
 from llama_index_contextual.node_parser.spans import TokenMap
 
@@ -49,6 +50,8 @@ class _Part:
     map: DocumentMap
     index: int
     core: int
+    excluded_embed: list[str]
+    excluded_llm: list[str]
 
 
 class ChunkNodeParser(SpanNodeParser):
@@ -95,7 +98,8 @@ class ChunkNodeParser(SpanNodeParser):
         return [chunk for chunks in documents.values() for chunk in chunks]
 
     def _spans(self, part: _Part) -> Iterator[ChunkSpan]:
-        tokens = TokenMap.of(part.text)
+        # Of what the segment before shares no more is read than an overlap can reach.
+        tokens = TokenMap.of(part.text, since=part.core - 16 * self.chunk_overlap)
         base = part.origin.base
         headings = () if base is None else (heading.start - base for heading in part.map.headings)
         layout = Layout.of(part.text, tokens, self.chunk_size, headings)
@@ -104,15 +108,14 @@ class ChunkNodeParser(SpanNodeParser):
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
         parent, origin = part.node, part.origin
         text = part.text[span.start : span.end]
-        embed, llm = parent.excluded_embed_metadata_keys, parent.excluded_llm_metadata_keys
         return TextNode(
             id_=self._node_id(number, parent, lambda: origin.span_id("chunk", span.start, span.end, text)),
             text=text,
             start_char_idx=None if origin.base is None else origin.base + span.start,
             end_char_idx=None if origin.base is None else origin.base + span.end,
             metadata=self._metadata(part, span, number),
-            excluded_embed_metadata_keys=excluded_embed_keys(key for key in embed if key != SEGMENT_CORE),
-            excluded_llm_metadata_keys=excluded_llm_keys(key for key in llm if key != SEGMENT_CORE),
+            excluded_embed_metadata_keys=part.excluded_embed,
+            excluded_llm_metadata_keys=part.excluded_llm,
             metadata_template=METADATA_TEMPLATE,
             metadata_separator=parent.metadata_separator,
             text_template=TEXT_TEMPLATE,
@@ -165,4 +168,6 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
         else:
             index, core = counts.get(origin.source.node_id, 0), 0
         counts[origin.source.node_id] = index + 1
-        yield _Part(node, text, origin, maps[key], index, core)
+        embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
+        llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
+        yield _Part(node, text, origin, maps[key], index, core, embed, llm)

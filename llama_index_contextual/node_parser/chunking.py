@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from llama_index_contextual.node_parser.boundaries import (
-    Rank,
-    blocks,
-    containing,
-    heading_offsets,
-    lines_of,
-    structural_breaks,
-)
+from llama_index_contextual.node_parser.boundaries import Rank
 from llama_index_contextual.node_parser.graphemes import (
     LAST_NON_WORD_CHARACTER,
     NON_WORD_CHARACTER,
@@ -24,6 +16,7 @@ from llama_index_contextual.node_parser.graphemes import (
     skip_space,
     strip_end,
 )
+from llama_index_contextual.node_parser.layout import Layout
 from llama_index_contextual.node_parser.spans import TokenMap
 
 # How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
@@ -48,62 +41,6 @@ class ChunkSpan:
     core: int
     end: int
     tokens: int
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the structure of one text says about cuts.
-
-    Attributes:
-        at_least: For each rank the sorted offsets of that rank or better, none of them inside a whole.
-        wholes: Spans that are never cut: code fences and tables that fit a chunk, else their lines that fit.
-    """
-
-    at_least: dict[Rank, list[int]]
-    wholes: Sequence[tuple[int, int]]
-
-    @cached_property
-    def whole_starts(self) -> list[int]:
-        """The first offsets of `wholes`."""
-        return [start for start, _ in self.wholes]
-
-    def whole_at(self, offset: int) -> tuple[int, int] | None:
-        """Return the whole that a cut at `offset` would divide, or None."""
-        return containing(self.wholes, self.whole_starts, offset)
-
-    @classmethod
-    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] = ()) -> Layout:
-        """Scan `text` once; `headings` are the offsets known from the reader, if any."""
-        wholes = _wholes(text, tokens, size)
-        starts = [start for start, _ in wholes]
-        by_rank: dict[Rank, set[int]] = {rank: set() for rank in Rank}
-        for offset, rank in structural_breaks(text, 0, len(text)):
-            by_rank[rank].add(offset)
-        by_rank[Rank.LINE].update(starts)
-        by_rank[Rank.HEADING].update(heading_offsets(text, headings))
-        at_least: dict[Rank, list[int]] = {}
-        better: set[int] = set()
-        for rank in sorted(Rank, reverse=True):
-            better |= by_rank[rank]
-            at_least[rank] = sorted(offset for offset in better if not containing(wholes, starts, offset))
-        return cls(at_least, wholes)
-
-
-def _wholes(text: str, tokens: TokenMap, size: int) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    for start, end in blocks(text):
-        if _fits(tokens, start, end, size):
-            out.append((start, end))
-        else:
-            out.extend(line for line in lines_of(text, start, end) if _fits(tokens, *line, size))
-    return out
-
-
-def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:
-    if end - start <= size // 4:  # A character has at most four bytes, a byte at most one token.
-        return True
-    slack = tokens.estimate(start, end) - size
-    return tokens.count(start, end) <= size if abs(slack) < 8 else slack < 0
 
 
 @dataclass(frozen=True)
@@ -289,8 +226,7 @@ class ChunkCutter:
         high = tokens.offset(at - int(_OVERLAP_RANGE[0] * self.overlap) - margin)
         wanted = tokens.offset(at - self.overlap)
         for rank in (Rank.SENTENCE, Rank.LINE):
-            offsets = self.layout.at_least[rank]
-            near = offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
+            near = [*_between(self.layout.at_least[rank], low, high), *_between(self.layout.rows, low, high)]
             for offset in sorted(near, key=lambda o: abs(o - wanted)):
                 if self._is_clean(offset, max(0, floor)):
                     return offset
@@ -300,3 +236,7 @@ class ChunkCutter:
                 if found is not None and low <= found <= high and not self.layout.whole_at(found):
                     return found
         return core
+
+
+def _between(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
+    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]

@@ -20,7 +20,7 @@ from llama_index_contextual.node_parser.boundaries import (
     containing,
     heading_offsets,
     lines_of,
-    structural_breaks,
+    structural_offsets,
 )
 from llama_index_contextual.node_parser.graphemes import (
     NON_WORD_CHARACTER,
@@ -116,13 +116,10 @@ class SegmentCutter:
                 return whole[0]
             rows = [start for start, _ in lines_of(self.tokens.text, low, high) if self._line_start(start)]
             return self._lowest(rows[1:] if rows and rows[0] == low else rows, known)
-        ranked: dict[Rank, list[int]] = {}
-        for offset, rank in structural_breaks(self.tokens.text, low, high):
-            if offset <= high and not containing(self.wholes, starts, offset):
-                ranked.setdefault(rank, []).append(offset)
-        ranked[Rank.HEADING] = [o for o in self.headings if low <= o <= high and not containing(self.wholes, starts, o)]
+        ranked = structural_offsets(self.tokens.text, low, high)
+        ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            found = self._lowest(ranked[rank], known)
+            found = self._lowest((o for o in ranked[rank] if not containing(self.wholes, starts, o)), known)
             if found is not None:
                 return found
         return None
@@ -168,12 +165,11 @@ class SegmentCutter:
         high = tokens.offset(at - int(0.75 * self.overlap))
         if not self.overlap or low > high:
             return behind
-        best: tuple[int, int] | None = None
-        for offset, rank in structural_breaks(tokens.text, max(0, low - 64), high):
-            if low <= offset <= high and (best is None or rank > best[0]) and self._is_clean(offset, core):
-                best = rank, offset
-        if best:
-            return best[1]
+        ranked = structural_offsets(tokens.text, low, high)
+        for rank in sorted(ranked, reverse=True):
+            for offset in ranked[rank]:
+                if self._is_clean(offset, core):
+                    return offset
         for match in _WORD_START.finditer(tokens.text, low, high):
             if self._is_clean(match.start(), core):
                 return match.start()

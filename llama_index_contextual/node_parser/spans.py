@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.node_parser.tokenizer import PIECE_SIZE, SAFE_BREAK, count_tokens, token_ends
+from llama_index_contextual.node_parser.tokenizer import (
+    PIECE_SIZE,
+    SAFE_BREAK,
+    count_tokens,
+    replace_surrogates,
+    token_ends,
+)
 
 
 @dataclass(frozen=True)
@@ -21,27 +27,37 @@ class TokenMap:
 
     text: str
     ends: NDArray[np.integer[Any]]
+    begin: int
     has_surrogates: bool
 
     @classmethod
-    def of(cls, text: str, *, piece_size: int = PIECE_SIZE) -> TokenMap:
-        """Tokenise `text` once."""
-        has_surrogates = not text.isascii() and any("\ud800" <= c <= "\udfff" for c in set(text))
-        return cls(text, token_ends(text, piece_size=piece_size), has_surrogates)
+    def of(cls, text: str, *, since: int = 0, piece_size: int = PIECE_SIZE) -> TokenMap:
+        """Tokenise `text` once.
+
+        Args:
+            text: Any string.
+            since: Nothing much before this offset will be asked for.
+            piece_size: Characters that are given to the tokenizer at once.
+        """
+        begin = max((match.end() for match in SAFE_BREAK.finditer(text, max(0, since - 200), since)), default=0)
+        clean = replace_surrogates(text)
+        ends = token_ends(clean[begin:] if begin else clean, piece_size=piece_size)
+        return cls(text, ends, begin, clean is not text)
 
     def __len__(self) -> int:
+        """Return the number of tokens."""
         return len(self.ends)
 
     def index(self, offset: int) -> int:
         """Return how many tokens end at or before the character at `offset`."""
         # A scalar of another type would make NumPy convert the whole array at each call.
-        return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
+        return int(self.ends.searchsorted(self.ends.dtype.type(max(0, offset - self.begin)), side="right"))
 
     def offset(self, index: int) -> int:
-        """Return the character at which token `index` begins; 0 and the length where it is out of range."""
-        if index <= 0:
-            return 0
-        return int(self.ends[min(index, len(self.ends)) - 1]) if len(self.ends) else 0
+        """Return the character at which token `index` begins; the first and the length where it is out of range."""
+        if index <= 0 or not len(self.ends):
+            return self.begin
+        return self.begin + int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
         """Return the tokens that the whole text has between two offsets."""

@@ -81,7 +81,9 @@ class _Source:
         while piece := self._file.read(PIECE_BYTES):
             total += len(piece)
             if total > self._limits.max_bytes:
-                raise self.fail(f"has more than {self._limits.max_bytes:,} bytes (ReadLimits.max_bytes)")
+                raise self.fail(
+                    f"has more than {self._limits.max_bytes:,} bytes: raise ReadLimits.max_bytes to read it"
+                )
             yield piece
 
     def characters(self, encoding: str, errors: str) -> Iterator[str]:
@@ -95,7 +97,8 @@ class _Source:
         for piece in self.characters(encoding, errors):
             total += len(piece)
             if total > self._limits.max_characters:
-                raise self.fail(f"has more than {self._limits.max_characters:,} characters (ReadLimits.max_characters)")
+                limit = f"{self._limits.max_characters:,} characters"
+                raise self.fail(f"has more than {limit}: raise ReadLimits.max_characters to read it")
             pieces.append(piece)
         return "".join(pieces)
 

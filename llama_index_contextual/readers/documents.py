@@ -23,9 +23,11 @@ from llama_index_contextual.readers.inputs import (
     FileRef,
     content_hash,
     discover,
+    size_reason,
 )
 from llama_index_contextual.readers.markdown import read_markdown
 from llama_index_contextual.readers.text import read_text
+from llama_index_contextual.readers.walk import special_reason
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf import PdfEngine, PdfWorker
@@ -103,7 +105,7 @@ class DocumentReader:
             InputError: `file_metadata` gave something that cannot be stored.
         """
         try:
-            _check_unchanged(ref)
+            _check(ref, self._limits)
             parsed = self._parse(ref)
         except ReadError as error:
             raise ReadError(ref.shown, error.reason) from error
@@ -201,11 +203,14 @@ class _Duplicates:
             self._by_hash.setdefault(content_hash(ref.path), ref)
 
 
-def _check_unchanged(ref: FileRef) -> None:
+def _check(ref: FileRef, limits: ReadLimits) -> None:
+    """See that the file is still the one that was found; by now it may have been exchanged."""
     try:
         status = os.stat(ref.path)
     except OSError as error:
         raise ReadError(ref.shown, f"cannot be opened: {error.strerror}") from error
+    if reason := special_reason(status.st_mode) or size_reason(status.st_size, limits):
+        raise ReadError(ref.shown, reason)
     if ref.identity not in (None, (status.st_dev, status.st_ino)):
         raise ReadError(ref.shown, "was replaced by another file since it was found: run again")
 

@@ -7,6 +7,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from llama_index_contextual.readers.alphabets import latin_encoding
+
 SAMPLE_BYTES = 1 << 16
 
 _MARKS = (
@@ -104,9 +106,11 @@ def _common_characters(head: bytes, encoding: str) -> int:
 
 def legacy_encoding(pieces: Iterable[bytes]) -> str | None:
     """Return the most likely encoding of a text that is no Unicode, judged by a sample of its non-ASCII lines."""
+    sample = _foreign_lines(pieces)
+    if latin := latin_encoding(sample):
+        return latin
     from charset_normalizer import from_bytes
 
-    sample = _foreign_lines(pieces)
     match = from_bytes(sample, cp_isolation=list(LEGACY)).best()
     return match.encoding if match else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,8 +9,8 @@ from llama_index_contextual.metadata import TITLE
 from llama_index_contextual.readers.facts import is_own_key, scalar_fault
 from llama_index_contextual.readers.names import one_line
 
-MAX_CHARACTERS = 65_536
-"""A longer block is no front matter; YAML is slow, and its nesting is bounded by this too."""
+MAX_CHARACTERS = 32_768
+"""A longer block is no front matter."""
 
 MAX_VALUE = 1_000
 """Characters of one value."""
@@ -26,7 +25,7 @@ class FrontMatter:
     Attributes:
         end: Offset of the first character after the block.
         title: Its `title`.
-        metadata: Its other top-level scalars; dates as ISO text. Lists and nested mappings stay in the text only.
+        metadata: Its other top-level scalars. Lists and nested mappings stay in the text only.
         warnings: Keys that were left out.
     """
 
@@ -45,9 +44,9 @@ def read_front_matter(text: str) -> FrontMatter | None:
     entries = _parse(content)
     if entries is None:
         return None
-    title = entries.pop(TITLE, None)
+    title = one_line(_unquoted(entries.pop(TITLE, "")))
     metadata, warnings = _accept(entries)
-    return FrontMatter(end, one_line(str(title)) or None if title is not None else None, metadata, tuple(warnings))
+    return FrontMatter(end, title or None, metadata, tuple(warnings))
 
 
 def _find_block(text: str) -> tuple[str, int] | None:
@@ -63,48 +62,67 @@ def _find_block(text: str) -> tuple[str, int] | None:
     return None
 
 
-def _parse(content: str) -> dict[object, object] | None:
+def _parse(content: str) -> dict[str, str] | None:
+    """Return the scalars of the top level; quoted ones keep their quotes, so that "7" and 7 stay apart."""
     import yaml
 
     try:
-        entries = yaml.safe_load(content)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        # Nodes are not turned into objects: no tag is resolved, no alias expanded, "1.10" and "no" stay as written.
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
         return _parse_lines(content)
-    return entries if isinstance(entries, dict) else None
+    if not isinstance(root, yaml.MappingNode):
+        return None
+    scalars = [pair for pair in root.value if all(isinstance(node, yaml.ScalarNode) for node in pair)]
+    return {key.value: f'"{value.value}"' if value.style in ("'", '"') else value.value for key, value in scalars}
 
 
-def _parse_lines(content: str) -> dict[object, object] | None:
+def _parse_lines(content: str) -> dict[str, str] | None:
     """Read `key: value` lines of a block that is no valid YAML, such as `title: Rome: a history`."""
-    entries: dict[object, object] = {}
+    entries: dict[str, str] = {}
     for line in content.splitlines():
         if not line.strip() or line[0] in " \t#-":
             continue
         key, colon, value = line.partition(":")
         if not colon or not key.replace("_", "").replace("-", "").isalnum():
             return None
-        entries[key] = value.strip().strip("\"'")
+        entries[key] = value.strip()
     return entries or None
 
 
-def _accept(entries: Mapping[object, object]) -> tuple[dict[str, Scalar], list[str]]:
+def _accept(entries: Mapping[str, str]) -> tuple[dict[str, Scalar], list[str]]:
     metadata: dict[str, Scalar] = {}
     warnings = []
     for key, value in entries.items():
         scalar = _scalar(value)
-        if scalar is None or scalar == "":
+        if scalar is None:
             continue
-        if not isinstance(key, str) or one_line(key) != key or is_own_key(key):
+        if not key or one_line(key) != key or is_own_key(key):
             warnings.append(f"front matter: {one_line(repr(key))} cannot be used as a metadata key and is left out")
         else:
             metadata[key] = scalar
     return metadata, warnings
 
 
-def _scalar(value: object) -> Scalar | None:
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    if isinstance(value, str):
-        return one_line(value, MAX_VALUE)
-    if isinstance(value, bool | int | float):
-        return value if scalar_fault(value) is None else str(value)
-    return None
+def _scalar(written: str) -> Scalar | None:
+    """Return a number or truth value only where writing it again gives the same text."""
+    text = _unquoted(written)
+    if text != written or not text:
+        return text or None
+    if text in ("null", "~"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if str(number) == text and scalar_fault(number) is None:
+            return number
+    return text
+
+
+def _unquoted(written: str) -> str:
+    is_quoted = len(written) > 1 and written[0] == written[-1] and written[0] in "\"'"
+    return one_line(written[1:-1] if is_quoted else written, MAX_VALUE)

@@ -16,14 +16,15 @@ from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.names import one_line
 from llama_index_contextual.readers.numbering import Block, Candidate, classify, list_depth
 
-MAX_BLOCKS = 1_000_000
+MAX_BLOCKS = 3_000_000
 """Paragraphs that are looked at."""
 
 MAX_HEADINGS = 100_000
 
 _HEAD = 400
 _BODY = 80
-_BLANK = re.compile(r"(?>\r\n|\n|\r)[ \t\f\v]*(?>\r\n|\n|\r)\s*")
+# A pattern that begins with one fixed character is searched ten times faster.
+_BLANK = {"\n": re.compile(r"\n[ \t\f\v\r]*\n\s*"), "\r": re.compile(r"\r[ \t\f\v]*\r\s*")}
 _LEADING = re.compile(r"\s*")
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 
@@ -70,16 +71,19 @@ def plain_outline(text: str) -> PlainOutline:
 
 
 def _warnings(headings: int, blocks: int) -> tuple[str, ...]:
-    if blocks < MAX_BLOCKS and headings <= MAX_HEADINGS:
-        return ()
-    return (f"is very long: only its first {min(headings, MAX_HEADINGS):,} headings are recognised",)
+    warnings = []
+    if blocks == MAX_BLOCKS:
+        warnings.append(f"is very long: headings are recognised in its first {MAX_BLOCKS:,} paragraphs only")
+    if headings > MAX_HEADINGS:
+        warnings.append(f"has more than {MAX_HEADINGS:,} headings: the later ones are left out")
+    return tuple(warnings)
 
 
 def _blocks(text: str) -> Iterator[Block]:
     """Yield the paragraphs, which blank lines separate."""
     leading = _LEADING.match(text)
     at = leading.end() if leading else 0
-    for gap in _BLANK.finditer(text, at):
+    for gap in _BLANK["\n" if "\n" in text else "\r"].finditer(text, at):
         yield _block(text, at, gap.start())
         at = gap.end()
     if at < len(text):

@@ -13,6 +13,7 @@ import xxhash
 
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.readers.base import ReadLimits, SkippedFile
+from llama_index_contextual.readers.files import open_file
 from llama_index_contextual.readers.names import printable
 from llama_index_contextual.readers.walk import (
     EVERYTHING,
@@ -94,12 +95,19 @@ def content_hash(path: str | os.PathLike[str]) -> str:
     """
     digest = xxhash.xxh3_128()
     try:
-        with open(path, "rb") as file:
+        with open_file(Path(path)) as file:
             while piece := file.read(1 << 20):
                 digest.update(piece)
     except OSError as error:
         raise ReadError(printable(os.fspath(path)), f"cannot be opened: {error.strerror}") from error
     return digest.hexdigest()
+
+
+def size_reason(size: int, limits: ReadLimits) -> str | None:
+    """Return why a file of this size is not read, or None."""
+    if size <= limits.max_bytes:
+        return None
+    return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: raise ReadLimits.max_bytes to read it"
 
 
 def _look_up(item: object, found: _Findings) -> None:
@@ -195,9 +203,7 @@ class _Findings:
                 f"{kind}, and only {', '.join(SUFFIXES)} are read: "
                 "load it with any LlamaIndex reader and pass the Documents"
             )
-        if ref.size > self._limits.max_bytes:
-            return f"has {ref.size:,} bytes, more than the limit of {self._limits.max_bytes:,} (ReadLimits.max_bytes)"
-        return None
+        return size_reason(ref.size, self._limits)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

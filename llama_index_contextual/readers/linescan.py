@@ -9,6 +9,10 @@ from llama_index_contextual.metadata import Heading
 _MAX_LINE = 4_000
 """Characters of a line that are looked at."""
 
+_MAX_TITLE = 200
+_MARKS = frozenset(" #`~=-<")
+_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ")
+
 
 def line_starts(text: str, at: int = 0) -> Iterator[int]:
     r"""Yield where lines begin; `\n`, `\r\n` and `\r` end one, as in CommonMark."""
@@ -41,64 +45,66 @@ def scan_headings(text: str, at: int = 0) -> Iterator[Heading]:
 
     Code fences and HTML comments are respected; lists, quotes and other HTML are not looked into.
     """
-    closing, above, before = "", None, ""
+    fence, comment_end = "", at
+    above = before = -1
     for start in line_starts(text, at):
-        line = _line(text, start)
-        if closing:
-            if _closes(line, closing):
-                closing = ""
-            above, before = None, line
-            continue
-        closing = _opening(line)
-        heading = None if closing else _heading(start, line, above)
-        if heading:
-            yield heading
-        above = (start, line) if not (before or closing or heading) and _is_paragraph(line) else None
-        before = line
+        if text[start] in _MARKS and start >= comment_end:
+            line = _line(text, start)
+            if fence:
+                fence = "" if _closes(line, fence) else fence
+            elif fence := _opened_fence(line):
+                pass
+            elif line.lstrip().startswith("<!--"):
+                comment_end = text.find("-->", start) + 1 or len(text)
+            elif heading := _atx(start, line) or _setext(text, line, above, before):
+                yield heading
+        before, above = above, start
 
 
 def _line(text: str, start: int) -> str:
+    """Return a line without its end; empty if it is indented as code."""
     line = text[start : start + _MAX_LINE]
     for end in "\n\r":
         line = line.partition(end)[0]
     return line.rstrip() if len(line) - len(line.lstrip(" ")) < 4 and not line.startswith("\t") else ""
 
 
-def _heading(start: int, line: str, above: tuple[int, str] | None) -> Heading | None:
+def _atx(start: int, line: str) -> Heading | None:
     body = line.strip()
-    if body.startswith("#"):
-        title = body.lstrip("#")
-        level = len(body) - len(title)
-        if level <= 6 and title[:1] in (" ", "\t") and (title := _without_closing(title.strip())):
-            return Heading(start, level, title)
-    elif above and body and body.strip(body[0]) == "" and body[0] in "=-":
-        return Heading(above[0], 1 if body[0] == "=" else 2, above[1].strip())
-    return None
+    title = body.lstrip("#")
+    level = len(body) - len(title)
+    if not 1 <= level <= 6 or title[:1] not in (" ", "\t"):
+        return None
+    title = title.strip()
+    without_closing = title.rstrip("#")
+    if not without_closing or without_closing.endswith((" ", "\t")):
+        title = without_closing.rstrip()
+    return Heading(start, level, title) if title else None
 
 
-def _without_closing(title: str) -> str:
-    head = title.rstrip("#")
-    return head.rstrip() if head == "" or head.endswith((" ", "\t")) else title
+def _setext(text: str, line: str, above: int, before: int) -> Heading | None:
+    """Return the heading that a line of `=` or `-` makes of the paragraph of one line above it."""
+    mark = line.strip()
+    if above < 0 or not mark or mark[0] not in "=-" or mark.strip(mark[0]):
+        return None
+    title = _line(text, above)
+    is_alone = before < 0 or not _line(text, before).strip()
+    if not is_alone or not title.strip() or len(title) > _MAX_TITLE or title.lstrip().startswith(_NO_PARAGRAPH):
+        return None
+    return Heading(above, 1 if mark[0] == "=" else 2, title.strip())
 
 
-def _opening(line: str) -> str:
-    """Return what closes the code fence or comment that the line opens; empty if it opens none."""
+def _opened_fence(line: str) -> str:
+    """Return the marks of the code fence that the line opens; empty if it opens none."""
     body = line.lstrip()
     for mark in "`~":
         rest = body.lstrip(mark)
         count = len(body) - len(rest)
         if count >= 3 and not (mark == "`" and "`" in rest):
             return mark * count
-    return "-->" if body.startswith("<!--") and "-->" not in body else ""
+    return ""
 
 
-def _closes(line: str, closing: str) -> bool:
-    if closing == "-->":
-        return closing in line
+def _closes(line: str, fence: str) -> bool:
     body = line.strip()
-    return body.startswith(closing) and body.strip(closing[0]) == ""
-
-
-def _is_paragraph(line: str) -> bool:
-    body = line.lstrip()
-    return bool(body) and len(body) <= 200 and not body.startswith(("#", ">", "|", "<", "- ", "* ", "+ "))
+    return body.startswith(fence) and not body.strip(fence[0])

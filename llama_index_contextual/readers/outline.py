@@ -50,7 +50,7 @@ def markdown_headings(
     headings = tuple(islice(parse.headings(), MAX_HEADINGS + 1))
     warnings = [parse.warning] if parse.warning else []
     if len(headings) > MAX_HEADINGS:
-        warnings.append(f"has more than {MAX_HEADINGS:,} headings: those after the first {MAX_HEADINGS:,} are left out")
+        warnings.append(f"has more than {MAX_HEADINGS:,} headings: the later ones are left out")
     return headings[:MAX_HEADINGS], tuple(warnings)
 
 

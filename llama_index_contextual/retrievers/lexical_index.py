@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self, cast
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.storage import files
+
+# bm25s sets its logger to DEBUG at import, so that every application with a root handler would see it.
+logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 SETTINGS_FILE = "settings.json"
 

@@ -1,0 +1,5 @@
+"""`python -m llama_index_contextual`: the command line."""
+
+from llama_index_contextual.cli import main
+
+main()

@@ -1,0 +1,83 @@
+"""Recall of this package on the shared sets: `python -m tests.benchmarks.quality --data ../shared/data`.
+
+Every set, with each mode, without context, with the structural one, and with the recorded one where the set has it.
+No key, no network, no reranker; `ProjectConfig.local()` but for the context. Beside it, what the stock LlamaIndex
+assembly reaches (FAISS inner product on unit vectors, BM25Retriever, QueryFusionRetriever), as recorded in the data
+folder's README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.benchmarks.sets import KS, SETS, QuestionSet, load, score
+
+MODES: tuple[Mode, ...] = ("lexical", "semantic", "hybrid")
+STOCK = {
+    ("codebase", "none"): ((41.8, 70.6, 78.5, 82.3), (28.8, 57.5, 65.2, 74.4), (44.6, 72.6, 80.8, 87.2)),
+    ("codebase", "recorded"): ((53.6, 84.2, 89.0, 93.4), (36.2, 66.7, 77.9, 81.2), (53.1, 84.6, 89.3, 92.7)),
+    ("contracts", "none"): ((10.2, 44.2, 58.9, 68.4), (6.3, 20.6, 25.9, 31.1), (10.3, 35.0, 50.1, 65.3)),
+    ("corpora", "none"): ((70.4, 95.3, 98.2, 99.0), (48.4, 79.7, 87.9, 93.6), (59.5, 90.2, 95.4, 98.4)),
+    ("conversations", "none"): ((26.2, 59.6, 71.1, 78.4), (20.8, 55.0, 67.6, 76.3), (26.7, 62.2, 72.1, 82.8)),
+}
+
+
+def build(manager: ProjectManager, questions: QuestionSet, context: str) -> Project:
+    """Ingest a set with one kind of context."""
+    kind: ContextKind = "structural" if context == "structural" else "none"
+    project = manager.create(f"{questions.name}-{context}", ProjectConfig.local(context=kind))
+    inputs = [questions.folder] if questions.folder else questions.nodes(context=context == "recorded")
+    report = project.ingest(inputs)
+    for file in report.skipped:
+        print(f"  skipped {file.path}: {file.reason}")
+    return project
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--contexts", nargs="*", default=["none", "structural", "recorded"])
+    arguments = parser.parse_args()
+    head = "".join(f"  R@{k:<4d}" for k in KS)
+    print(f"{'set':14s} {'context':11s} {'mode':9s}{head}  nDCG@10   stock: R@1, 5, 10, 20")
+    hybrid: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as root:
+        for name in arguments.sets:
+            questions = load(arguments.data, name)
+            for context in arguments.contexts:
+                if context == "recorded" and not questions.chunks:
+                    continue
+                started = time.time()
+                project = build(ProjectManager(root), questions, context)
+                built = time.time() - started
+                for at, mode in enumerate(MODES):
+                    retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
+                    recalls, ndcg, _ = score(questions.questions, lambda q, r=retriever: r.respond(_bundle(q)).results)
+                    stock = STOCK.get((name, context))
+                    beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
+                    figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
+                    print(f"{name:14s} {context:11s} {mode:9s}{figures}  {ndcg:5.1f}     {beside}", flush=True)
+                    if mode == "hybrid":
+                        hybrid.setdefault(context, []).append((recalls[20], ndcg))
+                print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
+    for context, figures in hybrid.items():
+        means = [sum(column) / len(figures) for column in zip(*figures, strict=True)]
+        print(f"mean of {len(figures)} sets, {context}, hybrid: recall@20 {means[0]:.1f}, nDCG@10 {means[1]:.1f}")
+
+
+def _bundle(question: str):  # type: ignore[no-untyped-def]
+    from llama_index.core.schema import QueryBundle
+
+    return QueryBundle(question)
+
+
+if __name__ == "__main__":
+    main()
