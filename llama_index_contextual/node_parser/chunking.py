@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from llama_index_contextual.node_parser.graphemes import (
     grapheme_floor,
     in_word,
     is_grapheme_boundary,
+    is_surrogate_pair,
     skip_space,
     strip_end,
 )
@@ -23,7 +25,7 @@ from llama_index_contextual.node_parser.spans import TokenMap
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-_OVERLAP_RANGE = (0.5, 1.5)
+_OVERLAP_RANGE = (0.55, 1.45)
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ class ChunkCutter:
         text = self.tokens.text
         tail = strip_end(text, core_start, len(text))
         core = skip_space(text, core_start)
-        start = self._overlap_start(core, strip_end(text, 0, core), -1)
+        end = strip_end(text, 0, core)
+        start = self._overlap_start(core, end, -1)
         while core < tail:
             cut = self._cut(start, core, tail)
             if cut is None:
-                start = core
+                # A fence, row or word fits a chunk, but not behind this much overlap: take less.
+                start = self._overlap_start(core, end, start)
                 continue
             behind, end, count = cut
             yield ChunkSpan(start, core, end, count)
@@ -86,7 +90,9 @@ class ChunkCutter:
             found = self._fitting_cut(start, core, budget)
             if found:
                 return found
-        return None if start < core else self._forced_cut(core, tail)
+        if start < core and self._unit_fits(core, tail):
+            return None
+        return self._forced_cut(start, core, tail)
 
     def _balanced(self, rest: int) -> int:
         """Return a budget that leaves no tiny chunk at the end."""
@@ -150,12 +156,10 @@ class ChunkCutter:
         return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
 
     def _last_word_start(self, low: int, high: int, known: int) -> int | None:
+        """Return the last offset behind white space at which a cut is clean."""
         text = self.tokens.text
-        if high < len(text) and text[high - 1].isspace():
-            offset = high
-        else:
-            offset = high - len(text[low - 1 : high].rsplit(None, 1)[-1]) if high >= low else low - 1
-        while offset >= low:
+        offset = _word_start(text, low, high)
+        while offset is not None:
             whole = self.layout.whole_at(offset)
             if whole:
                 offset = whole[0]
@@ -163,9 +167,7 @@ class ChunkCutter:
                     return None
             if text[offset - 1].isspace() and self._is_clean(offset, known):
                 return offset
-            before = strip_end(text, low - 1, offset)
-            words = text[low - 1 : before].rsplit(None, 1)
-            offset = before - len(words[-1]) if words else low - 1
+            offset = _word_start(text, low, offset - 1)
         return None
 
     def _last_word_end(self, low: int, high: int, known: int) -> int | None:
@@ -187,26 +189,39 @@ class ChunkCutter:
         end = found.start() if found else len(self.tokens.text)
         return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
 
-    def _forced_cut(self, core: int, tail: int) -> tuple[int, int, int]:
+    def _word_end(self, core: int, tail: int) -> int:
+        found = NON_WORD_CHARACTER.search(self.tokens.text, core + 1, tail)
+        return found.start() if found else tail
+
+    def _unit_fits(self, core: int, tail: int) -> bool:
+        """Return whether the word, fence or table row that begins at `core` fits a chunk that has no overlap."""
+        whole = self.layout.whole_at(core + 1)
+        if whole and whole[0] == core:
+            return True
+        end = self._word_end(core, tail)
+        return self.tokens.estimate(core, end) <= self.size + 16 and self.tokens.count(core, end) <= self.size
+
+    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int]:
         """Cut a word that is longer than a chunk between graphemes, a grapheme that is longer between characters."""
         text, tokens = self.tokens.text, self.tokens
-        found = NON_WORD_CHARACTER.search(text, core + 1)
-        word_end = min(found.start() if found else tail, tail)
-        if tokens.estimate(core, word_end) <= self.size + 16 and is_grapheme_boundary(text, word_end, core):
-            count = tokens.count(core, word_end)
-            if count <= self.size:
-                return skip_space(text, word_end), strip_end(text, core, word_end), count
+        if start == core and self._unit_fits(core, tail):
+            offset = self._word_end(core, tail)
+            if is_grapheme_boundary(text, offset, core):
+                end = strip_end(text, core, offset)
+                return skip_space(text, offset), end, tokens.count(core, end)
         budget = self.size
         while budget > 0:
-            limit = min(tail, tokens.offset(tokens.index(core) + budget))
+            limit = min(tail, tokens.offset(tokens.index(start) + budget))
             offset = grapheme_floor(text, limit, core)
+            offset = limit if offset <= core else offset
             if offset <= core:
-                offset = limit
-            count = tokens.count(core, strip_end(text, core, offset)) if offset > core else 0
-            if offset > core and count <= self.size:
-                return skip_space(text, offset), strip_end(text, core, offset), count
+                break
+            end = strip_end(text, core, offset)
+            count = tokens.count(start, end)
+            if count <= self.size:
+                return skip_space(text, offset), end, count
             budget -= max(1, count - self.size)
-        offset = core + (2 if not is_grapheme_boundary(text, core + 1) and "\ud800" <= text[core] <= "\udbff" else 1)
+        offset = core + (2 if is_surrogate_pair(text, core) else 1)
         return skip_space(text, offset), offset, tokens.count(core, offset)
 
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
@@ -215,27 +230,44 @@ class ChunkCutter:
         Args:
             core: The first character of the chunk's own.
             end: The end of the chunk before.
-            floor: The start of the chunk before; the new one begins behind it.
+            floor: The new chunk begins behind it, as it does behind the start of the one before.
         """
-        text, tokens = self.tokens.text, self.tokens
-        if not self.overlap or end <= 0 or core >= len(text):
+        tokens = self.tokens
+        if not self.overlap or end <= 0 or core >= len(tokens.text):
             return core
-        margin = 2 if self.overlap >= 16 else 0
+        least, most = math.ceil(_OVERLAP_RANGE[0] * self.overlap), int(_OVERLAP_RANGE[1] * self.overlap)
         at = tokens.index(end)
-        low = max(floor + 1, tokens.offset(at - int(_OVERLAP_RANGE[1] * self.overlap) + margin), 1)
-        high = tokens.offset(at - int(_OVERLAP_RANGE[0] * self.overlap) - margin)
-        wanted = tokens.offset(at - self.overlap)
-        for rank in (Rank.SENTENCE, Rank.LINE):
-            near = [*_between(self.layout.at_least[rank], low, high), *_between(self.layout.rows, low, high)]
-            for offset in sorted(near, key=lambda o: abs(o - wanted)):
-                if self._is_clean(offset, max(0, floor)):
-                    return offset
-        for pick in (self._last_word_start, self._last_word_end):
-            for top in (wanted, high):
-                found = pick(low, top, max(0, floor)) if low <= top else None
-                if found is not None and low <= found <= high and not self.layout.whole_at(found):
-                    return found
+        low = max(floor + 1, tokens.offset(at - most), 1)
+        high = tokens.offset(at - least)
+        for offset in self._overlap_candidates(low, high, tokens.offset(at - self.overlap), max(0, floor)):
+            if low <= offset <= high and least <= tokens.count(offset, end) <= most:
+                return offset
         return core
+
+    def _overlap_candidates(self, low: int, high: int, wanted: int, known: int) -> Iterator[int]:
+        text, rows = self.tokens.text, self.layout.rows
+        for rank in (Rank.SENTENCE, Rank.LINE):
+            near = [*_between(self.layout.at_least[rank], low, high), *_between(rows, low, high)]
+            near = [offset for offset in near if is_grapheme_boundary(text, offset, known)]
+            yield from sorted(near, key=lambda offset: abs(offset - wanted))
+        for last in (self._last_word_start, self._last_word_end):
+            for top in (wanted, high, (wanted + high) // 2):
+                found = last(low, top, known) if low <= top else None
+                if found is not None and not self.layout.whole_at(found):
+                    yield found
+
+
+def _word_start(text: str, low: int, high: int) -> int | None:
+    """Return the last offset between `low` and `high` that has white space before and none behind it."""
+    if low > high:
+        return None
+    if high < len(text) and text[high - 1].isspace() and not text[high].isspace():
+        return high
+    head = text[low - 1 : high].rstrip()
+    words = head.rsplit(None, 1)
+    if not words or len(words[-1]) == len(head):
+        return None
+    return low - 1 + len(head) - len(words[-1])
 
 
 def _between(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:

@@ -39,6 +39,11 @@ def in_word(text: str, offset: int) -> bool:
     return bool(WORD_CHARACTER.match(text, offset - 1) and WORD_CHARACTER.match(text, offset))
 
 
+def is_surrogate_pair(text: str, offset: int) -> bool:
+    """Return whether the two surrogates of one character stand at `offset`; regular expressions see two characters."""
+    return "\ud800" <= text[offset] <= "\udbff" and "\udc00" <= text[offset + 1 : offset + 2] <= "\udfff"
+
+
 def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
     """Return whether no extended grapheme cluster (UAX #29) spans `offset`.
 
@@ -52,7 +57,7 @@ def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
     before, behind = text[offset - 1], text[offset]
     if before < "\u0300" and behind < "\u0300":
         return before != "\r" or behind != "\n"
-    if "\ud800" <= before <= "\udbff" and "\udc00" <= behind <= "\udfff":
+    if is_surrogate_pair(text, offset - 1):
         return False
     if _PLAIN_CHARACTER.match(before) and _PLAIN_CHARACTER.match(behind):
         return True
@@ -63,7 +68,7 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
     """Return the last grapheme boundary at or before `offset`, not before `known`."""
     if is_grapheme_boundary(text, offset, known):
         return offset
-    if "\ud800" <= text[offset - 1] <= "\udbff":
+    if is_surrogate_pair(text, offset - 1):
         return offset - 1
     return _cluster_start(text, offset, known)
 

@@ -145,17 +145,19 @@ class SegmentCutter:
         return is_grapheme_boundary(text, offset, known) and is_grapheme_boundary(text, before, known)
 
     def _forced(self, low: int, high: int, known: int) -> int:
+        """Return a cut between words or, in a word that is longer than half a segment, between graphemes."""
         text = self.tokens.text
-        words = (match.start() for match in _WORD_START.finditer(text, low, high))
-        found = self._lowest(words, known)
-        if found is None:
-            behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
-            found = self._lowest((o for o in behind if o < high and not in_word(text, o)), known)
-        if found is None:
-            found = self._lowest(range(low, high), known)
-        if found is None:
-            found = max(grapheme_floor(text, high, known), known + 1)
-        return skip_space(text, found)
+        half = known + max(1, (low - known) // 2)
+        for first, last in ((low, high), (half, low)):
+            words = (match.start() for match in _WORD_START.finditer(text, first, last))
+            found = self._lowest(words, known)
+            if found is None:
+                behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
+                found = self._lowest((o for o in behind if o < last and not in_word(text, o)), known)
+            if found is not None:
+                return skip_space(text, found)
+        found = self._lowest(range(low, high), known)
+        return skip_space(text, max(grapheme_floor(text, high, known), known + 1) if found is None else found)
 
     def _overlap_start(self, end: int, behind: int, core: int) -> int:
         """Return where the segment behind a cut begins: the best place that shares 75 to 100 % of the overlap."""

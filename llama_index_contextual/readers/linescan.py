@@ -11,7 +11,7 @@ _MAX_LINE = 4_000
 
 _MAX_TITLE = 200
 _MARKS = frozenset(" #`~=-<")
-_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ")
+_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ", "---", "===", "***", "___")
 
 
 def line_starts(text: str, at: int = 0) -> Iterator[int]:
@@ -63,9 +63,8 @@ def scan_headings(text: str, at: int = 0) -> Iterator[Heading]:
 
 def _line(text: str, start: int) -> str:
     """Return a line without its end; empty if it is indented as code."""
-    line = text[start : start + _MAX_LINE]
-    for end in "\n\r":
-        line = line.partition(end)[0]
+    end = text.find("\n", start, start + _MAX_LINE)
+    line = text[start : end if end >= 0 else start + _MAX_LINE].partition("\r")[0]
     return line.rstrip() if len(line) - len(line.lstrip(" ")) < 4 and not line.startswith("\t") else ""
 
 
@@ -88,7 +87,7 @@ def _setext(text: str, line: str, above: int, before: int) -> Heading | None:
     if above < 0 or not mark or mark[0] not in "=-" or mark.strip(mark[0]):
         return None
     title = _line(text, above)
-    is_alone = before < 0 or not _line(text, before).strip()
+    is_alone = before < 0 or _line(text, before).strip()[:1] in ("", "#")
     if not is_alone or not title.strip() or len(title) > _MAX_TITLE or title.lstrip().startswith(_NO_PARAGRAPH):
         return None
     return Heading(above, 1 if mark[0] == "=" else 2, title.strip())

@@ -1,4 +1,4 @@
-"""Repairs of the text itself: hyphens at line ends, ligatures, characters that are no text. Pure."""
+"""Repairs of the text itself: words cut at line ends, ligatures, characters that are no text. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-LIGATURES: Final = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
 SOFT_HYPHEN: Final = "\u00ad"
-_HYPHENS: Final = "-\u2010" + SOFT_HYPHEN
-_NO_TEXT = dict.fromkeys((*range(9), 11, *range(14, 32), 127, 65279, 65534, 65535))
-_SURROGATES = dict.fromkeys(range(55296, 57344), "�")
-_CHARACTERS = str.maketrans({**LIGATURES, "\u00a0": " "}) | _NO_TEXT | _SURROGATES
+LIGATURES: Final = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
+_CONTROLS: Final = dict.fromkeys([*range(9), 11, *range(14, 32), *range(127, 160), 0xFEFF, 0xFFFE, 0xFFFF])
+_SURROGATES: Final = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+_CHARACTERS: Final = str.maketrans({**LIGATURES, "\u00a0": " "}) | _CONTROLS | _SURROGATES
+
 _WORD = re.compile(r"[^\W\d_]+(?:[-\u2010][^\W\d_]+)*")
-_BROKEN = re.compile(r"([^\W\d_]+)([-\u2010\u00ad])$")
-_REST = re.compile(r"[^\W\d_]+")
+_HEAD = re.compile(r"(?<![^\W_])([^\W\d_]+)([-\u2010\u00ad])$")
+_TAIL = re.compile(r"([^\W\d_]+)(?:-[^\W\d_]+)*(?:-$|[^\w\s]*)")
+_MIN_CUTS = 3  # words that are surely cut, before doubtful ones are taken for cut
 
 
 def clean(text: str) -> str:
@@ -22,35 +23,54 @@ def clean(text: str) -> str:
     return text.translate(_CHARACTERS)
 
 
-def vocabulary(lines: Iterable[str]) -> set[str]:
-    """Return the words of the lines in lower case, except those that a line end cuts."""
-    words: set[str] = set()
-    for line in lines:
-        found = _WORD.findall(line.lower())
-        words.update(found[1:-1] if line.endswith(tuple(_HYPHENS)) else found[1:])
-    return words
+class HyphenJoiner:
+    """Brings words that a line end cuts together on the line where they begin.
 
+    The hyphen goes when the joined word occurs elsewhere in the document ("agree-ment"), and stays when the hyphenated
+    one does ("long-term"). Where neither occurs, it goes only in a document that surely cuts words elsewhere, and only
+    when the halves are not words themselves.
 
-def join_hyphens(lines: Sequence[str], words: set[str]) -> list[str]:
-    """Bring words that a line end cuts together on the first line.
-
-    The hyphen goes when it only marks the cut: the joined word occurs elsewhere in the document, or one of the halves
-    is no word of the document. It stays in "long-term".
+    Args:
+        pages: The lines of the whole document.
     """
-    out = list(lines)
-    for at in range(len(out) - 1):
-        head, tail = _BROKEN.search(out[at]), _REST.match(out[at + 1])
-        if head is None or tail is None or not tail[0][0].islower():
-            continue
-        first, second = head[1], tail[0]
-        mark = "" if head[2] == SOFT_HYPHEN or _is_one_word(first.lower(), second.lower(), words) else head[2]
-        taken = len(second) + len(re.match(r"[^\s\w]*", out[at + 1][len(second) :])[0])
-        out[at] = out[at][: head.start()] + first + mark + out[at + 1][:taken]
-        out[at + 1] = out[at + 1][taken:].lstrip()
-    return [line.replace(SOFT_HYPHEN, "") for line in out if line]
+
+    def __init__(self, pages: Iterable[Sequence[str]]) -> None:
+        self._words: set[str] = set()
+        cuts = []
+        for lines in pages:
+            for at, line in enumerate(lines):
+                words = _WORD.findall(line.lower())
+                start = 1 if at and _HEAD.search(lines[at - 1]) else 0
+                self._words.update(words[start : -1 if _HEAD.search(line) else None])
+                cuts.append(_cut(line, lines[at + 1]) if at + 1 < len(lines) else None)
+        self._cuts_words = sum(cut is not None and self._joined(*cut) for cut in cuts) >= _MIN_CUTS
+
+    def join(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines of one page with their cut words together; emptied lines are left out."""
+        out = list(lines)
+        for at in range(len(out) - 1):
+            cut = _cut(out[at], out[at + 1])
+            if cut is None:
+                continue
+            tail = _TAIL.match(out[at + 1])
+            end = tail.end() if tail else 0
+            head = out[at][:-1] if self._is_one_word(out[at][-1], *cut) else out[at]
+            out[at], out[at + 1] = head + out[at + 1][:end], out[at + 1][end:].lstrip()
+        return [line.replace(SOFT_HYPHEN, "") for line in out if line]
+
+    def _is_one_word(self, mark: str, first: str, second: str) -> bool:
+        if mark == SOFT_HYPHEN or self._joined(first, second):
+            return True
+        halves = first in self._words and second in self._words
+        return self._cuts_words and not halves and f"{first}-{second}" not in self._words
+
+    def _joined(self, first: str, second: str) -> bool:
+        return first + second in self._words and f"{first}-{second}" not in self._words
 
 
-def _is_one_word(first: str, second: str, words: set[str]) -> bool:
-    if first + second in words:
-        return True
-    return f"{first}-{second}" not in words and not (first in words and second in words)
+def _cut(line: str, following: str) -> tuple[str, str] | None:
+    """Return the halves, in lower case, of a word that the end of the line seems to cut."""
+    head, tail = _HEAD.search(line), _TAIL.match(following)
+    if head is None or tail is None or not following[0].islower():
+        return None
+    return head[1].lower(), tail[1].lower()

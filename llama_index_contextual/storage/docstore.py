@@ -89,7 +89,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         """
         if self.read_only:
             refuse_write()
-        if not allow_update and (known := self._known([node.node_id for node in docs])):
+        if not allow_update and (known := self.known([node.node_id for node in docs])):
             raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = None
@@ -185,7 +185,7 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def document_exists(self, doc_id: str) -> bool:
         """Return whether a node of that id is there."""
-        return bool(self._known([doc_id]))
+        return bool(self.known([doc_id]))
 
     async def adocument_exists(self, doc_id: str) -> bool:
         """Return whether a node of that id is there."""
@@ -251,7 +251,8 @@ class SQLiteDocumentStore(KVDocumentStore):
             yield from (self._node(row) for row in rows)
             last = rows[-1][-1]
 
-    def _known(self, node_ids: Sequence[str]) -> list[str]:
+    def known(self, node_ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that are there."""
         return [row[0] for row in self._fetch("id", node_ids)]
 
     def _fetch(self, column: str, values: Sequence[str]) -> Iterator[Any]:

@@ -114,8 +114,8 @@ class UnitFaissVectorStore(FaissVectorStore):
                 f"An embedding has {vectors.shape[1]} dimensions, the index {self.dimensions}: it was built with"
                 f" another embedding model."
             )
-        ids = {node.node_id for node in nodes}
-        self._remove_rows([row for row, node_id in enumerate(self._docstore.ids) if node_id in ids])
+        if known := self._docstore.known([node.node_id for node in nodes]):
+            self._remove_rows(self._docstore.rows(known))
         self._docstore.add_documents([node.model_copy(update={"embedding": None}) for node in nodes])
         self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
@@ -233,6 +233,10 @@ class UnitFaissVectorStore(FaissVectorStore):
         files.write_with(path, lambda file: faiss.write_index(self._faiss_index, _writer(file)))
         if self._owns_docstore:
             self._docstore.persist(str(_nodes_beside(path)))
+
+    def to_stock(self) -> FaissVectorStore:
+        """Return the index as LlamaIndex's own vector store, which knows rows instead of nodes."""
+        return FaissVectorStore(faiss_index=self._faiss_index)
 
     @classmethod
     def from_persist_path(
