@@ -48,15 +48,12 @@ LIGATURE_WORDS = ("floor", "firm", "flat", "flats", "flow", "reflects", "finishe
 LIGATURES = (("fi", "\ufb01"), ("fl", "\ufb02"))
 
 # Long words that may be divided at the end of a line, and where.
-DIVISIONS = {
-    word.replace("-", ""): tuple(word.split("-"))
-    for word in (
-        "appli-cations communi-cation con-nection connec-tions depar-tures differ-ences "
-        "disinfec-tant elec-tricity finan-cial inter-ruptions invest-ment manufac-turer "
-        "munici-palities opera-tions percent-age punctu-ality recog-nised replace-ment "
-        "reser-voirs state-ments techni-cian temper-ature utili-ties water-works"
-    ).split()
-}
+DIVIDED_WORDS = """
+    appli-cations communi-cation con-nection connec-tions depar-tures differ-ences disinfec-tant elec-tricity
+    finan-cial inter-ruptions invest-ment manufac-turer munici-palities opera-tions percent-age punctu-ality
+    recog-nised replace-ment reser-voirs state-ments techni-cian temper-ature utili-ties water-works
+"""
+DIVISIONS = {word.replace("-", ""): tuple(word.split("-")) for word in DIVIDED_WORDS.split()}
 
 # The standard fonts hold the two ligatures in the Mac Roman encoding only.
 FONTS = {
@@ -128,7 +125,7 @@ class FigureTable(Flowable):
             line = self.canv.beginText(0, y + 5)
             line.setFont(font, 9.5)
             line.textOut(label)
-            for x, cell in zip(right, cells):
+            for x, cell in zip(right, cells, strict=True):
                 line.setTextOrigin(x - pdfmetrics.stringWidth(cell, font, 9.5), y + 5)
                 line.textOut(cell)
             self.canv.drawText(line)
@@ -137,9 +134,8 @@ class FigureTable(Flowable):
 
 def read(path: Path, story: list) -> None:
     """Append one report to the story."""
-    count = 0
-    for block in re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip()):
-        count += 1
+    blocks = re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip())
+    for count, block in enumerate(blocks, start=1):
         key = f"{path.stem}-{count}"
         if block.startswith("# "):
             story.append(Heading(block[2:].strip(), H1, 0, key))

@@ -64,18 +64,23 @@ def retry_after(error: BaseException) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None)
     if headers is None:
         return None
-    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    if (seconds := _number(headers.get("retry-after"))) is not None:
+        return seconds
+    return _seconds_until(headers.get("retry-after"))
+
+
+def _number(value: str | None) -> float | None:
     try:
-        if milliseconds:
-            return max(0.0, float(milliseconds) / 1000)
         return max(0.0, float(value)) if value else None
     except ValueError:
-        return _seconds_until(value)
+        return None
 
 
-def _seconds_until(http_date: str) -> float | None:
+def _seconds_until(http_date: str | None) -> float | None:
     try:
-        return max(0.0, parsedate_to_datetime(http_date).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(http_date).timestamp() - time.time()) if http_date else None
     except ValueError:
         return None
 
@@ -119,6 +124,8 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
     if status == 401:
         return f"The provider of {model!r} refused the API key: check the key in the environment."
+    if status == 403:
+        return f"The provider of {model!r} refused access: check that the key may use this model from this place."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         return (
             f"The provider does not know the model {model!r}: change the setting {setting!r}"
@@ -130,6 +137,8 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} keeps answering 429 (rate limit): lower the concurrency, or try later."
     if type(error).__name__ in RETRYABLE_NAMES or isinstance(error, (ConnectionError, TimeoutError)):
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
+    if isinstance(status, int) and status >= 500:
+        return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."
     text = " ".join(str(error).split())
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import re
 import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import (
-    ConfigurationError,
-    FormatError,
-    InputError,
-    ProjectError,
-    ProjectExistsError,
-    ProjectNotFoundError,
-)
+from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import LEDGER_FILE
+from llama_index_contextual.storage.project_file import (
+    LOCK_FILE,
+    PROJECT_FILE,
+    is_project,
+    read_config,
+    write_config,
+    write_lock,
+)
+from llama_index_contextual.storage.publish import CURRENT, VERSIONS
 
-PROJECT_FILE = "project.json"
-FORMAT_VERSION = 1
 MAX_NAME_LENGTH = 64
+MAX_NAME_BYTES = 255
 
-_NAME = re.compile(r"[^\W_][\w -]*(?:\.[\w -]+)*", re.UNICODE)
+_DELETED = (CURRENT, f"{CURRENT}.new", VERSIONS, f"{LEDGER_FILE}-journal", LEDGER_FILE, f"{PROJECT_FILE}.new")
+"""What a project consists of but for its settings, in the order in which it is deleted: without CURRENT, readers see
+an empty project; with project.json left, an interrupted deletion can be repeated."""
+_OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
+
+# Letters, digits and combining marks, but none that a reader cannot see (fillers, joiners, variation selectors).
+_NAME = regex.compile(
+    r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
+    regex.VERBOSE,
+)
 _WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
@@ -62,19 +72,21 @@ class ProjectManager:
             embed_model: Embeds chunks and queries, instead of the one that the settings name.
 
         Raises:
-            InputError: The name cannot be that of a directory everywhere.
+            InputError: The name cannot be that of a directory everywhere, or something else has it already.
             ProjectExistsError: A project of that name is there already.
         """
         directory = self.root / check_name(name)
         if (taken := self._directory_like(name)) is not None:
-            raise ProjectExistsError(
-                f"Project {taken.name!r} is there already: load it, delete it, or take another name.", name=name
-            )
+            raise _exists(taken.name)
+        self._require_free(directory)
         config = config or ProjectConfig()
         files.make_directory(directory)
-        content = {"format_version": FORMAT_VERSION, "name": name, "config": config.model_dump()}
-        files.replace(directory / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
-        files.sync_directory(self.root)
+        with write_lock(directory):
+            if is_project(directory):
+                raise _exists(name)
+            # What an interrupted deletion has left must not come to life again.
+            _remove_own(directory, keep={LEDGER_FILE})
+            write_config(directory, config)
         return Project(directory, config, llm=llm, embed_model=embed_model)
 
     def load(self, name: str, *, llm: LLM | None = None, embed_model: BaseEmbedding | None = None) -> Project:
@@ -86,16 +98,16 @@ class ProjectManager:
             FormatError: A newer release wrote it.
         """
         directory = self._existing(name)
-        return Project(directory, _read_config(directory), llm=llm, embed_model=embed_model)
+        return Project(directory, read_config(directory), llm=llm, embed_model=embed_model)
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if (path / PROJECT_FILE).is_file())
+        return sorted(path.name for path in self.root.iterdir() if is_project(path))
 
     def delete(self, name: str, *, keep_ledger: bool = False) -> None:
-        """Delete a project for good.
+        """Delete a project for good; files in its directory that are not the project's are left alone.
 
         Args:
             name: Its name.
@@ -103,18 +115,19 @@ class ProjectManager:
 
         Raises:
             ProjectNotFoundError: There is none of that name.
+            ProjectLockedError: Another process is writing to it.
         """
         directory = self._existing(name)
-        files.remove(directory / PROJECT_FILE)
-        for path in list(directory.iterdir()):
-            if not (keep_ledger and path.name == LEDGER_FILE):
-                (files.remove_tree if path.is_dir() else files.remove)(path)
-        if not keep_ledger:
+        with write_lock(directory):
+            _remove_own(directory, keep={LEDGER_FILE} if keep_ledger else ())
+            files.remove(directory / PROJECT_FILE)
+        files.remove(directory / LOCK_FILE)
+        if not any(directory.iterdir()):
             files.remove_tree(directory)
 
     def _existing(self, name: str) -> Path:
         directory = self.root / check_name(name)
-        if not (directory / PROJECT_FILE).is_file():
+        if not is_project(directory):
             known = ", ".join(self.list()) or "none yet"
             raise ProjectNotFoundError(
                 f"There is no project {name!r} in {self.root}; projects there: {known}.", name=name
@@ -126,6 +139,23 @@ class ProjectManager:
         folded = _folded(name)
         return next((self.root / other for other in self.list() if _folded(other) == folded), None)
 
+    def _require_free(self, directory: Path) -> None:
+        """See that a new project does not move in with somebody else's files.
+
+        Raises:
+            InputError: It would.
+        """
+        for path in (self.root, directory):
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is a file: take another name or another root folder.", value=str(path))
+        foreign = sorted(p.name for p in directory.iterdir() if p.name not in _OWN_FILES) if directory.exists() else []
+        if foreign:
+            raise InputError(
+                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs one of its own; take"
+                f" another name or another root folder.",
+                value=directory.name,
+            )
+
 
 def check_name(name: str) -> str:
     """Return the name of a project.
@@ -133,11 +163,13 @@ def check_name(name: str) -> str:
     Raises:
         InputError: It cannot be the name of a directory on every system, or would leave the root folder.
     """
-    if not name:
+    if not isinstance(name, str) or not name:
         raise InputError("A project needs a name.", value=name)
     stem = name.split(".")[0].strip().casefold()
-    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and name == name.strip()
-    if not fits or stem in _WINDOWS_NAMES or unicodedata.normalize("NFKC", name) != name:
+    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
+    if fits and stem in _WINDOWS_NAMES:
+        raise InputError(f"{name!r} is reserved on Windows: take another name.", value=name)
+    if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
         raise InputError(
             f"{name[:80]!r} cannot be the name of a project: use letters, digits, spaces, '-', '_' and single dots,"
             f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
@@ -146,25 +178,18 @@ def check_name(name: str) -> str:
     return name
 
 
+def _exists(name: str) -> ProjectExistsError:
+    return ProjectExistsError(
+        f"Project {name!r} is there already: load it, delete it, or take another name.", name=name
+    )
+
+
+def _remove_own(directory: Path, *, keep: Collection[str]) -> None:
+    for entry in _DELETED:
+        path = directory / entry
+        if entry not in keep:
+            (files.remove_tree if path.is_dir() else files.remove)(path)
+
+
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
-
-
-def _read_config(directory: Path) -> ProjectConfig:
-    try:
-        raw = json.loads(files.read(directory / PROJECT_FILE))
-        if raw["format_version"] > FORMAT_VERSION:
-            raise FormatError(
-                f"Project {directory.name!r} has format {raw['format_version']}, this release reads up to"
-                f" {FORMAT_VERSION}: upgrade llama-index-contextual.",
-                name=directory.name,
-            )
-        return ProjectConfig(**raw["config"])
-    except ConfigurationError as error:
-        raise ProjectError(f"{directory.name}/{PROJECT_FILE}: {error}", name=directory.name) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProjectError(
-            f"{directory.name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or create the project"
-            f" again; contexts in its ledger are not paid for twice.",
-            name=directory.name,
-        ) from error

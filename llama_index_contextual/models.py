@@ -32,7 +32,6 @@ class Provider:
         address: Environment variables that may hold its address, first one wins; empty: the class's own default.
         llm_options: Keyword arguments for the LLM class.
         embedding_options: Keyword arguments for the embedding class.
-        model_argument: Name of the embedding class's argument for the model.
         class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
     """
 
@@ -43,7 +42,6 @@ class Provider:
     address: tuple[str, ...] = ()
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
-    model_argument: str = "model_name"
     class_names: frozenset[str] = frozenset()
 
 
@@ -57,7 +55,6 @@ PROVIDERS: Mapping[str, Provider] = {
         # calls.py retries; one client for several event loops fails (see `reuse_client`).
         llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
-        model_argument="model",
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
     ),
     "openai-like": Provider(
@@ -101,7 +98,7 @@ def load_llm(name: str) -> LLM:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
     _require_key(traits, name, setting="llm")
     options = {**traits.llm_options, **_address(traits, "api_base")}
-    return cast(LLM, _load_class(traits.llm, traits, name)(model=model, **options))
+    return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 
 def load_embed_model(name: str) -> BaseEmbedding:
@@ -126,8 +123,10 @@ def load_embed_model(name: str) -> BaseEmbedding:
         )
     _require_key(traits, name, setting="embed_model")
     options = {**traits.embedding_options, **_address(traits, "api_base")}
-    options[traits.model_argument] = model
-    return cast(BaseEmbedding, _load_class(traits.embedding, traits, name)(**options))
+    # `model_name`, because OpenAI's class takes for `model` only what it knows itself.
+    options["model_name"] = model
+    embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
+    return cast(BaseEmbedding, embedding(**options))
 
 
 def _split(name: str, *, setting: str) -> tuple[str, str]:
@@ -157,12 +156,14 @@ def _address(traits: Provider, argument: str) -> dict[str, str]:
     return {argument: found} if found else {}
 
 
-def _load_class(target: str, traits: Provider, name: str) -> Any:
+def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        raise ModelError(f"{name!r} needs a package that is not installed: pip install {traits.pip}") from error
+        raise ModelError(
+            f"{name!r} needs a package that is not installed: pip install {traits.pip}", setting=setting
+        ) from error
 
 
 def model_name(model: BaseEmbedding | LLM) -> str:

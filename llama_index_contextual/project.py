@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
@@ -24,24 +22,25 @@ from llama_index_contextual.calls import run_sync
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError, ProjectLockedError
-from llama_index_contextual.ingestion.builder import VersionBuilder
-from llama_index_contextual.ingestion.jobs import IngestInput, Intake
-from llama_index_contextual.ingestion.pipeline import Stages, abuild
-from llama_index_contextual.ingestion.progress import ProgressCounter, progress_bar
+from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.ingestion.jobs import IngestInput
+from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.progress import progress_bar
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
+from llama_index_contextual.ingestion.run import RunOptions, arun
 from llama_index_contextual.models import load_embed_model, load_llm, model_name
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.readers import DocumentReader, ReadLimits
+from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
-from llama_index_contextual.storage import version as versions
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
-from llama_index_contextual.storage.version import DocumentRecord, OpenVersion
-
-LOCK_FILE = ".lock"
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.project_file import write_config, write_lock
+from llama_index_contextual.storage.publish import current_name, rollback, version_directory, version_names
+from llama_index_contextual.storage.verify import VerifyReport, verify_project
+from llama_index_contextual.storage.version import OpenVersion, read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,25 @@ class ProjectInfo:
     tokens: int
     bytes: int
     ledger: LedgerInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionInfo:
+    """One version of a project.
+
+    Attributes:
+        name: Its name.
+        created: When it was published, UTC, ISO 8601.
+        documents: Number of its documents.
+        chunks: Number of its chunks.
+        live: Whether it answers queries.
+    """
+
+    name: str
+    created: str
+    documents: int
+    chunks: int
+    live: bool
 
 
 class Project:
@@ -191,82 +209,104 @@ class Project:
         progress: ReportProgress | None = None,
     ) -> IngestReport:
         """Do as `ingest` does, without blocking the event loop."""
-        started = time.monotonic()
+        options = RunOptions(
+            replace=replace,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+        )
         items = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
+        return await self._arun(items, options, show_progress=show_progress, progress=progress)
+
+    def remove(self, doc_ids: Sequence[str]) -> IngestReport:
+        """Publish a version without some documents.
+
+        Raises:
+            InputError: The live version does not have one of them.
+        """
+        known = {record.doc_id for record in self.documents()}
+        if unknown := [doc_id for doc_id in doc_ids if doc_id not in known]:
+            raise InputError(f"Project {self.name!r} has no document {unknown[0]!r}.", value=unknown[0])
+        return run_sync(lambda: self._arun([], RunOptions(remove=frozenset(doc_ids))))
+
+    def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
+        """Ask again for the contexts that the LLM failed to write, and publish a version that has them."""
+        return run_sync(lambda: self._arun([], RunOptions(retry_failed=True), show_progress=show_progress))
+
+    def rebuild(self, *, show_progress: bool = False) -> IngestReport:
+        """Publish a version by the present settings, from the documents as they are stored; files are not read again.
+
+        Contexts and embeddings whose question has not changed come from the ledger.
+        """
+        return run_sync(lambda: self._arun([], RunOptions(), show_progress=show_progress))
+
+    def rollback(self, to: str | None = None) -> str:
+        """Make an earlier version the live one, and return its name; the later ones stay on disk.
+
+        Args:
+            to: Name of the version; None takes the one before the live one.
+
+        Raises:
+            InputError: There is no such version.
+        """
+        with write_lock(self.directory):
+            return rollback(self.directory, to)
+
+    def update_config(self, **changes: Any) -> list[str]:
+        """Change settings, and return those that have no effect before the next `rebuild` or `ingest`.
+
+        What only concerns retrieval (mode, top_k, weights, ...) has an effect at the next query.
+
+        Raises:
+            ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
+        """
+        with write_lock(self.directory):
+            config = self.config.changed(**changes)
+            write_config(self.directory, config)
+            pending = config.rebuild_fields(self.config)
+            self.config = config
+            self.__dict__.pop("embed_model", None)
+        return pending
+
+    async def _arun(
+        self,
+        inputs: Sequence[IngestInput],
+        options: RunOptions,
+        *,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._write_lock())
+            stack.enter_context(write_lock(self.directory))
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE)))
             stages = self._stages(ledger)
-            intake = Intake.of(items)
+            before = self._version_to_build_on(stages.embed_model_name)
             if progress is None and show_progress:
                 progress = stack.enter_context(progress_bar())
-            counter = ProgressCounter(progress, documents_total=intake.total, bytes_total=intake.size)
-            before = self._version_to_build_on(stages.embed_model_name)
-            known = {} if before is None else {r.doc_id: r.content_hash for r in before.manifest.documents}
-            builder = VersionBuilder(self.directory, self.config)
-            stack.callback(builder.discard)
-            reader = stack.enter_context(
-                DocumentReader(limits=limits or ReadLimits(), passwords=passwords, file_metadata=file_metadata)
+            return await arun(
+                inputs,
+                options,
+                project_dir=self.directory,
+                config=self.config,
+                stages=stages,
+                before=before,
+                progress=progress,
             )
-            kept = self._take_over(builder, before, intake, replace=replace)
-            outcome = await abuild(intake.jobs(reader, kept), stages, builder, report=counter.add)
-            new = [record.doc_id for record in builder.records if record.doc_id not in kept]
-            if not builder.records:
-                raise InputError(_nothing_to_ingest(intake), value=inputs)
-            changed = bool(new) or set(kept) != set(known)
-            manifest = builder.publish(embed_model=stages.embed_model_name) if changed or before is None else None
-        return IngestReport(
-            version=manifest.version if manifest is not None else before.name if before is not None else None,
-            added=tuple(doc_id for doc_id in new if doc_id not in known),
-            updated=tuple(doc_id for doc_id in new if doc_id in known),
-            unchanged=tuple(kept),
-            skipped=tuple(intake.skipped),
-            warnings=tuple(intake.warnings),
-            failures=tuple(outcome.failures),
-            chunks=sum(record.chunks for record in builder.records),
-            contexts_paid=outcome.paid,
-            seconds=time.monotonic() - started,
-        )
-
-    def _take_over(
-        self, builder: VersionBuilder, before: OpenVersion | None, intake: Intake, *, replace: bool
-    ) -> dict[str, str]:
-        """Put what has not changed into the new version, and return its content hashes by document id."""
-        kept: dict[str, str] = {}
-        for record in () if before is None else before.manifest.documents:
-            given = intake.content_hash(record.doc_id)
-            if given == record.content_hash or (given is None and not replace):
-                builder.take_over(before, record)  # type: ignore[arg-type]
-                kept[record.doc_id] = record.content_hash
-        return kept
 
     def _version_to_build_on(self, embed_model_name: str | None) -> OpenVersion | None:
-        name = versions.current_name(self.directory)
+        name = current_name(self.directory)
         if name is None:
             return None
-        version = OpenVersion(self.directory / versions.VERSIONS / name)
-        built_with = version.manifest.embed_model
-        if embed_model_name is not None and built_with not in (None, embed_model_name):
+        version = OpenVersion(version_directory(self.directory, name))
+        manifest = version.manifest
+        same_setting = manifest.config["embed_model"] == self.config.embed_model
+        if same_setting and embed_model_name is not None and manifest.embed_model not in (None, embed_model_name):
             raise ConfigurationError(
-                f"The index was built with the embedding model {built_with!r}, the project is loaded with"
+                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
                 f" {embed_model_name!r}: load it with the first, or create a project for the second.",
                 setting="embed_model",
             )
         return version
-
-    @contextlib.contextmanager
-    def _write_lock(self) -> Iterator[None]:
-        lock = FileLock(self.directory / LOCK_FILE, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise ProjectLockedError(
-                f"Another process is writing to project {self.name!r}: wait until it has finished.", name=self.name
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -350,14 +390,45 @@ class Project:
             InputError: No such document.
         """
         version = self._live.current().version
-        record = next((r for r in version.manifest.documents if r.doc_id == doc_id), None)
+        record = version.manifest.document(doc_id)
         if record is None:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
-        return version.read_text(record, start, record.characters if end is None else end)
+        return version.read_text(record, start, end)
+
+    def versions(self) -> list[VersionInfo]:
+        """Return the versions on disk, oldest first."""
+        live = current_name(self.directory)
+        found = []
+        for name in version_names(self.directory):
+            manifest = read_manifest(version_directory(self.directory, name))
+            found.append(
+                VersionInfo(
+                    name=name,
+                    created=manifest.created,
+                    documents=len(manifest.documents),
+                    chunks=manifest.chunks,
+                    live=name == live,
+                )
+            )
+        return found
+
+    def verify(self) -> VerifyReport:
+        """Compare every file with its SHA-256 and check the ledger; nothing is changed."""
+        return verify_project(self.directory)
+
+    def export(self, directory: str | Path) -> None:
+        """Write the live version for LlamaIndex's stock stores; see `storage/export.py` for how to load it.
+
+        Raises:
+            InputError: There is something in the directory already.
+        """
+        from llama_index_contextual.storage.export import export_version
+
+        export_version(self._live.current().version, Path(directory))
 
     def info(self) -> ProjectInfo:
         """Return what the project is and holds."""
-        name = versions.current_name(self.directory)
+        name = current_name(self.directory)
         manifest = None if name is None else self._live.current().version.manifest
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
             paid = ledger.info()
@@ -374,11 +445,16 @@ class Project:
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `Ledger.export_contexts` wrote to the ledger, and return their number."""
-        with self._write_lock(), contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+        with write_lock(self.directory), contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
             return ledger.import_contexts(Path(path))
 
+    def export_contexts(self, path: str | Path) -> int:
+        """Write the contexts that were paid for as JSON lines, and return their number."""
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+            return ledger.export_contexts(Path(path))
+
     def __repr__(self) -> str:
-        return f"Project({self.name!r}, version={versions.current_name(self.directory)!r})"
+        return f"Project({self.name!r}, version={current_name(self.directory)!r})"
 
 
 def _checked(query: QueryType) -> QueryBundle:
@@ -386,9 +462,3 @@ def _checked(query: QueryType) -> QueryBundle:
     if not bundle.query_str.strip():
         raise InputError("The query is empty: ask something.", value=bundle.query_str)
     return bundle
-
-
-def _nothing_to_ingest(intake: Intake) -> str:
-    reasons = "; ".join(f"{file.path}: {file.reason}" for file in intake.skipped[:5])
-    more = f"; and {len(intake.skipped) - 5} more" if len(intake.skipped) > 5 else ""
-    return f"There is nothing to ingest. {reasons}{more}".strip()

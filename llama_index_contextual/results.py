@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -11,6 +12,8 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+
+_COMMANDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
@@ -88,7 +91,7 @@ class Source:
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
-        return line.removeprefix("Source: ") or str(self.doc_id)
+        return _visible(line.removeprefix("Source: ") or str(self.doc_id))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +215,11 @@ class RetrievalResponse:
         )
 
 
+def _visible(text: str) -> str:
+    """Return the text without what would command a terminal or turn the direction of writing."""
+    return " ".join(_COMMANDS.sub(" ", text).split())
+
+
 def _shorten(text: str, width: int = 90) -> str:
-    line = " ".join(text.split())
+    line = _visible(text)
     return line if len(line) <= width else f"{line[: width - 1]}…"

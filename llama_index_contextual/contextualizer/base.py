@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llama_index.core.schema import BaseNode, TextNode, TransformComponent
+from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
@@ -162,7 +162,7 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
         "metadata_template": keys.METADATA_TEMPLATE,
         "relationships": dict(node.relationships),
     }
-    if isinstance(node, TextNode):
+    if "text_template" in type(node).model_fields:
         update["text_template"] = keys.TEXT_TEMPLATE
     return node.model_copy(update=update)
 

@@ -25,7 +25,7 @@ MAX_CONTEXT_TOKENS = 200
 
 _TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
 _PREFIX = re.compile(r"^(?:assistant|succinct context|context|answer)\s*:\s*", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?。！？](?=\s|$)")
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
 _FATAL_STATUS = frozenset({401, 403, 404})
 
 
@@ -42,6 +42,9 @@ class LLMContextualizer(Contextualizer):
         num_workers: Calls in flight, at most.
         on_error: What a chunk gets whose call failed: the structural context, or nothing: the error is raised.
         ledger: Where contexts are kept that were paid for.
+
+    Raises:
+        ConfigurationError: The prompt template lacks a variable, or has one that is unknown.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
@@ -64,6 +67,12 @@ class LLMContextualizer(Contextualizer):
     )
 
     _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
+    _loaded: LLM | None = PrivateAttr(default=None)
+
+    def __init__(self, **values: Any) -> None:
+        if isinstance(values.get("prompt"), str):
+            check_template(values["prompt"])  # pydantic would bury the sentence in a ValidationError
+        super().__init__(**values)
 
     @classmethod
     def class_name(cls) -> str:
@@ -97,7 +106,8 @@ class LLMContextualizer(Contextualizer):
             async with asyncio.TaskGroup() as group:
                 tasks = [[group.create_task(one(segment, chunk)) for chunk in chunks] for segment, chunks in work]
         except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            first = failed.exceptions[0]
+            raise first from first.__cause__
         return [[task.result() for task in of_segment] for of_segment in tasks]
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
@@ -120,7 +130,7 @@ class LLMContextualizer(Contextualizer):
         return ChunkContext(answer, "llm", paid=True)
 
     async def _ask(self, key: str, segment: Segment, chunk: BaseNode) -> tuple[str, LedgerEntry]:
-        llm = self.llm or load_llm(self.model)
+        llm = self._model()
         message = ChatMessage(role="user", content=fill(self.prompt, segment, chunk))
         try:
             response = await acall(lambda: llm.achat([message]), self.retry)
@@ -139,6 +149,13 @@ class LLMContextualizer(Contextualizer):
             cached_tokens=getattr(details, "cached_tokens", None),
             output_tokens=getattr(usage, "completion_tokens", None),
         )
+
+    def _model(self) -> LLM:
+        if self.llm is not None:
+            return self.llm
+        if self._loaded is None:
+            self._loaded = load_llm(self.model)
+        return self._loaded
 
     def _failed(self, segment: Segment, chunk: BaseNode, reason: str, error: Exception | None) -> ChunkContext:
         if self.on_error == "raise":

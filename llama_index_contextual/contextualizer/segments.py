@@ -94,10 +94,10 @@ def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> str:
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if not isinstance(start, int) or not isinstance(end, int):
         start, end = _start(group[0]), max(_start(c) + len(c.get_content()) for c in group)
-    inside = [c for c in chunks if _start(c) < end and _start(c) + len(c.get_content()) > start]
-    if any(getattr(chunk, "start_char_idx", None) is None for chunk in inside):
+    if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
         return "\n\n".join(chunk.get_content() for chunk in group)
-    return join(inside, start, end)
+    known = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
+    return join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
 
 
 def join(chunks: Sequence[BaseNode], start: int, end: int) -> str:
@@ -133,4 +133,5 @@ def _opening(first: BaseNode) -> str:
     text = " ".join(first.get_content()[: 2 * OPENING_CHARACTERS].split())
     if len(text) <= OPENING_CHARACTERS:
         return text
-    return text[:OPENING_CHARACTERS].rsplit(" ", 1)[0] + " …"
+    cut = text.rfind(" ", OPENING_CHARACTERS - 40, OPENING_CHARACTERS)  # some scripts have no spaces
+    return text[: OPENING_CHARACTERS if cut < 0 else cut] + " …"

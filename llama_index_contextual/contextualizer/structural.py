@@ -6,10 +6,10 @@ long document lacks most.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 from pydantic import Field
 
@@ -18,7 +18,11 @@ from llama_index_contextual.contextualizer.base import ChunkContext, Contextuali
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 
-_WORD = re.compile(r"[^\W\d_][\w&'’-]{2,}")
+# Scripts without spaces have no words to count.
+_WORD = regex.compile(
+    r"[\p{L}--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]][\w\p{M}&'’-]{2,}", regex.V1
+)
+_LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
 _MAX_TERMS = 12
@@ -88,13 +92,26 @@ def characteristic_terms(text: str, count: int) -> list[str]:
 
 
 def truncate(text: str, max_tokens: int) -> str:
-    """Return the text cut at a word so that it has at most `max_tokens` tokens."""
+    """Return the text cut at a word so that it has at most `max_tokens` tokens.
+
+    What is no ordinary word, such as a sentence in a script without spaces, is cut at a character.
+    """
     text = " ".join(text.split())
     if count_tokens(text) <= max_tokens:
         return text
     words = text.split(" ")
-    low, high = 0, len(words)
+    count = _most(len(words), lambda n: count_tokens(" ".join(words[:n])) <= max_tokens)
+    kept = " ".join(words[:count])
+    if count and len(words[count]) <= _LONGEST_WORD:
+        return kept
+    head, word = f"{kept} " if kept else "", words[count]
+    return (head + word[: _most(len(word), lambda n: count_tokens(head + word[:n]) <= max_tokens)]).strip()
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `limit` that fits, if all smaller ones do; 0 is taken to fit."""
+    low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if count_tokens(" ".join(words[:middle])) <= max_tokens else (low, middle - 1)
-    return " ".join(words[:low])
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

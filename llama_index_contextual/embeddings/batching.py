@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.models import LOCAL
+from llama_index_contextual.node_parser.tokenizer import count_tokens
 
 MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
-MIN_CHARS_PER_TOKEN = 1.0
+# OpenAI's embedding models count in the older encoding: up to seven times the tokens of the newer one in some scripts.
+ENCODING = "cl100k_base"
 
 
 def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
@@ -38,25 +41,28 @@ def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: in
 async def aembed(
     model: BaseEmbedding,
     texts: Sequence[str],
-    token_counts: Sequence[int],
     *,
     name: str,
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
-    """Return the unit vectors of `texts`, one row each; a text of zeros stays zero.
+    """Return the unit vectors of `texts`, one row each; a vector of zeros stays zero.
+
+    OpenAI's limits are kept for every model but the local one, which has none.
 
     Args:
         model: Any LlamaIndex embedding.
         texts: What is to be embedded, none of them empty.
-        token_counts: Tokens of each text.
-        name: Name of the model for messages.
+        name: Name of the model, as in the settings.
         policy: When to send a failed call again.
 
     Raises:
         InputError: A text is longer than the model takes.
-        ModelError: The model failed for good.
+        ModelError: The model failed for good, or did not answer with one vector per text.
     """
-    longest = max(token_counts, default=0)
+    if not texts:
+        return np.zeros((0, 0), dtype=np.float32)
+    counts = [0 if name == LOCAL else count_tokens(text, encoding=ENCODING) for text in texts]
+    longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
             f"A chunk with its context has {longest} tokens, more than the {MAX_TOKENS_PER_INPUT} that an embedding"
@@ -65,7 +71,7 @@ async def aembed(
         )
     policy = policy or RetryPolicy()
     rows: list[list[float]] = []
-    for part in batches(texts, token_counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
+    for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
         chosen = list(texts[part])
         try:
             rows += await acall(lambda chosen=chosen: model.aget_text_embedding_batch(chosen), policy)  # type: ignore[misc]
@@ -73,12 +79,21 @@ async def aembed(
             raise
         except Exception as error:  # any embedding class may raise anything
             raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
-    return unit_vectors(np.asarray(rows, dtype=np.float32).reshape(len(texts), -1))
+    if len(rows) != len(texts) or len({len(row) for row in rows}) != 1:
+        raise ModelError(
+            f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for {len(texts)}):"
+            f" choose another embedding model.",
+            setting="embed_model",
+        )
+    return unit_vectors(np.asarray(rows, dtype=np.float32))
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the rows divided by their length; rows of zeros stay zero, NaN becomes zero."""
     vectors = np.nan_to_num(vectors)
+    # Scaled first: the squares of large numbers overflow, and those of small ones vanish.
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
+    vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     units: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return units

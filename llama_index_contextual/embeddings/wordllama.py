@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from functools import cache
@@ -54,10 +55,10 @@ class WordLlamaEmbedding(BaseEmbedding):
         return self._get_text_embeddings([query])[0]
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_query_embedding(query)
+        return await asyncio.to_thread(self._get_query_embedding, query)
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._get_text_embeddings(texts)
+        return await asyncio.to_thread(self._get_text_embeddings, texts)
 
 
 def _model() -> Any:

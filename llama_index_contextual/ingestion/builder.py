@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.retrievers.lexical_index import LexicalIndexBuilder
-from llama_index_contextual.storage import files
-from llama_index_contextual.storage import version as versions
+from llama_index_contextual.storage import files, publish
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.version import DocumentRecord, Manifest, OpenVersion
+from llama_index_contextual.storage.manifest import BM25_DIRECTORY, DOCSTORE, DocumentRecord, Manifest
+from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
 
 
 @dataclass
@@ -39,14 +39,22 @@ class VersionBuilder:
     records: list[DocumentRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.directory = versions.start_building(self.project_dir)
-        self._docstore = SQLiteDocumentStore(self.directory / versions.DOCSTORE)
+        self.directory = publish.start_building(self.project_dir)
+        self._docstore = SQLiteDocumentStore(self.directory / DOCSTORE)
         self._vectors = UnitFaissVectorStore(docstore=self._docstore) if self.config.faiss else None
         self._lexical = LexicalIndexBuilder(language=self.config.language) if self.config.bm25 else None
 
-    def append(self, record: DocumentRecord, nodes: Sequence[BaseNode], vectors: NDArray[np.float32] | None) -> None:
-        """Add the chunks of a document, with their unit vectors where there is a semantic index."""
+    def append(
+        self,
+        record: DocumentRecord,
+        nodes: Sequence[BaseNode],
+        vectors: NDArray[np.float32] | None,
+        frame: DocumentFrame | None,
+    ) -> None:
+        """Add the chunks of a document, with their unit vectors where there is a semantic index, and its frame."""
         self.records.append(record)
+        if frame is not None:
+            store_frame(self._docstore, record.doc_id, frame)
         if not nodes:
             return
         if self._vectors is not None and vectors is not None:
@@ -63,12 +71,12 @@ class VersionBuilder:
         if self._vectors is not None and nodes:
             store = before.storage_context.vector_store
             vectors = cast(UnitFaissVectorStore, store).vectors(before.docstore.rows([node.node_id for node in nodes]))
-        self.append(record, nodes, vectors)
+        self.append(record, nodes, vectors, before.frame(record.doc_id))
 
     def publish(self, *, embed_model: str | None) -> Manifest:
         """Write the indexes and make the version the live one."""
         stores = {DEFAULT_VECTOR_STORE: self._vectors} if self._vectors is not None and len(self._vectors) else {}
-        versions.persist(
+        publish.persist(
             StorageContext(
                 docstore=self._docstore,
                 index_store=SimpleIndexStore(),
@@ -79,7 +87,7 @@ class VersionBuilder:
         )
         self._docstore.close()
         if self._lexical is not None:
-            self._lexical.build().save(self.directory / versions.BM25_DIRECTORY)
+            self._lexical.build().save(self.directory / BM25_DIRECTORY)
 
         def manifest(name: str, created: str) -> Manifest:
             return Manifest(
@@ -92,7 +100,7 @@ class VersionBuilder:
                 documents=self.records,
             )
 
-        return versions.publish(
+        return publish.publish(
             self.project_dir, self.directory, make_manifest=manifest, keep_versions=self.config.keep_versions
         )
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from llama_index.core.schema import BaseNode, Document
 
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.readers import DocumentReader, FileRef, FileWarning, SkippedFile, content_hash, discover
+from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.facts import user_facts
+from llama_index_contextual.readers.names import printable
 from llama_index_contextual.storage.ledger import content_key
+from llama_index_contextual.storage.manifest import DocumentRecord
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -23,8 +30,9 @@ class Job:
         document: The Document, or None where `nodes` are ready.
         nodes: Ready chunks of a document, or None.
         doc_id: Id of the document.
-        content_hash: xxh3 of the file, or a hash of text and metadata.
+        content_hash: xxh3 of the file (with the user's facts), or a hash of text and metadata.
         size: Bytes, for the progress.
+        origin: SHA-256 of the path that its file was read from, or None.
     """
 
     document: Document | None
@@ -32,6 +40,7 @@ class Job:
     doc_id: str
     content_hash: str
     size: int
+    origin: str | None = None
 
 
 @dataclass
@@ -40,8 +49,9 @@ class Intake:
 
     Attributes:
         files: Files to read, by document id.
-        ready: Documents and chunks that came ready.
-        hashes: Content hash of each file, by document id.
+        ready: Documents and chunks that came ready, by document id.
+        hashes: Content hash of all of them, by document id.
+        missing: Ids of documents whose file is gone from a folder that was given.
         skipped: Files that are not read, each with its reason; grows while files are read.
         warnings: What was noticed; grows while files are read.
     """
@@ -49,12 +59,24 @@ class Intake:
     files: dict[str, FileRef] = field(default_factory=dict)
     ready: dict[str, Job] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     warnings: list[FileWarning] = field(default_factory=list)
 
     @classmethod
-    def of(cls, inputs: Sequence[IngestInput]) -> Intake:
+    def of(
+        cls,
+        inputs: Sequence[IngestInput],
+        records: Sequence[DocumentRecord] = (),
+        *,
+        file_metadata: FileMetadata | None = None,
+    ) -> Intake:
         """Sort paths, Documents and chunks, and hash the files.
+
+        Args:
+            inputs: What the user gave.
+            records: The documents of the version before: a file that is known by its path or its content keeps its id.
+            file_metadata: Gives the user's own facts about a file; they are part of its content.
 
         Raises:
             InputError: Something is none of these, or two inputs have one document id.
@@ -67,67 +89,89 @@ class Intake:
         if paths:
             found = discover(paths)
             intake.skipped += found.skipped
-            for ref in found.files:
-                intake._take_file(ref)
+            intake._take_files(found.files, records, file_metadata)
+            intake.missing = _missing(paths, records, intake.files)
         documents = [node for node in nodes if isinstance(node, Document)]
         chunks = [node for node in nodes if not isinstance(node, Document)]
         for job in [*map(_job_of_document, documents), *_jobs_of_chunks(chunks)]:
-            if job.doc_id in intake.ready or job.doc_id in intake.files:
-                raise InputError(
-                    f"Two inputs have the document id {job.doc_id!r}: give each its own.", value=job.doc_id
-                )
-            intake.ready[job.doc_id] = job
+            if job.doc_id in intake.hashes:
+                raise InputError(f"Two inputs have the document id {job.doc_id!r}: give each its own.", value=job)
+            intake.ready[job.doc_id], intake.hashes[job.doc_id] = job, job.content_hash
         return intake
 
-    def _take_file(self, ref: FileRef) -> None:
-        try:
-            digest = content_hash(ref.path)
-        except ReadError as error:
-            self.skipped.append(SkippedFile(ref.shown, error.reason))
-            return
-        same = next((doc_id for doc_id, known in self.hashes.items() if known == digest), None)
-        if same is not None:
-            self.skipped.append(SkippedFile(ref.shown, f"has the same content as {same}"))
-            return
-        self.files[ref.doc_id], self.hashes[ref.doc_id] = ref, digest
+    def _take_files(
+        self, refs: Sequence[FileRef], records: Sequence[DocumentRecord], file_metadata: FileMetadata | None
+    ) -> None:
+        origins = {record.origin: record.doc_id for record in records if record.origin}
+        contents = {record.content_hash: record.doc_id for record in records}
+        first: dict[str, FileRef] = {}
+        for ref in refs:
+            try:
+                digest = content_hash(ref.path)
+            except ReadError as error:
+                self.skipped.append(SkippedFile(ref.shown, error.reason))
+                continue
+            if digest in first:
+                self.skipped.append(SkippedFile(ref.shown, f"has the same content as {first[digest].shown}"))
+                continue
+            first[digest] = ref
+            digest = _with_facts(digest, ref, file_metadata)
+            doc_id = origins.get(origin(ref.path)) or contents.get(digest) or ref.doc_id
+            if doc_id in self.files:
+                raise InputError(
+                    f"{self.files[doc_id].shown} and {ref.shown} would both be document {doc_id!r}:"
+                    f" give the folder above both, or ingest them under different names.",
+                    value=doc_id,
+                )
+            self.files[doc_id], self.hashes[doc_id] = replace(ref, doc_id=doc_id), digest
 
-    @property
-    def total(self) -> int:
-        """Number of documents."""
-        return len(self.files) + len(self.ready)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all documents."""
-        return sum(ref.size for ref in self.files.values()) + sum(job.size for job in self.ready.values())
-
-    def content_hash(self, doc_id: str) -> str | None:
-        """Return the hash of a document's content, or None where the call does not hold it."""
-        return self.hashes.get(doc_id) or (self.ready[doc_id].content_hash if doc_id in self.ready else None)
-
-    def jobs(self, reader: DocumentReader, known: Mapping[str, str]) -> Iterator[Job]:
-        """Yield what has to be processed; a file that cannot be read is put into `skipped`.
-
-        Args:
-            reader: Reads the files.
-            known: Content hash of the documents that need no work, by document id.
-        """
+    def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
+        """Yield the wanted documents; a file that cannot be read is put into `skipped` and its id into `failed`."""
         for doc_id, ref in self.files.items():
-            if known.get(doc_id) == self.hashes[doc_id]:
+            if doc_id not in wanted:
                 continue
             try:
                 document, warnings = reader.read(ref)
             except ReadError as error:
                 self.skipped.append(SkippedFile(error.path, error.reason))
+                failed.append(doc_id)
                 continue
             self.warnings += warnings
-            yield Job(document, None, doc_id, self.hashes[doc_id], ref.size)
-        yield from (job for doc_id, job in self.ready.items() if known.get(doc_id) != job.content_hash)
+            yield Job(document, None, doc_id, self.hashes[doc_id], ref.size, origin(ref.path))
+        yield from (job for doc_id, job in self.ready.items() if doc_id in wanted)
+
+    def size(self, doc_id: str) -> int:
+        """Return the bytes of a document."""
+        return self.files[doc_id].size if doc_id in self.files else self.ready[doc_id].size
+
+
+def origin(path: Path) -> str:
+    """Return by what a file is known again without its path being kept."""
+    return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()
+
+
+def _with_facts(digest: str, ref: FileRef, file_metadata: FileMetadata | None) -> str:
+    facts = user_facts(file_metadata, ref.path)
+    return content_key(digest, json.dumps(facts, sort_keys=True)) if facts else digest
+
+
+def _missing(
+    paths: Sequence[str | os.PathLike[str]], records: Sequence[DocumentRecord], files: Collection[str]
+) -> list[str]:
+    """Return the documents whose file once was in a folder that was given, and is there no more."""
+    parents = [Path(os.path.realpath(path)).parent for path in paths if os.path.isdir(path)]
+    return [
+        record.doc_id
+        for record in records
+        if record.origin
+        and record.doc_id not in files
+        and any(origin(parent / record.doc_id) == record.origin for parent in parents)
+    ]
 
 
 def _job_of_document(document: Document) -> Job:
     if not document.text.strip():
-        raise InputError(f"Document {document.doc_id!r} has no text: leave it out.", value=document)
+        raise InputError(f"Document {printable(document.doc_id)!r} has no text: leave it out.", value=document)
     return Job(document, None, document.doc_id, document.hash, len(document.text))
 
 

@@ -20,9 +20,9 @@ from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import Job
 from llama_index_contextual.models import LOCAL
-from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.storage.ledger import Ledger, content_key
-from llama_index_contextual.storage.version import DocumentRecord
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.version import DocumentFrame
 
 BATCH_CHUNKS = 256
 
@@ -66,18 +66,12 @@ class Stages:
         if self.embed_model is None or self.embed_model_name is None or not nodes:
             return None
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        counts = [count_tokens(text) for text in texts]
         if self.embed_model_name == LOCAL:
-            return await aembed(self.embed_model, texts, counts, name=LOCAL)
+            return await aembed(self.embed_model, texts, name=LOCAL)
         names = [content_key(self.embed_model_name, text) for text in texts]
         known = self.ledger.vectors(names)
         missing = [at for at, name in enumerate(names) if name not in known]
-        fresh = await aembed(
-            self.embed_model,
-            [texts[at] for at in missing],
-            [counts[at] for at in missing],
-            name=self.embed_model_name,
-        )
+        fresh = await aembed(self.embed_model, [texts[at] for at in missing], name=self.embed_model_name)
         if missing:
             self.ledger.add_vectors(self.embed_model_name, [names[at] for at in missing], fresh)
             known.update((names[at], row) for at, row in zip(missing, fresh, strict=True))
@@ -106,13 +100,38 @@ async def abuild(
     paid = 0
     batches = _batches(jobs, stages)
     while batch := await asyncio.to_thread(next, batches, None):
-        result = await stages.acontextualize([n for _, chunks in batch for n in chunks], lambda n: report(0, n, 0))
+        nodes = [node for _, chunks in batch for node in chunks]
+        share = _Share(sum(job.size for job, _ in batch), len(nodes))
+        result = await stages.acontextualize(nodes, lambda done, share=share: report(0, done, share.take(done)))  # type: ignore[misc]
         vectors = await stages.aembed(result.nodes)
         failures += result.failures
         paid += result.paid
         await asyncio.to_thread(_append, builder, batch, result, vectors)
-        report(len(batch), 0, sum(job.size for job, _ in batch))
+        report(len(batch), 0, share.rest())
     return Contextualized([], failures, paid)
+
+
+class _Share:
+    """Deals out the bytes of a batch in proportion to the chunks that are done, exactly in the end.
+
+    Args:
+        size: Bytes of the batch.
+        chunks: Chunks of the batch.
+    """
+
+    def __init__(self, size: int, chunks: int) -> None:
+        self._size, self._chunks = size, chunks
+        self._done = self._taken = 0
+
+    def take(self, chunks: int) -> int:
+        """Return the bytes that so many more chunks stand for."""
+        self._done += chunks
+        taken, self._taken = self._taken, self._size * self._done // self._chunks
+        return self._taken - taken
+
+    def rest(self) -> int:
+        """Return the bytes that were not taken yet."""
+        return self._size - self._taken
 
 
 def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[list[tuple[Job, list[BaseNode]]]]:
@@ -141,34 +160,29 @@ def _append(
     for job, chunks in batch:
         done = result.nodes[at : at + len(chunks)]
         record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
-        builder.append(record, done, None if vectors is None else vectors[at : at + len(chunks)])
+        rows = None if vectors is None else vectors[at : at + len(chunks)]
+        builder.append(record, done, rows, _frame(job, done))
         at += len(chunks)
 
 
 def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> DocumentRecord:
-    text = job.document.text if job.document is not None else ""
-    facts = job.document.metadata if job.document is not None else (nodes[0].metadata if nodes else {})
-    spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
+    facts = job.document.metadata if job.document is not None else nodes[0].metadata
+    ends = [getattr(node, "end_char_idx", None) or len(node.get_content()) for node in nodes]
     return DocumentRecord(
         doc_id=job.doc_id,
         content_hash=job.content_hash,
+        origin=job.origin,
         file_name=facts.get(keys.FILE_NAME),
         title=facts.get(keys.TITLE),
         chunks=len(nodes),
         tokens=sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes),
-        characters=len(text) or max((end for _, end in spans), default=0),
-        gaps=_gaps(text, spans),
+        characters=len(job.document.text) if job.document is not None else max(ends, default=0),
         fallback_chunks=tuple(fallback),
     )
 
 
-def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
-    """Return (start, white space) of what no span covers."""
-    gaps, at = [], 0
-    for start, end in sorted(spans):
-        if start > at:
-            gaps.append((at, text[at:start]))
-        at = max(at, end)
-    if at < len(text):
-        gaps.append((at, text[at:]))
-    return gaps
+def _frame(job: Job, nodes: Sequence[BaseNode]) -> DocumentFrame | None:
+    if job.document is None:
+        return None
+    spans = [(getattr(n, "start_char_idx", None) or 0, getattr(n, "end_char_idx", None) or 0) for n in nodes]
+    return DocumentFrame.of(job.document, spans)

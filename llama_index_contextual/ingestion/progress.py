@@ -5,72 +5,91 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
 
 from llama_index_contextual.ingestion.report import IngestProgress, ReportProgress
 
 
 class ProgressCounter:
-    """Adds up what was done and tells `report`, from any thread.
+    """Adds up what was done and tells `report`, from any thread, beginning with what there is to do.
 
     Args:
         report: Called after each step; None tells nobody.
-        documents_total: Documents in all.
-        bytes_total: Bytes of all documents.
+        documents_total: Documents that need work.
+        bytes_total: Bytes of these documents.
     """
 
     def __init__(self, report: ReportProgress | None, *, documents_total: int, bytes_total: int) -> None:
         self._report = report
-        self._documents_total = documents_total
-        self._bytes_total = bytes_total
-        self._documents = self._chunks = self._bytes = 0
+        self._state = IngestProgress(stage="ingest", documents_total=documents_total, bytes_total=bytes_total)
         self._lock = threading.Lock()
+        self._tell()
+
+    def read(self, documents: int) -> None:
+        """Count documents that were just read, those included that cannot be."""
+        with self._lock:
+            self._state = replace(self._state, documents_read=self._state.documents_read + documents)
+            self._tell()
 
     def add(self, documents: int, chunks: int, size: int) -> None:
         """Count documents, chunks and bytes that were just done."""
         with self._lock:
-            self._documents += documents
-            self._chunks += chunks
-            self._bytes += size
-            state = IngestProgress(
-                stage="ingest",
-                documents_done=self._documents,
-                documents_total=self._documents_total,
-                chunks_done=self._chunks,
-                bytes_done=self._bytes,
-                bytes_total=self._bytes_total,
+            self._state = replace(
+                self._state,
+                documents_done=self._state.documents_done + documents,
+                chunks_done=self._state.chunks_done + chunks,
+                bytes_done=self._state.bytes_done + size,
             )
+            self._tell()
+
+    def enter(self, stage: Literal["publish", "done"]) -> None:
+        """Say that every document is done, and what comes now; what could not be read counts as done too."""
+        with self._lock:
+            self._state = replace(self._state, stage=stage, bytes_done=self._state.bytes_total)
+            self._tell()
+
+    def _tell(self) -> None:
         if self._report is not None:
-            self._report(state)
+            self._report(self._state)
 
 
 @contextmanager
-def progress_bar(*, transient: bool = False) -> Iterator[ReportProgress]:
-    """Show a Rich progress bar on standard error: documents, chunks, chunks a second, time left."""
+def progress_bar() -> Iterator[ReportProgress]:
+    """Show a Rich progress bar on standard error from the first report on: documents, chunks, rate, time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     bar = Progress(
-        TextColumn("Ingesting"),
-        BarColumn(),
-        TextColumn("{task.fields[documents]} documents · {task.fields[chunks]} chunks · {task.fields[rate]}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.description}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        transient=transient,
+        expand=True,
     )
-    with bar:
-        task = bar.add_task("ingest", total=None, documents="0", chunks="0", rate="")
+    task = bar.add_task("", total=None)
 
-        def report(state: IngestProgress) -> None:
-            elapsed = bar.tasks[0].elapsed or 0.0
-            bar.update(
-                task,
-                completed=state.bytes_done,
-                total=state.bytes_total or None,
-                documents=f"{state.documents_done}/{state.documents_total}",
-                chunks=f"{state.chunks_done:,}",
-                rate=f"{state.chunks_done / elapsed:,.0f} chunks/s" if elapsed > 0.5 else "",
-            )
+    def report(state: IngestProgress) -> None:
+        bar.start()
+        bar.update(
+            task,
+            description=_describe(state, bar.tasks[0].elapsed or 0.0),
+            # The last 2 % are the writing: Rich stops the clock of a bar that is full.
+            completed=state.bytes_done if state.stage != "done" else state.bytes_total * 1.02,
+            total=state.bytes_total * 1.02,
+        )
 
+    try:
         yield report
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _describe(state: IngestProgress, seconds: float) -> str:
+    parts = [f"{state.documents_read:,}/{state.documents_total:,} documents", f"{state.chunks_done:,} chunks"]
+    if state.chunks_done and seconds >= 1:
+        parts.append(f"{state.chunks_done / seconds:,.0f}/s")
+    return " · ".join([*parts, "publishing"] if state.stage == "publish" else parts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.readers import FileWarning, SkippedFile
@@ -14,15 +15,17 @@ class IngestProgress:
     """How far an ingestion is.
 
     Attributes:
-        stage: What is being done.
+        stage: "ingest", then "publish" while the version is written and synced, then "done".
+        documents_read: Documents that were read, those included that cannot be.
         documents_done: Documents that are complete.
-        documents_total: Documents in all.
+        documents_total: Documents that need work.
         chunks_done: Chunks that have their context.
-        bytes_done: Bytes of the documents that are complete.
-        bytes_total: Bytes of all documents.
+        bytes_done: Bytes of the documents that are complete; of the others, in proportion to their finished chunks.
+        bytes_total: Bytes of the documents that need work.
     """
 
-    stage: str
+    stage: Literal["ingest", "publish", "done"]
+    documents_read: int = 0
     documents_done: int = 0
     documents_total: int = 0
     chunks_done: int = 0
@@ -42,6 +45,9 @@ class IngestReport:
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
         unchanged: Ids of documents that were taken over from the version before.
+        rebuilt: Ids of documents that were processed again because settings have changed or chunks had failed.
+        removed: Ids of documents that the version no longer has.
+        missing: Ids of documents whose file is gone from a folder that was given; they are kept unless `replace`.
         skipped: Files that were not read, each with its reason.
         warnings: What was noticed in files that were read.
         failures: Chunks whose context the LLM failed to write; they have the structural one.
@@ -54,6 +60,9 @@ class IngestReport:
     added: Sequence[str] = ()
     updated: Sequence[str] = ()
     unchanged: Sequence[str] = ()
+    rebuilt: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    missing: Sequence[str] = ()
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
     failures: Sequence[ChunkFailure] = ()
@@ -61,13 +70,25 @@ class IngestReport:
     contexts_paid: int = 0
     seconds: float = 0.0
 
+    def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
+        """Return the report with what the contextualizer did."""
+        return replace(self, failures=tuple(failures), contexts_paid=contexts_paid)
+
+    def summary(self) -> str:
+        """Return the counts in one line; what is zero is left out, but for the documents that were added."""
+        counts = [f"{len(self.added)} added"]
+        for name in ("updated", "unchanged", "rebuilt", "removed", "missing", "skipped"):
+            if number := len(getattr(self, name)):
+                counts.append(f"{number} {name}")
+        return f"{', '.join(counts)}; {self.chunks:,} chunks"
+
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
-        counts = f"{len(self.added)} added, {len(self.updated)} updated, {len(self.unchanged)} unchanged"
-        lines = [f"Version {self.version}: {counts}, {len(self.skipped)} skipped, {self.chunks} chunks."]
+        lines = [f"Version {self.version}: {self.summary()}."]
+        lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {file.path}: {file.reason}" for file in self.skipped]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
         lines += [f"  chunk {failure.node_id} of {failure.doc_id}: {failure.error}" for failure in self.failures]

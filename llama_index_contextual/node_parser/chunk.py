@@ -90,20 +90,22 @@ class ChunkNodeParser(SpanNodeParser):
         documents: dict[str, list[TextNode]] = {}
         for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments")):
             chunks = documents.setdefault(part.origin.source.node_id, [])
-            for span in self._spans(part):
+            for span in self._spans(part, chunks[-1].start_char_idx if chunks else None):
                 chunks.append(self._node(part, span, len(chunks)))
         if self.include_prev_next_rel:
             for chunks in documents.values():
                 link_neighbours(chunks)
         return [chunk for chunks in documents.values() for chunk in chunks]
 
-    def _spans(self, part: _Part) -> Iterator[ChunkSpan]:
+    def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
         # Of what the segment before shares no more is read than an overlap can reach.
         tokens = TokenMap.of(part.text, since=part.core - 16 * self.chunk_overlap)
         base = part.origin.base
         headings = () if base is None else (heading.start - base for heading in part.map.headings)
+        # A short last chunk of the segment before is not to be repeated as a whole.
+        floor = -1 if base is None or last_start is None else max(-1, last_start - base)
         layout = Layout.of(part.text, tokens, self.chunk_size, headings)
-        return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core)
+        return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
         parent, origin = part.node, part.origin

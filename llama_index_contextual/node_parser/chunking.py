@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llama_index_contextual.node_parser.boundaries import Rank
 from llama_index_contextual.node_parser.graphemes import (
     LAST_NON_WORD_CHARACTER,
     NON_WORD_CHARACTER,
+    WORD_START,
+    grapheme_end,
     grapheme_floor,
     in_word,
     is_grapheme_boundary,
@@ -62,13 +64,18 @@ class ChunkCutter:
     size: int
     overlap: int
 
-    def spans(self, core_start: int = 0) -> Iterator[ChunkSpan]:
-        """Yield the chunks of the text from `core_start` on; what stands before serves as overlap only."""
+    def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
+        """Yield the chunks of the text in order.
+
+        Args:
+            core_start: The chunks hold the text from here on; what stands before serves as overlap only.
+            floor: The first chunk begins behind this offset.
+        """
         text = self.tokens.text
         tail = strip_end(text, core_start, len(text))
         core = skip_space(text, core_start)
         end = strip_end(text, 0, core)
-        start = self._overlap_start(core, end, -1)
+        start = self._overlap_start(core, end, floor)
         while core < tail:
             cut = self._cut(start, core, tail)
             if cut is None:
@@ -129,7 +136,14 @@ class ChunkCutter:
             return found
         early = [self._last_word_start(core + 1, limit, core), self._last_word_end(core + 1, limit, core)]
         found = max((offset for offset in early if offset is not None), default=None)
-        return None if found is None or self._oversized_word(found) else found
+        if found is None:
+            # A mark behind white space forms a grapheme with it: rather that one is divided than a word.
+            found = _word_start(self.tokens.text, core + 1, limit)
+            return None if found is None or self.layout.whole_at(found) else found
+        if self._oversized_word(found):
+            # It has to be cut anyway: rather a full chunk than a scrap before it.
+            return max(found, grapheme_floor(self.tokens.text, limit, found))
+        return found
 
     def _limit(self, start: int, core: int, offset: int) -> int:
         text = self.tokens.text
@@ -201,7 +215,7 @@ class ChunkCutter:
         end = self._word_end(core, tail)
         return self.tokens.estimate(core, end) <= self.size + 16 and self.tokens.count(core, end) <= self.size
 
-    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int]:
+    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
         """Cut a word that is longer than a chunk between graphemes, a grapheme that is longer between characters."""
         text, tokens = self.tokens.text, self.tokens
         if start == core and self._unit_fits(core, tail):
@@ -213,14 +227,21 @@ class ChunkCutter:
         while budget > 0:
             limit = min(tail, tokens.offset(tokens.index(start) + budget))
             offset = grapheme_floor(text, limit, core)
-            offset = limit if offset <= core else offset
             if offset <= core:
-                break
+                whole = grapheme_end(text, core)
+                if tokens.count(start, whole) <= self.size:
+                    offset = whole
+                elif start < core or limit <= core:
+                    break
+                else:
+                    offset = limit
             end = strip_end(text, core, offset)
             count = tokens.count(start, end)
             if count <= self.size:
                 return skip_space(text, offset), end, count
             budget -= max(1, count - self.size)
+        if start < core:
+            return None
         offset = core + (2 if is_surrogate_pair(text, core) else 1)
         return skip_space(text, offset), offset, tokens.count(core, offset)
 
@@ -245,16 +266,19 @@ class ChunkCutter:
         return core
 
     def _overlap_candidates(self, low: int, high: int, wanted: int, known: int) -> Iterator[int]:
-        text, rows = self.tokens.text, self.layout.rows
+        for near in self._overlap_tiers(low, high):
+            free = [offset for offset in near if is_grapheme_boundary(self.tokens.text, offset, known)]
+            yield from sorted(free, key=lambda offset: abs(offset - wanted))
+
+    def _overlap_tiers(self, low: int, high: int) -> Iterator[Iterable[int]]:
+        text, layout = self.tokens.text, self.layout
+        rows = _between(layout.rows, low, high)
         for rank in (Rank.SENTENCE, Rank.LINE):
-            near = [*_between(self.layout.at_least[rank], low, high), *_between(rows, low, high)]
-            near = [offset for offset in near if is_grapheme_boundary(text, offset, known)]
-            yield from sorted(near, key=lambda offset: abs(offset - wanted))
-        for last in (self._last_word_start, self._last_word_end):
-            for top in (wanted, high, (wanted + high) // 2):
-                found = last(low, top, known) if low <= top else None
-                if found is not None and not self.layout.whole_at(found):
-                    yield found
+            yield [*_between(layout.at_least[rank], low, high), *rows]
+        words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
+        yield (offset for offset in words if not layout.whole_at(offset))
+        behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
+        yield (o for o in behind if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
 
 
 def _word_start(text: str, low: int, high: int) -> int | None:

@@ -9,6 +9,7 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 WORD_CHARACTER = regex.compile(r"[\w\p{L}\p{M}\p{N}]")
 NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
 LAST_NON_WORD_CHARACTER = regex.compile(r"(?r)[^\w\p{L}\p{M}\p{N}]")
+WORD_START = re.compile(r"(?<=\s)\S")
 _GRAPHEME = regex.compile(r"\X")
 _NON_SPACE = re.compile(r"\S")
 # Neighbours of this kind never share a grapheme cluster (but for CR LF, which is white space anyway): Latin without
@@ -71,6 +72,14 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
     if is_surrogate_pair(text, offset - 1):
         return offset - 1
     return _cluster_start(text, offset, known)
+
+
+def grapheme_end(text: str, start: int) -> int:
+    """Return where the grapheme cluster that begins at `start` ends."""
+    if is_surrogate_pair(text, start):
+        return start + 2
+    found = _GRAPHEME.match(text, start)
+    return int(found.end()) if found else start
 
 
 def _cluster_start(text: str, offset: int, known: int) -> int:

@@ -8,7 +8,6 @@ choose the same cut as soon as their windows share the winner, and go on alike f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from llama_index_contextual.node_parser.boundaries import (
 )
 from llama_index_contextual.node_parser.graphemes import (
     NON_WORD_CHARACTER,
+    WORD_START,
     grapheme_floor,
     in_word,
     is_grapheme_boundary,
@@ -35,7 +35,6 @@ from llama_index_contextual.node_parser.spans import TokenMap
 _WINDOW = 0.2
 _NEIGHBOURHOOD = 32
 _MARGIN = 8
-_WORD_START = re.compile(r"(?<=\s)\S")
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class SegmentCutter:
         text = self.tokens.text
         half = known + max(1, (low - known) // 2)
         for first, last in ((low, high), (half, low)):
-            words = (match.start() for match in _WORD_START.finditer(text, first, last))
+            words = (match.start() for match in WORD_START.finditer(text, first, last))
             found = self._lowest(words, known)
             if found is None:
                 behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
@@ -172,7 +171,7 @@ class SegmentCutter:
             for offset in ranked[rank]:
                 if self._is_clean(offset, core):
                     return offset
-        for match in _WORD_START.finditer(tokens.text, low, high):
+        for match in WORD_START.finditer(tokens.text, low, high):
             if self._is_clean(match.start(), core):
                 return match.start()
         return behind
@@ -180,6 +179,6 @@ class SegmentCutter:
     def _fit(self, start: int, core: int, end: int) -> int:
         """Move the start of the overlap on until the segment fits when it is encoded alone."""
         while start < core and self.tokens.count(start, end) > self.size:
-            found = _WORD_START.search(self.tokens.text, start + 1, core)
+            found = WORD_START.search(self.tokens.text, start + 1, core)
             start = found.start() if found else core
         return start

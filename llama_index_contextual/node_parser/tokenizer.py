@@ -30,9 +30,9 @@ SAFE_BREAK = re.compile(r"\S(?= )|[^\W_](?=[\n,.;:!?()，。、；：！？「�
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@lru_cache(maxsize=1)
-def get_tokenizer() -> tiktoken.Encoding:
-    """Return the o200k_base encoding without touching the network.
+@lru_cache(maxsize=4)
+def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
+    """Return an encoding without touching the network: o200k_base, or cl100k_base.
 
     The environment is changed only around tiktoken's own look-up, and put back.
     """
@@ -41,7 +41,7 @@ def get_tokenizer() -> tiktoken.Encoding:
         before = os.environ.get(_CACHE_VARIABLE)
         os.environ[_CACHE_VARIABLE] = cache
         try:
-            return tiktoken.get_encoding(ENCODING)
+            return tiktoken.get_encoding(encoding)
         finally:
             if before is None:
                 del os.environ[_CACHE_VARIABLE]
@@ -49,13 +49,15 @@ def get_tokenizer() -> tiktoken.Encoding:
                 os.environ[_CACHE_VARIABLE] = before
 
 
-def count_tokens(text: str) -> int:
-    """Return how many o200k_base tokens `text` has when it is encoded on its own.
+def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
+    """Return how many tokens (o200k_base unless said otherwise) `text` has when it is encoded on its own.
 
     Special tokens such as "<|endoftext|>" are counted as the text they are. A lone surrogate counts as the replacement
     character U+FFFD.
     """
-    encode = get_tokenizer().encode_ordinary
+    # The default is not passed on: the tokenizer is kept once for both ways of asking for it.
+    tokenizer = get_tokenizer() if encoding == ENCODING else get_tokenizer(encoding)
+    encode = tokenizer.encode_ordinary
     return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
 
 

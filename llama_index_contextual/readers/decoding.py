@@ -137,7 +137,7 @@ def _decode_damaged(source: _Source, encoding: str) -> Decoded | None:
     # A legacy encoding is hardly ever valid UTF-8: many more whole characters than broken ones mean damaged UTF-8.
     if encoding == "utf-8" and foreign < 10 * damaged:
         return None
-    if damaged * 50 > total:
+    if damaged * 10 > total:
         raise source.fail(_BINARY)
     what = f"{damaged:,} damaged characters were" if damaged != 1 else "1 damaged character was"
     decoded = Decoded(source.text(encoding, "replace"), encoding)
@@ -159,7 +159,8 @@ def _decode_legacy(source: _Source) -> Decoded:
 
 def _windows(source: _Source) -> Iterator[bytes]:
     for piece in source.pieces():
-        yield piece[:SAMPLE_BYTES]
+        for at in range(0, len(piece), SAMPLE_BYTES):
+            yield piece[at : at + SAMPLE_BYTES]
 
 
 def _without_nul(source: _Source, decoded: Decoded) -> Decoded:

@@ -140,16 +140,16 @@ def _look_up_missing(name: str, path: Path, error: OSError, found: _Findings) ->
         found.skip(name, "is a web address: load it with any LlamaIndex reader and pass the Documents")
     elif any(map(has_magic, path.parts)):
         root, pattern = split_glob(path)
-        reason = "matches no file" if root.is_dir() else "matches no file: its folder is not there"
+        reason = "matches no file" if os.path.isdir(root) else "matches no file: its folder is not there"
         _take_folder(root, pattern, reason, name, found)
     elif isinstance(error, FileNotFoundError):
-        found.skip(name, "is a link to a file that is not there" if path.is_symlink() else "is not there")
+        found.skip(name, "is a link to a file that is not there" if os.path.islink(path) else "is not there")
     else:
         found.skip(name, f"cannot be looked at: {error.strerror}")
 
 
 def _take_folder(root: Path, pattern: Pattern, reason_if_empty: str, name: str, found: _Findings) -> None:
-    entries = list(walk(root, pattern)) if root.is_dir() else []
+    entries = list(walk(root, pattern)) if os.path.isdir(root) else []
     names_here = Counter(_identity(entry.status) for entry in entries if isinstance(entry, FoundFile))
     folder = Path(os.path.realpath(root)).name if root.name in ("", "..") else root.name
     for entry in entries:

@@ -14,9 +14,15 @@ _MARKS = frozenset(" #`~=-<")
 _NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ", "---", "===", "***", "___")
 
 
-def line_starts(text: str, at: int = 0) -> Iterator[int]:
-    r"""Yield where lines begin; `\n`, `\r\n` and `\r` end one, as in CommonMark."""
-    if text.find("\r", at) >= 0:
+def line_starts(text: str, at: int = 0, *, has_returns: bool | None = None) -> Iterator[int]:
+    r"""Yield where lines begin; `\n`, `\r\n` and `\r` end one, as in CommonMark.
+
+    Args:
+        text: The whole text.
+        at: Where to begin; a line must begin there.
+        has_returns: Whether `\r` is in the text; looked for if not given.
+    """
+    if ("\r" in text) if has_returns is None else has_returns:
         yield from _mixed_line_starts(text, at)
         return
     while at < len(text):

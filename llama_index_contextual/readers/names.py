@@ -42,5 +42,5 @@ def one_line(text: str, limit: int = 200) -> str:
     """Return a title as one line of at most `limit` characters, without control, bidi and invisible characters."""
     head = " ".join(text[: 4 * limit].split())
     if not head.isascii() or not head.isprintable():
-        head = "".join(char for char in head if not _is_unsafe(char))
+        head = " ".join("".join(char for char in head if not _is_unsafe(char)).split())
     return head if len(head) <= limit else head[: limit - 1].rstrip() + "…"

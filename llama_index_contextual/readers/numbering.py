@@ -31,7 +31,8 @@ class Candidate:
     Attributes:
         start: Character offset of the line.
         kind: What makes it one.
-        depth: Rank of the keyword, or the number of parts in the numbering ("3.2" has two); else 1.
+        depth: Rank of the keyword, or the number of parts in the numbering ("3.2" has two); 1 for capitals;
+            1 for a double underline and 2 for a single one.
         title: The line.
         has_body: Text follows on the next line.
     """
@@ -46,14 +47,16 @@ class Candidate:
 _RANKS = {"PART": 1, "BOOK": 1, "VOLUME": 1, "APPENDIX": 1, "ANNEX": 1, "SCHEDULE": 1, "EXHIBIT": 1}
 _RANKS |= {"CHAPTER": 2, "ARTICLE": 2, "ITEM": 2, "SECTION": 3}
 
-_WORDS = "|".join(f"{word}|{word.title()}" for word in _RANKS)
+KEYWORDS = tuple(spelled for word in _RANKS for spelled in (word, word.title()))
+UNDERLINES = "=-~*#"
+
 _ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 _COUNT = (
     "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
     "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
 )
 _KEYWORD = re.compile(
-    rf"(?P<word>{_WORDS})[ \t]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*[A-Za-z]?|{_ROMAN}|[A-Z](?:-?\d{{1,2}})?"
+    rf"(?P<word>{'|'.join(KEYWORDS)})[ \t]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*[A-Za-z]?|{_ROMAN}|[A-Z](?:-?\d{{1,2}})?"
     rf"|(?i:{_COUNT}))(?![\w'’])(?P<mark>[ \t]*[.:—–-])?(?:[ \t]+(?P<title>\S.*))?$"
 )
 _NUMBER = re.compile(r"(?P<number>\d{1,3}(?:\.\d{1,3}){0,5}|[A-Z](?:\.\d{1,3}){1,5})\.?[ \t]+(?P<title>\S.*)$")
@@ -78,14 +81,15 @@ def classify(block: Block) -> Candidate | None:
     line = block.lines[0] if block.lines else ""
     if not line or len(line) > _MAX_TITLE:
         return None
-    if is_underlined := _is_underlined(block):
+    if underline := _underline(block):
         block = Block(block.start, (line,), is_whole=True)
     if match := _KEYWORD.match(line):
         return _keyword(block, match)
     if match := _NUMBER.match(line):
         return _number(block, match)
-    if is_underlined:
-        return Candidate(block.start, "underlined", 1, line) if _is_title(line) else None
+    if underline:
+        depth = 1 if underline == "=" else 2
+        return Candidate(block.start, "underlined", depth, line) if _is_title(line) else None
     if block.is_whole and len(block.lines) == 1 and _is_capitals(line):
         return Candidate(block.start, "capitals", 1, line)
     return None
@@ -97,11 +101,13 @@ def list_depth(block: Block) -> int:
     return match[1].count(".") + 1 if match else 0
 
 
-def _is_underlined(block: Block) -> bool:
+def _underline(block: Block) -> str:
+    """Return the character with which a line that stands alone is underlined; empty if it is not."""
     if not block.is_whole or len(block.lines) != 2:
-        return False
+        return ""
     text, line = block.lines
-    return line[0] in "=-~*#" and not line.strip(line[0]) and 3 <= len(line) <= 2 * len(text) <= 4 * len(line)
+    is_line = line[0] in UNDERLINES and not line.strip(line[0]) and 3 <= len(line) <= 2 * len(text) <= 4 * len(line)
+    return line[0] if is_line else ""
 
 
 def _keyword(block: Block, match: re.Match[str]) -> Candidate | None:
@@ -135,7 +141,9 @@ def _number(block: Block, match: re.Match[str]) -> Candidate | None:
 
 def _has_body(block: Block) -> bool:
     """Say whether the second line begins a paragraph of its own rather than going on with a wrapped first line."""
-    first, second = block.lines[0], block.lines[1]
+    if len(block.lines) < 2:
+        return False
+    first, second = block.lines[:2]
     return second[0].isupper() and len(first) <= 60 and 2 * len(second) >= 3 * len(first) and not _is_entry(second)
 
 

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-MAX_LINES = 1_000_000
-"""Lines that the parser sees; what follows is scanned line by line."""
+MAX_WORK = 4_000_000
+"""Lines and tokens of the parser; what follows is scanned line by line."""
 
 MAX_BLOCK_LINES = 80_000
 """Lines of one list, quote, code block or paragraph that the parser sees."""
+
+MAX_NESTING = 60
+"""Levels of lists and quotes; below it the parser drops the rest of the file."""
 
 MAX_HEADINGS = 100_000
 
@@ -65,14 +68,18 @@ class _Outline:
 
     def headings(self) -> Iterator[Heading]:
         blocks, inline = _parsers()
-        lines_left, size = MAX_LINES, self.piece_lines
+        has_returns = "\r" in self.text
+        work_left, size = MAX_WORK, self.piece_lines
         while self.at < len(self.text):
-            if lines_left <= 0 or size > max(MAX_BLOCK_LINES, self.piece_lines):
+            if work_left <= 0 or size > max(MAX_BLOCK_LINES, self.piece_lines):
                 yield from self._scan(inline)
                 return
-            starts, end = _piece(self.text, self.at, size)
-            lines_left -= len(starts)
+            starts, end = _piece(self.text, self.at, size, has_returns=has_returns)
             tokens = blocks.parse(self.text[self.at : end])
+            work_left -= len(starts) + len(tokens)
+            if any(token.level >= MAX_NESTING - 1 for token in tokens):
+                yield from self._scan(inline)
+                return
             done = len(starts) if end == len(self.text) else _last_block(tokens)
             if done == 0:
                 size *= 2
@@ -83,15 +90,15 @@ class _Outline:
 
     def _scan(self, inline: MarkdownIt) -> Iterator[Heading]:
         line = self.text.count("\n", 0, self.at) + 1
-        self.warning = f"is very long: its headings from line {line:,} on are recognised line by line"
+        self.warning = f"is too long or nested: its headings from line {line:,} on are recognised line by line"
         for heading in scan_headings(self.text, self.at):
             yield Heading(heading.start, heading.level, _plain(heading.title, inline))
 
 
-def _piece(text: str, at: int, lines: int) -> tuple[list[int], int]:
+def _piece(text: str, at: int, lines: int, *, has_returns: bool) -> tuple[list[int], int]:
     """Return where the next lines begin, and where the last of them ends."""
     starts: list[int] = []
-    for start in line_starts(text, at):
+    for start in line_starts(text, at, has_returns=has_returns):
         if len(starts) == lines or start - at > _PIECE_CHARACTERS:
             return starts, start
         starts.append(start)
@@ -137,6 +144,6 @@ def _parsers() -> tuple[MarkdownIt, MarkdownIt]:
     from markdown_it import MarkdownIt
 
     # Without the table rule, a table above a rule would be taken for a heading.
-    blocks = MarkdownIt("commonmark").enable("table")
+    blocks = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
     blocks.core.ruler.enableOnly(["normalize", "block"])
     return blocks, MarkdownIt("commonmark")

@@ -1,49 +1,192 @@
-"""Reads PDF files: text, pages, printed page numbers, outline, title."""
+"""Reads PDF files: text in reading order, pages, printed page numbers, headings, title."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.pdf_engine import PdfEngine, PdfSource, sensible_title
+from llama_index_contextual.readers.pdf_layout import Line
+from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
 from llama_index_contextual.readers.pdf_process import PdfWorker
+from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
+from llama_index_contextual.readers.pdf_running import strip_running
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 
-PdfEngine = Literal["pypdf", "pdfium"]
+T = TypeVar("T")
+
+DEFAULT_LIMITS = ReadLimits()
+MAX_SINGLE_WARNINGS = 20  # more pages without text than this are named as ranges
 
 
 def read_pdf(
     path: Path,
     *,
     password: str | None = None,
-    limits: ReadLimits = ReadLimits(),  # noqa: B008
+    limits: ReadLimits = DEFAULT_LIMITS,
     engine: PdfEngine = "pypdf",
 ) -> ParsedFile:
     """Read one PDF in this process.
 
-    Raises:
-        ReadError: The file cannot be read; `reason` says why.
-    """
-    import pypdf
+    Running headers and footers are left out of the text and kept in the metadata as "running_header" and
+    "running_footer". `limits.max_seconds` is looked at between pages; `PdfWorker` keeps it under all circumstances.
 
+    Args:
+        path: The file.
+        password: Of an encrypted PDF; ignored by the others.
+        limits: What the file may cost.
+        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+
+    Returns:
+        The text, its pages joined by line feeds; each character belongs to a page of the map.
+
+    Raises:
+        ReadError: The file cannot be read, or exceeds a limit; `reason` says why.
+        ConfigurationError: The package of the engine is not installed.
+    """
+    _check_file(path, limits)
+    if engine == "pdfium":
+        from llama_index_contextual.readers.pdf_pdfium import PdfiumSource
+
+        return _read(PdfiumSource(path, password), path, limits)
+    from pypdf import apply_configuration
+
+    from llama_index_contextual.readers.pdf_pypdf import CONFIGURATION, PypdfSource
+
+    with apply_configuration(CONFIGURATION):
+        return _read(PypdfSource(path, password), path, limits)
+
+
+def _check_file(path: Path, limits: ReadLimits) -> None:
     try:
-        if path.stat().st_size == 0:
-            raise ReadError(str(path), "the file is empty (0 bytes)")
-        reader = pypdf.PdfReader(path)
-        if reader.is_encrypted and not reader.decrypt(password or ""):
-            raise ReadError(str(path), "the PDF is encrypted: pass its password")
-        texts, warnings = [], []
-        for number, page in enumerate(reader.pages, 1):
-            texts.append(page.extract_text())
-            if not texts[-1].strip():
-                warnings.append(f"page {number} has no text: it needs OCR")
-    except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError) as error:
-        raise ReadError(str(path), f"the PDF is damaged: {error}") from error
-    starts, at = [], 0
-    for text in texts:
-        starts.append(at)
-        at += len(text) + 1
-    return ParsedFile("\n".join(texts), DocumentMap(page_starts=tuple(starts)), warnings=tuple(warnings))
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(1024)
+    except OSError as error:
+        raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
+    if size > limits.max_bytes:
+        raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
+    if not size:
+        raise ReadError(str(path), "the file is empty (0 bytes)")
+    if b"%PDF-" not in head:
+        raise ReadError(str(path), "this is no PDF: it does not begin with %PDF-")
+
+
+def _read(source: PdfSource, path: Path, limits: ReadLimits) -> ParsedFile:
+    try:
+        if not source.page_count:
+            raise ReadError(str(path), "the PDF has no pages")
+        if source.page_count > limits.max_pages:
+            pages = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
+            raise ReadError(str(path), f"the PDF has {pages}")
+        content = _read_pages(source, path, limits)
+        return _assemble(content, source)
+    finally:
+        source.close()
+
+
+class _Pages(NamedTuple):
+    lines: list[list[Line]]
+    warnings: list[str]
+
+
+def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> _Pages:
+    deadline = time.monotonic() + limits.max_seconds
+    pages: list[list[Line]] = []
+    failed: list[str] = []
+    scanned: list[int] = []
+    blank: list[int] = []
+    size = 0
+    for number in range(1, source.page_count + 1):
+        if time.monotonic() > deadline:
+            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
+        try:
+            lines, is_drawn = source.page(number - 1)
+        except ReadError as error:
+            failed.append(f"page {number} was left out: {error.reason}")
+            lines = []
+        else:
+            if not lines:
+                (scanned if is_drawn else blank).append(number)
+        pages.append([replace(line, text=clean(line.text)) for line in lines])
+        size += sum(len(line.text) + 1 for line in pages[-1])
+        if size > limits.max_characters:
+            raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")
+    if len(failed) == len(pages):
+        raise ReadError(str(path), f"no page could be read; {failed[0]}")
+    return _Pages(pages, [*failed, *_without_text(scanned, ""), *_without_text(blank, " unless {} blank")])
+
+
+def _without_text(pages: Sequence[int], unless: str) -> list[str]:
+    ranges: list[list[int]] = []
+    for page in pages:
+        if ranges and len(pages) > MAX_SINGLE_WARNINGS and ranges[-1][1] == page - 1:
+            ranges[-1][1] = page
+        else:
+            ranges.append([page, page])
+    one, many = unless.format("it is"), unless.format("they are")
+    return [
+        f"page {first} has no text: it needs OCR{one}"
+        if first == last
+        else f"pages {first}–{last} have no text: they need OCR{many}"
+        for first, last in ranges
+    ]
+
+
+def _assemble(content: _Pages, source: PdfSource) -> ParsedFile:
+    warnings = list(content.warnings)
+    running = strip_running(content.lines)
+    pages = _place(running.pages)
+    labels = _optional(source.labels, warnings) or running.labels
+    outline = _optional(source.outline, warnings) or []
+    return ParsedFile(
+        text="\n".join("\n".join(line.text for line in page) for page in pages),
+        map=DocumentMap(
+            page_starts=_page_starts(pages),
+            page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
+            headings=tuple(headings((e._replace(title=clean(e.title)) for e in outline), pages)),
+        ),
+        title=sensible_title(clean(_optional(source.title, warnings) or "")),
+        warnings=tuple(warnings),
+        metadata={
+            key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text
+        },
+    )
+
+
+def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
+    """Join the words that line ends cut, and give each line its offset; the pages are joined by line feeds."""
+    joiner = HyphenJoiner([[line.text for line in page] for page in pages])
+    placed: list[list[PlacedLine]] = []
+    start = 0
+    for page in pages:
+        lines = []
+        for line, text in zip(page, joiner.join([line.text for line in page]), strict=True):
+            if text:
+                lines.append(PlacedLine(text, start, line.y))
+                start += len(text) + 1
+        start += not lines
+        placed.append(lines)
+    return placed
+
+
+def _page_starts(pages: Sequence[Sequence[PlacedLine]]) -> tuple[int, ...]:
+    lengths = (sum(len(line.text) + 1 for line in page) or 1 for page in pages)
+    return tuple(accumulate(lengths, initial=0))[:-1]
+
+
+def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
+    """Return what can be done without, or None and a warning."""
+    try:
+        return get()
+    except ReadError as error:
+        warnings.append(error.reason)
+        return None

@@ -1,8 +1,7 @@
 """Reads the drawing operators of a page and tells where each piece of text stands (ISO 32000-2, 9.4).
 
 pypdf parses the content stream and decodes the fonts; this module keeps the pen's position, which pypdf's own
-`extract_text` does not hand out. Its `Font` is not public: `pypdf<8` is pinned, and whoever calls this falls back to
-`extract_text` when a page raises here.
+`extract_text` does not hand out.
 """
 
 from __future__ import annotations
@@ -12,48 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from pypdf import PageObject
-from pypdf.generic import ByteStringObject, ContentStream, DictionaryObject, StreamObject
-from pypdf.generic._font import Font
+from pypdf.generic import ContentStream, DictionaryObject, StreamObject, TextStringObject
 
+from llama_index_contextual.readers.pdf_fonts import FontTable
 from llama_index_contextual.readers.pdf_layout import WORD_GAP, Run
 
 Matrix = tuple[float, float, float, float, float, float]
 IDENTITY: Matrix = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 MAX_FORMS = 5_000  # form XObjects drawn on one page
-DEFAULT_SPACE = 200.0  # width in thousandths of the font size, for fonts without a space
 CELL_JUMP = 2.0  # of the font size: a jump within one operator that ends the run
-
-
-class FontTable:
-    """What each code of a font means and how wide it is."""
-
-    def __init__(self, resource: DictionaryObject) -> None:
-        font = self._font = Font.from_font_resource(resource)
-        self._glyphs: dict[str, tuple[str, float]] = {}
-        matrix = resource.get("/FontMatrix") if font.sub_type == "Type3" else None
-        self._scale = abs(float(matrix[0])) if matrix else 0.001
-        known = font.character_widths.get(font.space_char, 0)
-        self.space = (font.space_width if known else DEFAULT_SPACE) * self._scale
-        self.vertical = str(resource.get("/Encoding")).endswith("-V")
-
-    def decode(self, data: bytes) -> tuple[str, float, int, int]:
-        """Return the text, its width for font size 1, the number of codes, and how many are the one-byte space."""
-        encoding = self._font.encoding
-        if isinstance(encoding, str):
-            codes, spaces = data.decode(encoding, "replace"), 0
-        else:
-            codes, spaces = data.decode("latin-1"), data.count(32)
-        glyphs = self._glyphs
-        found = [glyphs.get(code) or self._look_up(code) for code in codes]
-        return "".join([text for text, _ in found]), sum([width for _, width in found]), len(codes), spaces
-
-    def _look_up(self, code: str) -> tuple[str, float]:
-        font = self._font
-        text = code if isinstance(font.encoding, str) else font.encoding.get(ord(code), code)
-        widths = font.character_widths
-        width = font.space_width if code == font.space_char else widths.get(code, widths["default"])
-        glyph = self._glyphs[code] = (str(font.character_map.get(text, text)), float(width) * self._scale)
-        return glyph
 
 
 def multiply(m: Matrix, n: Matrix) -> Matrix:
@@ -99,13 +65,13 @@ class ContentReader:
         self._matrix = self._line_matrix = IDENTITY
         self._forms = 0
         self._open_forms: set[int] = set()
-        self.paints = False
+        self.images = self.paths = 0
         self.vertical = False
 
     def runs(self, page: PageObject) -> list[Run]:
         """Return the text of a page in the order in which it is drawn.
 
-        Afterwards `paints` tells whether the page draws anything but text, `vertical` whether a font writes downwards.
+        Afterwards `images` and `paths` count what else the page draws; `vertical` tells whether a font writes downwards.
         """
         self._reset()
         content = page.get("/Contents")
@@ -167,8 +133,10 @@ class ContentReader:
                 state.word_tracking, state.tracking = float(args[0]), float(args[1])
                 self._move(0.0, -state.leading)
                 self._show(args[2:])
-            case b"f" | b"F" | b"f*" | b"B" | b"B*" | b"b" | b"b*" | b"S" | b"s" | b"sh" | b"INLINE IMAGE":
-                self.paints = True
+            case b"INLINE IMAGE":
+                self.images += 1
+            case b"f" | b"F" | b"f*" | b"B" | b"B*" | b"b" | b"b*" | b"S" | b"s" | b"sh":
+                self.paths += 1
 
     def _font(self, name: str, resources: DictionaryObject) -> FontTable | None:
         fonts = resources.get("/Font", DictionaryObject()).get_object()
@@ -182,9 +150,9 @@ class ContentReader:
 
     def _draw_object(self, name: str, resources: DictionaryObject) -> None:
         objects = resources.get("/XObject", DictionaryObject()).get_object()
-        form = objects[name] if name in objects else DictionaryObject()
+        form: Any = objects[name] if name in objects else DictionaryObject()
         if form.get("/Subtype") != "/Form":
-            self.paints = True
+            self.images += 1
             return
         if id(form) in self._open_forms or self._forms >= MAX_FORMS:
             return
@@ -193,7 +161,7 @@ class ContentReader:
         before = self._state.copy(), self._matrix, self._line_matrix
         if "/Matrix" in form:
             self._state.ctm = multiply(_matrix(form["/Matrix"]), self._state.ctm)
-        self._draw(form, form["/Resources"] if "/Resources" in form else resources)
+        self._draw(form, form.get("/Resources", resources).get_object())
         self._state, self._matrix, self._line_matrix = before
         self._open_forms.discard(id(form))
 
@@ -210,7 +178,7 @@ class ContentReader:
         pen, parts = 0.0, []
         for item in items:
             if isinstance(item, (bytes, str)):
-                data = bytes(item) if isinstance(item, ByteStringObject) else item.original_bytes
+                data = item if isinstance(item, bytes) else TextStringObject(item).original_bytes
                 text, width, codes, spaces = font.decode(data)
                 pen += (width * size + state.tracking * codes + state.word_tracking * spaces) * stretch
                 parts.append(text)

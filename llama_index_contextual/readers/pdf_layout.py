@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ SAME_LINE = 0.8  # of the smaller font size: more is another line, less a supers
 WORD_GAP = 0.5  # of the width of a space
 CELL_GAP = 1.2  # of the font size: more than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
+MAX_CELLS = 30  # of a row that are compared with the next one
+MAX_ROWS = 2_000  # of a page; with more it is no page of text, and its drawing order is kept
 MIN_COLUMN_ROWS = 5
 MIN_COLUMN_WORDS = 3.5
 
@@ -76,8 +79,10 @@ Row = list[Cell]
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
     """Return the lines of one page in reading order."""
-    rows = figures_beside_labels(rows_of(cells_of(runs)))
-    return [_line(row) for row in columns_in_order(rows) if any(cell.text.strip() for cell in row)]
+    rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
+    if len(rows) <= MAX_ROWS:
+        rows = columns_in_order(figures_beside_labels(rows))
+    return [_line(row) for row in rows]
 
 
 def _line(row: Row) -> Line:
@@ -133,11 +138,13 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
     """Put cells that are drawn one after the other on the same baseline into one row, from left to right."""
     rows: list[Row] = []
     for cell in cells:
-        if rows and all(_beside(other, cell) for other in rows[-1]):
-            rows[-1].append(cell)
-            rows[-1].sort(key=lambda c: c.x0)
+        row = rows[-1] if rows else None
+        if row is not None and all(_beside(other, cell) for other in row[-MAX_CELLS:]):
+            row.append(cell)
         else:
             rows.append([cell])
+    for row in rows:
+        row.sort(key=lambda cell: cell.x0)
     return rows
 
 
@@ -216,11 +223,14 @@ def _unfold(band: list[Row], gutter: float) -> list[Row]:
 
 def _gutter(rows: list[Row]) -> float | None:
     """Return the x that most rows leave blank between two columns of prose, or None."""
-    pairs = [(a, b) for row in rows for a, b in zip(row, row[1:], strict=False) if a.x1 < b.x0]
+    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0]
     if len(pairs) < MIN_COLUMN_ROWS:
         return None
-    x = max((b.x0 - 0.1 for _, b in pairs), key=lambda at: sum(a.x1 < at < b.x0 for a, b in pairs))
-    here = [(a, b) for a, b in pairs if a.x1 < x < b.x0]
+    edges = sorted([(a.x1, 1) for a, _ in pairs] + [(b.x0, -1) for _, b in pairs])
+    depth = list(accumulate(step for _, step in edges))
+    at = max(range(len(edges)), key=depth.__getitem__)
+    x = (edges[at][0] + edges[at + 1][0]) / 2
+    here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
     if len(here) >= MIN_COLUMN_ROWS and all(_is_prose(side) for side in zip(*here, strict=True)):
         return x
     return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 SOFT_HYPHEN: Final = "\u00ad"
+_HYPHENS: Final = ("-", "\u2010", SOFT_HYPHEN)
 LIGATURES: Final = {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, *range(14, 32), *range(127, 160), 0xFEFF, 0xFFFE, 0xFFFF])
 _SURROGATES: Final = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
@@ -40,13 +41,13 @@ class HyphenJoiner:
         for lines in pages:
             for at, line in enumerate(lines):
                 words = _WORD.findall(line.lower())
-                start = 1 if at and _HEAD.search(lines[at - 1]) else 0
-                self._words.update(words[start : -1 if _HEAD.search(line) else None])
+                start = 1 if at and lines[at - 1].endswith(_HYPHENS) else 0
+                self._words.update(words[start : -1 if line.endswith(_HYPHENS) else None])
                 cuts.append(_cut(line, lines[at + 1]) if at + 1 < len(lines) else None)
         self._cuts_words = sum(cut is not None and self._joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines of one page with their cut words together; emptied lines are left out."""
+        """Return the lines of one page with their cut words together; a line that gave away its only word is empty."""
         out = list(lines)
         for at in range(len(out) - 1):
             cut = _cut(out[at], out[at + 1])
@@ -56,7 +57,7 @@ class HyphenJoiner:
             end = tail.end() if tail else 0
             head = out[at][:-1] if self._is_one_word(out[at][-1], *cut) else out[at]
             out[at], out[at + 1] = head + out[at + 1][:end], out[at + 1][end:].lstrip()
-        return [line.replace(SOFT_HYPHEN, "") for line in out if line]
+        return [line.replace(SOFT_HYPHEN, "") for line in out]
 
     def _is_one_word(self, mark: str, first: str, second: str) -> bool:
         if mark == SOFT_HYPHEN or self._joined(first, second):
@@ -70,7 +71,10 @@ class HyphenJoiner:
 
 def _cut(line: str, following: str) -> tuple[str, str] | None:
     """Return the halves, in lower case, of a word that the end of the line seems to cut."""
-    head, tail = _HEAD.search(line), _TAIL.match(following)
-    if head is None or tail is None or not following[0].islower():
+    if not line.endswith(_HYPHENS):
         return None
-    return head[1].lower(), tail[1].lower()
+    head, tail = _HEAD.search(line), _TAIL.match(following)
+    if head is None or tail is None:
+        return None
+    goes_on = tail[1][0].islower() or (head[1].isupper() and tail[1].isupper() and len(tail[1]) > 1)
+    return (head[1].lower(), tail[1].lower()) if goes_on else None

@@ -95,13 +95,16 @@ def walk(root: Path, pattern: Pattern) -> Iterator[FoundFile | Refused]:
     stack: list[tuple[tuple[str, ...], frozenset[int]]] = [((), pattern.start())]
     while stack:
         parts, state = stack.pop()
+        path = root.joinpath(*parts)
         if parts:
-            verdict = _visit(root.joinpath(*parts), parts, state, pattern)
+            if not pattern.accepts(state) and not (pattern.goes_on(state) and os.path.isdir(path)):
+                continue
+            verdict = _visit(path, parts, state, pattern)
             if verdict is not None:
                 yield verdict
                 continue
         try:
-            names = sorted(os.listdir(root.joinpath(*parts)), reverse=True)
+            names = sorted(os.listdir(path), reverse=True)
         except OSError as error:
             yield Refused(parts, f"the folder cannot be opened: {error.strerror}")
             continue

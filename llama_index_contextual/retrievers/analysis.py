@@ -1,7 +1,8 @@
 """Text into the terms of the lexical index: words, stems, and the parts of compounds beside the whole.
 
 "TS-999" gives ts-999, ts and 999; "getUserName" gives getusername, get, user and name; ordinary words stay single.
-Scripts without spaces between words are cut into overlapping pairs of characters.
+Scripts without spaces between words, and Korean, whose words carry their endings, are cut into overlapping pairs of
+characters.
 """
 
 from __future__ import annotations
@@ -11,15 +12,39 @@ import unicodedata
 from collections.abc import Callable
 from functools import cached_property
 
-# Letters of scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han.
-_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_TOKEN = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+(?:[-.'’/@:+&][^\W{_UNSPACED}]+)*")
-_IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
+import regex  # type: ignore[import-untyped]  # the package ships no types
+
+# Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
+_PAIRED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+    r"\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# A word goes on over the marks that most scripts of India write their vowels with; it does not begin with one.
+_WORD = rf"[\w--[\p{{M}}{_PAIRED}]][[\w\p{{M}}]--[{_PAIRED}]]*"
+_TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD})*", regex.V1)
+_ASCII_TOKEN = re.compile(r"[A-Za-z0-9_]+(?:[-.'/@:+&][A-Za-z0-9_]+)*")
+_IS_PAIRED = re.compile(rf"[{_PAIRED}]")
 _PLAIN = re.compile(r"[a-z]+|[A-Z][a-z]*|[A-Z]+|[0-9]+")
-_JOINT = re.compile(r"[-.'’/@:+&_]+")
-_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\da-zA-Z_]+")
-_POSSESSIVE = re.compile(r"['’]s$")
-_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+_JOINT = re.compile(r"[-.'/@:+&_]+")
+# Runs of capitals, capitalised words, digits, and letters of scripts without case.
+_CAMEL = regex.compile(
+    r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
+    regex.V1,
+)
+_CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
+
+# For search only: what is invisible or left out at will is removed, what looks alike becomes one character.
+_UNIFIED: dict[int, str | None] = {
+    **dict.fromkeys(
+        (0xAD, 0x34F, 0x180E, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
+    ),
+    **dict.fromkeys(range(0xFE00, 0xFE10)),  # variation selectors
+    **dict.fromkeys((0x640, *range(0x64B, 0x653), 0x670)),  # Arabic vowel signs and the stretching stroke
+    **dict.fromkeys((*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)),  # Hebrew points
+    **dict.fromkeys((*range(0x2010, 0x2014), 0x2212), "-"),
+    **dict.fromkeys((0x2018, 0x2019, 0x2BC), "'"),
+    0x130: "I",  # its lower case is two characters, and no Turkish text is asked for with both
+}
 
 _STOPWORD_LISTS = {
     "english": "STOPWORDS_EN",
@@ -57,7 +82,7 @@ class Analyzer:
         """Return the terms of a text, in order, with repetitions."""
         known = self._known
         found: list[str] = []
-        for token in _TOKEN.findall(normalise(text)):
+        for token in _tokens(text):
             terms = known.get(token)
             if terms is None:
                 terms = known[token] = self._analyse(token)
@@ -65,22 +90,25 @@ class Analyzer:
         return found
 
     def _analyse(self, token: str) -> tuple[str, ...]:
-        if _IS_UNSPACED.match(token):
+        if _IS_PAIRED.match(token):
             return tuple(token[i : i + 2] for i in range(len(token) - 1)) or (token,)
         if _PLAIN.fullmatch(token):
             return self._word(token)
-        whole = _POSSESSIVE.sub("", token)
+        whole = _CLITIC.sub("", token)
         parts = [part for piece in _JOINT.split(whole) for part in _CAMEL.findall(piece)]
-        if len(parts) < 2:
+        if parts == [whole]:
             return self._word(whole)
-        terms = [whole.lower()]
+        if not parts:  # a run of underscores
+            return ()
+        terms = [whole.casefold()]
         for part in parts:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
 
     def _word(self, word: str) -> tuple[str, ...]:
-        word = word.lower()
-        if word in self._stopwords or (len(word) == 1 and not word.isdigit()):
+        word = word.casefold()
+        # A single letter says nothing; a single sign of a script without case may be a word.
+        if word in self._stopwords or (len(word) == 1 and word.upper() != word):
             return ()
         return (self._stem(word),)
 
@@ -100,11 +128,16 @@ class Analyzer:
             return frozenset()
         from bm25s import stopwords
 
-        return frozenset(getattr(stopwords, name))
+        return frozenset(word.casefold() for word in getattr(stopwords, name))
+
+
+def _tokens(text: str) -> list[str]:
+    return _ASCII_TOKEN.findall(text) if text.isascii() else _TOKEN.findall(normalise(text))
 
 
 def normalise(text: str) -> str:
     """Return the text with compatibility characters unified and invisible ones removed, for search only."""
     if text.isascii():
         return text
-    return unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
+    # Full-width signs become plain ones first, and may then be ones that are unified.
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).translate(_UNIFIED))

@@ -33,8 +33,17 @@ class RankingRetriever(BaseRetriever):
         """Return the k best (node id, score), best first; only nodes that pass the filters count."""
 
     @abstractmethod
-    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
-        """Return for each chosen id that stands in `ranking` what this leg says of it, by the leg's name."""
+    def evidence(
+        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
+    ) -> dict[str, dict[str, LegScore]]:
+        """Return for each chosen id that stands in `ranking` what this leg says of it, by the leg's name.
+
+        Args:
+            query: What `ranking` answers.
+            ranking: What `rank` returned.
+            chosen: The ids that matter.
+            filters: Those that `rank` was given.
+        """
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Await what `rank` would block for, such as the embedding of the query; a copy is returned, never a change."""
@@ -45,7 +54,7 @@ class RankingRetriever(BaseRetriever):
         bundle = as_bundle(query)
         ranking = self.rank(bundle, require_positive(k), filters)
         chosen = [node_id for node_id, _ in ranking]
-        evidence = self.evidence(bundle, ranking, chosen)
+        evidence = self.evidence(bundle, ranking, chosen, filters)
         return [
             ScoredChunk(node=node, score=score, **evidence.get(node.node_id, {}))
             for node, (_, score) in zip(self.docstore.get_nodes(chosen), ranking, strict=True)

@@ -27,13 +27,13 @@ def reciprocal_rank_fusion(
 
     Example:
         >>> reciprocal_rank_fusion([[("a", 9.0), ("b", 8.0)], [("b", 0.5)]], [0.5, 0.5], k=1)
-        [('b', 0.4166666666666667), ('a', 0.25)]
+        [('b', 0.41666666666666663), ('a', 0.25)]
     """
-    scores: dict[str, float] = {}
+    shares: dict[str, list[float]] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         for rank, (node_id, _) in enumerate(ranking, start=1):
-            scores[node_id] = scores.get(node_id, 0.0) + weight / (k + rank)
-    return _sorted(scores, rankings)
+            shares.setdefault(node_id, []).append(weight / (k + rank))
+    return _sorted(shares, rankings)
 
 
 def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[tuple[str, float]]:
@@ -49,33 +49,39 @@ def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[
         >>> score_fusion([[("a", 9.0), ("b", 7.0), ("c", 5.0)], [("b", 0.5)]], [0.5, 0.5])
         [('b', 0.75), ('a', 0.5), ('c', 0.0)]
     """
-    scores: dict[str, float] = {}
+    shares: dict[str, list[float]] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
         values = [score for _, score in ranking]
         low, high = min(values, default=0.0), max(values, default=0.0)
         for node_id, score in ranking:
             scaled = (score - low) / (high - low) if high > low else 1.0
-            scores[node_id] = scores.get(node_id, 0.0) + weight * scaled
-    return _sorted(scores, rankings)
+            shares.setdefault(node_id, []).append(weight * scaled)
+    return _sorted(shares, rankings)
 
 
 def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     """Return the weights divided by their sum.
 
     Raises:
-        ValueError: There are not `count` of them, one is NaN, infinite or negative, or all are zero.
+        ValueError: There are not `count` of them or count is 0, one is NaN, infinite or negative, or all are zero.
     """
+    if count == 0:
+        raise ValueError("there is nothing to fuse: give at least one ranking")
     if len(weights) != count:
         raise ValueError(f"there are {len(weights)} weights for {count} rankings: give one weight per ranking")
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ValueError(f"the weights {list(weights)} must be finite and not negative")
-    total = sum(weights)
-    if total == 0:
+    largest = max(weights)
+    if largest == 0:
         raise ValueError("the weights are all 0: give at least one ranking some weight")
-    return [weight / total for weight in weights]
+    scaled = [weight / largest for weight in weights]  # the sum of large weights may be infinite
+    total = math.fsum(scaled)
+    return [weight / total for weight in scaled]
 
 
-def _sorted(scores: dict[str, float], rankings: Sequence[Ranking]) -> list[tuple[str, float]]:
+def _sorted(shares: dict[str, list[float]], rankings: Sequence[Ranking]) -> list[tuple[str, float]]:
+    # Rounded once, so that the order of the rankings does not decide between equal sums.
+    scores = {node_id: math.fsum(values) for node_id, values in shares.items()}
     best: dict[str, int] = {}
     for ranking in rankings:
         for rank, (node_id, _) in enumerate(ranking):

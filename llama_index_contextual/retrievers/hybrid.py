@@ -10,11 +10,11 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM, MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Fusion
-from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.results import LegScore, ScoredChunk
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, require_positive
 from llama_index_contextual.retrievers.fusion import normalise_weights, reciprocal_rank_fusion, score_fusion
@@ -32,15 +32,16 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         retrievers: The legs.
         retriever_weights: One per leg, not all zero; None weighs them alike.
         similarity_top_k: Results of `retrieve`.
-        candidates: Hits taken from each leg before fusion.
+        candidates: Hits taken from each leg before fusion, where the legs rank ids; others give what they give.
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
-        filters: Only nodes that pass count; needs legs that rank ids.
+        filters: Only nodes that pass count; needs legs that rank ids, and a single query.
         llm: Writes further queries when num_queries > 1.
         num_queries: Queries in all, the given one included.
 
     Raises:
-        ConfigurationError: A weight is NaN, infinite or negative, or all are zero.
+        ConfigurationError: There is no leg, a weight is NaN, infinite or negative, all are zero, or the filters would
+            not reach every leg.
     """
 
     def __init__(
@@ -58,13 +59,14 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         **kwargs: Any,
     ) -> None:
         try:
-            weights = normalise_weights(retriever_weights or [1.0] * len(retrievers), len(retrievers))
+            given = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
+            weights = normalise_weights(given, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
         super().__init__(
             retrievers,
             # Without an LLM the base class would take Settings.llm, and so demand a key, even for a single query.
-            llm=llm or (MockLLM() if num_queries == 1 else None),
+            llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
             similarity_top_k=similarity_top_k,
             num_queries=num_queries,
@@ -75,6 +77,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.fusion = fusion
         self.rrf_k = rrf_k
         self._filters = filters
+        if filters is not None and not self._ranks_ids:
+            raise ConfigurationError(
+                "HybridRetriever: filters work with retrievers that rank ids over one document store, and with a single"
+                " query: give each retriever its own filters.",
+                setting="filters",
+            )
 
     @property
     def _legs(self) -> list[RankingRetriever]:
@@ -84,13 +92,18 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def _ranks_ids(self) -> bool:
         """Whether the legs can be fused by id: all of them rank, over one store, and there is a single query."""
         stores = {id(leg.docstore) for leg in self._legs}
-        return self.num_queries == 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
+        return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k best (node id, fused score), best first."""
         return self._fuse(self._rankings(as_bundle(query), k, filters), self._retriever_weights)[:k]
 
     def _rankings(self, bundle: QueryBundle, k: int, filters: MetadataFilters | None) -> list[Ranking]:
+        if not self._ranks_ids:
+            raise InputError(
+                "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
+                " query: use retrieve()."
+            )
         wanted = max(self.candidates, k)
         return [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
 
@@ -110,16 +123,19 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         """Where the nodes are: the legs share one store."""
         return self._legs[0].docstore
 
-    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
+    def evidence(
+        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
+    ) -> dict[str, dict[str, LegScore]]:
         """Return what every leg says of the chosen ids."""
-        return self._evidence(as_bundle(query), self._rankings(as_bundle(query), len(ranking), None), chosen)
+        bundle = as_bundle(query)
+        return self._evidence(bundle, self._rankings(bundle, len(ranking), filters), chosen, filters)
 
     def _evidence(
-        self, bundle: QueryBundle, rankings: Sequence[Ranking], chosen: Sequence[str]
+        self, bundle: QueryBundle, rankings: Sequence[Ranking], chosen: Sequence[str], filters: MetadataFilters | None
     ) -> dict[str, dict[str, LegScore]]:
         found: dict[str, dict[str, LegScore]] = {}
         for leg, ranking in zip(self._legs, rankings, strict=True):
-            for node_id, hit in leg.evidence(bundle, ranking, chosen).items():
+            for node_id, hit in leg.evidence(bundle, ranking, chosen, filters or self._filters).items():
                 found.setdefault(node_id, {}).update(hit)
         return found
 
@@ -129,7 +145,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         rankings = self._rankings(bundle, require_positive(k), filters)
         fused = self._fuse(rankings, self._retriever_weights)[:k]
         chosen = [node_id for node_id, _ in fused]
-        evidence = self._evidence(bundle, rankings, chosen)
+        evidence = self._evidence(bundle, rankings, chosen, filters)
         return [
             ScoredChunk(node=node, score=score, **evidence[node.node_id])
             for node, (_, score) in zip(self.docstore.get_nodes(chosen), fused, strict=True)
@@ -146,11 +162,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse what foreign retrievers found: by node id, weighted, into new objects."""
-        rankings, nodes = [], dict[str, BaseNode]()
+        """Fuse what foreign retrievers found: by node id, weighted, into new objects that keep the evidence."""
+        rankings, found = [], dict[str, dict[str, Any]]()
         for hits in results.values():
             ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
             rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
-            nodes.update((hit.node.node_id, hit.node) for hit in hits)
+            for hit in hits:
+                fields = found.setdefault(hit.node.node_id, {"node": hit.node})
+                for leg in ("semantic", "lexical"):
+                    if (evidence := getattr(hit, leg, None)) is not None:
+                        fields.setdefault(leg, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]
-        return [NodeWithScore(node=nodes[node_id], score=score) for node_id, score in self._fuse(rankings, weights)]
+        return [ScoredChunk(score=score, **found[node_id]) for node_id, score in self._fuse(rankings, weights)]

@@ -36,6 +36,9 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         similarity_top_k: Results of `retrieve`.
         filters: Only nodes that pass count.
 
+    Raises:
+        InputError: Index and document store do not belong together.
+
     Example:
         >>> from llama_index.core.schema import TextNode
         >>> nodes = [TextNode(text="Error TS-999: pump dry."), TextNode(text="Pump curves.")]
@@ -61,6 +64,11 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         self.similarity_top_k = similarity_top_k
         self._filters = filters
         self._owns_docstore = False
+        if lexical_index.size != len(docstore):
+            raise InputError(
+                f"The lexical index holds {lexical_index.size} texts, the document store {len(docstore)} nodes: they do"
+                f" not belong together."
+            )
 
     @classmethod
     def from_defaults(  # type: ignore[override]
@@ -81,7 +89,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         """
         if sum(source is not None for source in (index, nodes, docstore)) != 1:
             raise InputError("Give exactly one of index, nodes and docstore.")
-        given = index.docstore if index is not None else docstore
+        given = docstore if index is None else _docstore_of(index)
         owned = not isinstance(given, SQLiteDocumentStore)
         store = SQLiteDocumentStore() if not isinstance(given, SQLiteDocumentStore) else given
         if owned:
@@ -110,7 +118,9 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         """Where the nodes are."""
         return self._docstore
 
-    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
+    def evidence(
+        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
+    ) -> dict[str, dict[str, LegScore]]:
         """Return score, rank and matched terms of the chosen ids."""
         found = leg_evidence("lexical", ranking, chosen)
         rows = self.docstore.rows(list(found))
@@ -137,7 +147,22 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     def from_persist_dir(
         cls, path: str, encoding: str = "utf-8", *, docstore: SQLiteDocumentStore | None = None, **kwargs: Any
     ) -> Self:
-        """Open an index, memory-mapped, with the settings it was built with; without `docstore`, with its own nodes."""
+        """Open an index, memory-mapped, with the settings it was built with; without `docstore`, with its own nodes.
+
+        Raises:
+            InputError: There is no index, or there are no nodes beside it and no `docstore` is given.
+        """
         directory = Path(path)
-        store = docstore or SQLiteDocumentStore(directory / NODES_FILE, access="read")
-        return cls(LexicalIndex.load(directory), store, **kwargs)
+        index = LexicalIndex.load(directory)
+        if docstore is None and not (directory / NODES_FILE).is_file():
+            raise InputError(f"{directory} holds no nodes: give the document store that the index was built over.")
+        store = docstore if docstore is not None else SQLiteDocumentStore(directory / NODES_FILE, access="read")
+        retriever = cls(index, store, **kwargs)
+        retriever._owns_docstore = docstore is None
+        return retriever
+
+
+def _docstore_of(index: VectorStoreIndex) -> BaseDocumentStore:
+    """Return where the nodes of an index are: a vector store that hands out nodes itself leaves its docstore empty."""
+    own = getattr(index.vector_store, "docstore", None)
+    return own if isinstance(own, SQLiteDocumentStore) else index.docstore

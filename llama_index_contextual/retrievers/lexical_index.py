@@ -12,6 +12,7 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.storage import files
 
@@ -65,8 +66,11 @@ class LexicalIndex:
         return {term: vocabulary[term] for term in self.analyzer.terms(query) if term in vocabulary}
 
     def save(self, directory: Path) -> None:
-        """Write the index and the settings that it was built with."""
+        """Write the index and the settings that it was built with; an index that is there is replaced."""
         files.make_directory(directory)
+        for path in directory.glob("*.index.*"):
+            # Writing over it would destroy the index that is being saved, where that one is mapped from it.
+            files.remove(path)
         settings = {"language": self.analyzer.language, "size": self.size, "empty": self._bm25 is None}
         if self._bm25 is not None:
             self._bm25.save(str(directory), show_progress=False)
@@ -74,8 +78,15 @@ class LexicalIndex:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Open an index, memory-mapped, with the settings that it was built with."""
-        settings = json.loads(files.read(directory / SETTINGS_FILE))
+        """Open an index, memory-mapped, with the settings that it was built with.
+
+        Raises:
+            InputError: There is none.
+        """
+        try:
+            settings = json.loads(files.read(directory / SETTINGS_FILE))
+        except FileNotFoundError as error:
+            raise InputError(f"{directory} holds no lexical index: persist a LexicalRetriever there first.") from error
         bm25 = None if settings["empty"] else bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
         return cls(Analyzer(settings["language"]), bm25, settings["size"])
 

@@ -26,7 +26,7 @@ from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
-from llama_index_contextual.storage import version as versions
+from llama_index_contextual.storage.publish import current_name, version_directory
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -123,14 +123,14 @@ class LiveIndexes:
         Raises:
             NoVersionError: Nothing has been ingested yet.
         """
-        name = versions.current_name(self._project_dir)
+        name = current_name(self._project_dir)
         if name is None:
             raise NoVersionError(
                 f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.", name=self._name
             )
         with self._lock:
             if self._opened is None or self._opened.version.name != name:
-                version = OpenVersion(self._project_dir / versions.VERSIONS / name)
+                version = OpenVersion(version_directory(self._project_dir, name))
                 self._opened = VersionIndexes(version, self._load_embed_model)
             return self._opened
 

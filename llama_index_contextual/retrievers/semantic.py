@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
@@ -16,6 +17,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.calls import RetryPolicy, acall, call, describe
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.models import model_name
 from llama_index_contextual.results import LegScore
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, leg_evidence
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -44,13 +46,23 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         similarity_top_k: int = 20,
         filters: MetadataFilters | None = None,
         embed_model: BaseEmbedding | None = None,
-        **kwargs: Any,
+        callback_manager: CallbackManager | None = None,
+        object_map: dict[str, Any] | None = None,
+        verbose: bool = False,
     ) -> None:
         if not isinstance(index.vector_store, UnitFaissVectorStore):
             raise InputError(
                 "SemanticRetriever needs an index over UnitFaissVectorStore; for others use index.as_retriever()."
             )
-        super().__init__(index, similarity_top_k=similarity_top_k, filters=filters, embed_model=embed_model, **kwargs)
+        super().__init__(
+            index,
+            similarity_top_k=similarity_top_k,
+            filters=filters,
+            embed_model=embed_model,
+            callback_manager=callback_manager,
+            object_map=object_map,
+            verbose=verbose,
+        )
         self._store: UnitFaissVectorStore = index.vector_store
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
@@ -69,14 +81,18 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             )
         except Exception as error:
             raise self._explained(error) from error
-        return replace(bundle, embedding=embedding)
+        prepared = copy(bundle)  # of its own class, with whatever that class carries
+        prepared.embedding = embedding
+        return prepared
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
         """Where the nodes are."""
         return self._store.docstore
 
-    def evidence(self, query: QueryType, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
+    def evidence(
+        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
+    ) -> dict[str, dict[str, LegScore]]:
         """Return cosine and rank of the chosen ids."""
         return leg_evidence("semantic", ranking, chosen)
 
@@ -89,7 +105,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, ModelError):
             return error
-        message = describe(error, setting="embed_model", model=self._embed_model.model_name)
+        message = describe(error, setting="embed_model", model=model_name(self._embed_model))
         return ModelError(message, setting="embed_model")
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

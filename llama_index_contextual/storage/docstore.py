@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fsspec import AbstractFileSystem
 import numpy as np
+from fsspec import AbstractFileSystem
 from llama_index.core.schema import BaseNode, NodeRelationship
 from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
 from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
@@ -25,6 +25,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
+from llama_index_contextual.storage.storable import require_storable
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS shapes (shape INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
@@ -83,17 +84,24 @@ class SQLiteDocumentStore(KVDocumentStore):
     ) -> None:
         """Add nodes in one transaction; a node that is there already keeps its position.
 
+        Args:
+            docs: The nodes.
+            allow_update: Whether a node that is there already may be replaced.
+            batch_size: Has no effect.
+            store_text: False keeps nothing, since the text is what is kept of a node.
+
         Raises:
-            InputError: A node is there already and `allow_update` is False.
+            InputError: A node is there already and `allow_update` is False, or cannot be stored.
             ReadOnlyVersionError: The store is a published version.
         """
         if self.read_only:
             refuse_write()
+        require_storable(docs)
         if not allow_update and (known := self.known([node.node_id for node in docs])):
             raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = None
-            for node in docs:
+            for node in docs if store_text else ():
                 shape, row = _split(node)
                 connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
                 (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
@@ -114,7 +122,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         store_text: bool = True,
     ) -> None:
         """Add nodes in one transaction."""
-        self.add_documents(docs, allow_update)
+        self.add_documents(docs, allow_update, store_text=store_text)
 
     def delete_document(self, doc_id: str, raise_error: bool = True) -> None:
         """Remove one node."""
@@ -126,9 +134,11 @@ class SQLiteDocumentStore(KVDocumentStore):
         self.delete_document(doc_id, raise_error)
 
     def delete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
-        """Remove all nodes of a document."""
+        """Remove all nodes of a document, and what was kept about them."""
+        info = self.get_ref_doc_info(ref_doc_id)
         self._delete("doc_id = ?", ref_doc_id, raise_error=raise_error)
-        self._kv.delete(ref_doc_id, self._metadata_collection)
+        for node_id in [ref_doc_id, *(info.node_ids if info else ())]:
+            self._kv.delete(node_id, self._metadata_collection)
 
     async def adelete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
         """Remove all nodes of a document."""
@@ -143,10 +153,37 @@ class SQLiteDocumentStore(KVDocumentStore):
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
         """Write the store to a file and sync it; a store that is that file already is only synced."""
         path = Path(persist_path)
-        if self._kv.path is None or self._kv.path.resolve() != path.resolve():
-            files.remove(path)
-            self._kv.save_to(path)
-        files.sync_file(path)
+        if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
+            files.sync_file(path)
+            return
+        files.make_directory(path.parent)
+        temporary = path.with_name(f"{path.name}.new")
+        files.remove(temporary)
+        self._kv.save_to(temporary)
+        files.sync_file(temporary)
+        files.rename(temporary, path)
+
+    @classmethod
+    def from_persist_path(cls, persist_path: str) -> SQLiteDocumentStore:
+        """Read a store from a file into memory, where it can be changed without changing the file.
+
+        Raises:
+            InputError: There is no such file.
+        """
+        path = Path(persist_path)
+        if not path.is_file():
+            raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
+        store = cls()
+        store._kv.load_from(path)
+        return store
+
+    def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
+        """Keep an object beside the nodes."""
+        self._kv.put(key, value, collection)
+
+    def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return an object that is kept beside the nodes, or None."""
+        return self._kv.get(key, collection)
 
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
@@ -174,7 +211,7 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         """Return nodes in the order of `node_ids`, by one fetch."""
-        rows = {row[0]: row for row in self._fetch("id", node_ids)}
+        rows = {row[0]: row for row in self._fetch(_COLUMNS, node_ids)}
         if raise_error and (missing := [node_id for node_id in node_ids if node_id not in rows]):
             raise ValueError(f"doc_id {missing[0]} not found.")
         return [self._node(rows[node_id]) for node_id in node_ids if node_id in rows]
@@ -203,7 +240,8 @@ class SQLiteDocumentStore(KVDocumentStore):
     def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
         """Return the node ids of every document."""
         found: dict[str, RefDocInfo] = {}
-        for doc_id, node_id in self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id <> '' ORDER BY position"):
+        rows = self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position")
+        for doc_id, node_id in rows:
             found.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
         return found
 
@@ -215,6 +253,10 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __bool__(self) -> bool:
+        # LlamaIndex writes `docstore or SimpleDocumentStore()`: an empty store must not be taken for none.
+        return True
 
     @property
     def ids(self) -> list[str]:
@@ -255,12 +297,10 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Return those of the ids that are there."""
         return [row[0] for row in self._fetch("id", node_ids)]
 
-    def _fetch(self, column: str, values: Sequence[str]) -> Iterator[Any]:
-        for at in range(0, len(values), _MAX_VARIABLES):
-            part = values[at : at + _MAX_VARIABLES]
-            yield from self._kv.query(
-                f"SELECT {_COLUMNS} FROM nodes WHERE {column} IN ({', '.join('?' * len(part))})", part
-            )
+    def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:
+        for at in range(0, len(node_ids), _MAX_VARIABLES):
+            part = node_ids[at : at + _MAX_VARIABLES]
+            yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
     def _node(self, row: Sequence[Any]) -> BaseNode:
         node_id, shape, text, metadata, body = row[:5]
@@ -284,7 +324,7 @@ def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
     source = node.relationships.get(NodeRelationship.SOURCE)
     row = {
         "id": node.node_id,
-        "doc_id": "" if source is None or isinstance(source, list) else source.node_id,
+        "doc_id": None if source is None or isinstance(source, list) else source.node_id,
         "start": data.get("start_char_idx"),
         "end": data.get("end_char_idx"),
         "text": data.get("text", ""),

@@ -1,8 +1,8 @@
 """A version as a directory that LlamaIndex's stock stores load, for whoever wants to go elsewhere.
 
-    docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
-    default__vector_store.json                            FaissVectorStore (inner product)
-    bm25/                                                 BM25Retriever
+docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
+default__vector_store.json                            FaissVectorStore (inner product)
+bm25/                                                 BM25Retriever
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.version import BM25_DIRECTORY, INDEX_ID, OpenVersion
+from llama_index_contextual.storage.manifest import BM25_DIRECTORY
+from llama_index_contextual.storage.version import INDEX_ID, OpenVersion
 
 
 def export_version(version: OpenVersion, directory: Path) -> None:
@@ -65,4 +66,4 @@ def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
 
     texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
     if any(text.strip() for text in texts):
-        BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes))).persist(str(directory))
+        BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes))).persist(str(directory), show_progress=False)

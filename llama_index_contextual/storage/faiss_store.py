@@ -25,6 +25,7 @@ from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.kvstore import refuse_write
+from llama_index_contextual.storage.storable import require_storable
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
@@ -64,11 +65,8 @@ class UnitFaissVectorStore(FaissVectorStore):
             )
         self._owns_docstore = docstore is None
         self._docstore = docstore if docstore is not None else SQLiteDocumentStore()
-        if faiss_index is not None and faiss_index.ntotal != len(self._docstore):
-            raise CorruptVersionError(
-                f"The FAISS index holds {faiss_index.ntotal} vectors, the document store {len(self._docstore)} nodes:"
-                f" they are of different versions."
-            )
+        if faiss_index is not None:
+            self._ids()
 
     @classmethod
     def class_name(cls) -> str:
@@ -88,35 +86,52 @@ class UnitFaissVectorStore(FaissVectorStore):
     def __len__(self) -> int:
         return 0 if self._faiss_index is None else int(self._faiss_index.ntotal)
 
+    def _ids(self) -> list[str]:
+        """Return the node ids in the order of the rows."""
+        ids = self._docstore.ids
+        if len(ids) != len(self):
+            raise CorruptVersionError(
+                f"The FAISS index holds {len(self)} vectors, the document store {len(ids)} nodes: they are of different"
+                f" versions, or something else adds nodes to the document store; give the vector store its own then."
+            )
+        return ids
+
+    def __bool__(self) -> bool:
+        # LlamaIndex writes `vector_store or SimpleVectorStore()`: an empty store must not be taken for none.
+        return True
+
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
         """Add nodes with their embeddings; a node that is there already is replaced.
 
         Raises:
-            InputError: An embedding has another length than those in the index.
+            InputError: A node has no embedding, or one of another length than those in the index.
             ReadOnlyVersionError: The store is a published version.
         """
-        if not nodes:
-            return []
-        vectors = np.asarray([node.get_embedding() for node in nodes], dtype=np.float32)
-        self.add_vectors(nodes, unit_vectors(vectors))
+        if self._docstore.read_only:
+            refuse_write()
+        # Of two nodes with one id the last one counts, as in a dict: the index must hold one row for each id.
+        last = list({node.node_id: node for node in nodes}.values())
+        if last:
+            self.add_vectors(last, unit_vectors(_embeddings(last)))
         return [node.node_id for node in nodes]
 
     def add_vectors(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
-        """Add nodes with their unit vectors, one row each; the nodes' own embeddings are not looked at."""
+        """Add nodes of different ids with their unit vectors, one row each, whatever embeddings the nodes have."""
         if self._docstore.read_only:
             refuse_write()
-        if self._faiss_index is None:
-            self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
-        if vectors.shape[1] != self.dimensions:
+        if vectors.shape[1] != (self.dimensions or vectors.shape[1]):
             raise InputError(
                 f"An embedding has {vectors.shape[1]} dimensions, the index {self.dimensions}: it was built with"
                 f" another embedding model."
             )
+        require_storable(nodes)
         if known := self._docstore.known([node.node_id for node in nodes]):
-            self._remove_rows(self._docstore.rows(known))
+            self._remove(known)
         self._docstore.add_documents([node.model_copy(update={"embedding": None}) for node in nodes])
+        if self._faiss_index is None:
+            self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
         self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
@@ -133,14 +148,20 @@ class UnitFaissVectorStore(FaissVectorStore):
         if self._docstore.read_only:
             refuse_write()
         mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters)) if node_ids or filters else None
-        self._remove_rows([] if mask is None else np.flatnonzero(mask).tolist())
+        if mask is not None:
+            ids = self._ids()
+            self._remove([ids[row] for row in np.flatnonzero(mask)])
 
-    def _remove_rows(self, rows: list[int]) -> None:
-        if rows:
-            ids = self._docstore.ids
-            self._faiss_index.remove_ids(np.asarray(rows, dtype=np.int64))
-            for node_id in [ids[row] for row in rows]:
-                self._docstore.delete_document(node_id)
+    def _remove(self, node_ids: list[str]) -> None:
+        # A document store that is shared may hold the nodes before their vectors come.
+        if node_ids and len(self):
+            kind = type(self._faiss_index)
+            if not issubclass(kind, faiss.IndexFlat):
+                raise InputError(f"Nodes of a {kind.__name__} cannot be removed or replaced: build a new one.")
+            self._ids()
+            self._faiss_index.remove_ids(np.asarray(self._docstore.rows(node_ids), dtype=np.int64))
+        for node_id in node_ids:
+            self._docstore.delete_document(node_id)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -163,8 +184,8 @@ class UnitFaissVectorStore(FaissVectorStore):
                 f"The query's embedding has {query.shape[1]} dimensions, the index {self.dimensions}:"
                 f" search with the embedding model that built the index."
             )
-        scores, rows = self._search(query, min(k, len(self)), mask)
-        ids = self._docstore.ids
+        ids = self._ids()
+        scores, rows = self._search(query, max(0, min(k, len(ids))), mask)
         return [(ids[row], float(score)) for row, score in zip(rows, scores, strict=True)]
 
     def _search(
@@ -178,7 +199,9 @@ class UnitFaissVectorStore(FaissVectorStore):
             return _top(scores, k)
         parameters = None
         if mask is not None:
-            parameters = faiss.SearchParameters(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
+            inverted = isinstance(self._faiss_index, faiss.IndexIVF)
+            kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
+            parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
         scores, rows = self._faiss_index.search(query, k, params=parameters)
         found = rows[0] >= 0
         return scores[0][found], rows[0][found]
@@ -190,6 +213,8 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
+        if len(rows) == 0:
+            return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         found: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
         return found
 
@@ -207,7 +232,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """Return the nodes that are named and pass the filters, in the order of their positions."""
         mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters))
-        ids = self._docstore.ids
+        ids = self._ids()
         return self._docstore.get_nodes(ids if mask is None else [ids[row] for row in np.flatnonzero(mask)])
 
     def _mask(self, query: VectorStoreQuery) -> NDArray[np.bool_] | None:
@@ -246,12 +271,28 @@ class UnitFaissVectorStore(FaissVectorStore):
         *,
         docstore: SQLiteDocumentStore | None = None,
     ) -> UnitFaissVectorStore:
-        """Read an index; without `docstore`, the nodes are read from beside it."""
+        """Read an index; without `docstore`, the nodes are read from beside it and can be changed in memory.
+
+        Raises:
+            InputError: The index or the nodes beside it are not there.
+            CorruptVersionError: Index and document store do not belong together.
+        """
         path = Path(persist_path)
-        nodes = docstore or SQLiteDocumentStore(_nodes_beside(path), access="read")
+        if not path.is_file():
+            raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
+        nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
         store = cls(faiss.read_index(str(path)), docstore=nodes)
         store._owns_docstore = docstore is None
         return store
+
+
+def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
+    if missing := next((node.node_id for node in nodes if node.embedding is None), None):
+        raise InputError(f"Node {missing!r} has no embedding: let an embedding model run before the store.")
+    lengths = sorted({len(node.get_embedding()) for node in nodes})
+    if len(lengths) > 1:
+        raise InputError(f"The embeddings have {lengths} dimensions: all must come from one embedding model.")
+    return np.asarray([node.get_embedding() for node in nodes], dtype=np.float32)
 
 
 def _writer(file: IO[bytes]) -> Any:
@@ -265,6 +306,10 @@ def _nodes_beside(path: Path) -> Path:
 def _top(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k best scores and their rows, best first, ties in the order of the rows; -inf is no hit."""
     k = min(k, int(np.isfinite(scores).sum()))
-    rows = np.argpartition(-scores, k - 1)[:k] if 0 < k < len(scores) else np.arange(len(scores))
-    rows = rows[np.lexsort((rows, -scores[rows]))][:k]
+    if k == 0:
+        return scores[:0], np.zeros(0, dtype=np.int64)
+    # A partition alone would take any of those that tie for the last place.
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    rows = np.flatnonzero(scores >= least)
+    rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
     return scores[rows], rows

@@ -1,7 +1,8 @@
 """Everything that touches files on behalf of a project: the one place.
 
-Each function is one step that can fail or be interrupted, so that a test can interrupt every one of them. What must
-survive a power cut is written, synced, renamed, and its directory synced, in this order.
+`System` holds the operations that can fail or be interrupted, one method each; a test puts another one in its place to
+interrupt every single one of them. The functions below are what the rest of the package uses. What must survive a power
+cut is written, synced, renamed, and its directory synced, in this order.
 """
 
 from __future__ import annotations
@@ -11,16 +12,62 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import xxhash
 
 _BLOCK = 1 << 20
 
 
+class System:
+    """The operations on files that a project is made of."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create one directory; one that is there already is fine."""
+        path.mkdir(exist_ok=True)
+
+    def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+        """Create a file, or empty it, and fill it."""
+        with open(path, "wb") as file:
+            fill(file)
+
+    def sync(self, path: Path) -> None:
+        """Make sure that a file's content is on the disk."""
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Make sure that a directory's entries are on the disk, where the system offers it."""
+        if os.name == "nt":
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name, in one step; a file of that name is replaced."""
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is gone already is fine."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all that is in it."""
+        shutil.rmtree(path)
+
+
+system = System()
+
+
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents; one that is there already is fine."""
-    path.mkdir(parents=True, exist_ok=True)
+    """Create a directory and its parents, each synced into the one above it; what is there already is fine."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for directory in reversed(missing):
+        system.make_directory(directory)
+        system.sync_directory(directory.parent)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -30,57 +77,42 @@ def write(path: Path, data: bytes) -> None:
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """Write a new file by `fill(file)` and sync it."""
-    with open(path, "wb") as file:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
+    system.write(path, fill)
+    system.sync(path)
 
 
 def replace(path: Path, data: bytes) -> None:
     """Replace a file's content: a reader sees the old content or the new one, never a mixture."""
     temporary = path.with_name(f"{path.name}.new")
     write(temporary, data)
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+    rename(temporary, path)
 
 
 def rename(source: Path, target: Path) -> None:
     """Rename a file or directory and sync the directory it is in."""
-    os.replace(source, target)
-    sync_directory(target.parent)
+    system.rename(source, target)
+    system.sync_directory(target.parent)
 
 
 def sync_file(path: Path) -> None:
     """Make sure that a file's content is on the disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
+    system.sync(path)
 
 
 def sync_directory(path: Path) -> None:
-    """Make sure that a directory's entries are on the disk, where the system offers it."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Make sure that a directory's entries are on the disk."""
+    system.sync_directory(path)
 
 
 def remove(path: Path) -> None:
     """Remove a file; one that is gone already is fine."""
-    path.unlink(missing_ok=True)
+    system.remove(path)
 
 
 def remove_tree(path: Path) -> None:
     """Remove a directory with all that is in it; one that is gone already is fine."""
     if path.exists():
-        shutil.rmtree(path)
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a file's content."""
-    shutil.copyfile(source, target)
+        system.remove_tree(path)
 
 
 def read(path: Path) -> bytes:
@@ -95,14 +127,16 @@ def walk(directory: Path) -> Iterator[Path]:
 
 def xxh3(path: Path) -> str:
     """Return the xxh3 (128 bits) of a file's content, in hexadecimal: fast, for damage."""
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+    return _digest(path, xxhash.xxh3_128())
 
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal: slower, for proof."""
+    return _digest(path, hashlib.sha256())
+
+
+def _digest(path: Path, digest: Any) -> str:
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return str(digest.hexdigest())

@@ -1,11 +1,13 @@
 """LlamaIndex metadata filters as one SQL condition: keys and values are bound, never written into the statement.
 
 A chunk without the key matches only `!=` and `nin` (and `is_empty`), as in LlamaIndex's own in-memory store. Numbers
-compare with numbers and text with text.
+compare with numbers and text with text; where that store raises TypeError, nothing matches.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,16 +23,42 @@ _COMPARISONS = {
     FilterOperator.LT: "<",
     FilterOperator.LTE: "<=",
 }
-_ITEMS = "json_each(CASE field.type WHEN 'array' THEN field.value ELSE '[]' END) AS item"
+_ITEMS = "json_each(CASE field.type WHEN 'array' THEN field.value ELSE '[]' END)"
+# A list holds one of its items, a text every text that is part of it.
+_HOLDS = (
+    "(field.type = 'text' AND wanted.type = 'text' AND instr(field.atom, wanted.atom) > 0"
+    f" OR wanted.atom IN (SELECT atom FROM {_ITEMS} WHERE atom IS NOT NULL))"
+)
+_WANTED = "SELECT 1 FROM json_each(?) AS wanted WHERE"
+# SQLite refuses what its parser cannot stack: in the build with the smallest one, 11 levels.
+_MAX_NESTING = 8
+_MAX_FILTERS = 500
+_INTEGERS = range(-(2**63), 2**63)
 
 
 def to_sql(filters: MetadataFilters | None) -> Condition | None:
     """Return (condition, parameters) over the table `nodes`, or None where nothing is filtered.
 
     Raises:
-        InputError: An operator got a value that it cannot work with.
+        InputError: An operator got a value that it cannot work with, or there are too many filters or levels.
     """
     if filters is None or not filters.filters:
+        return None
+    if _count(filters) > _MAX_FILTERS:
+        raise InputError(
+            f"There are more than {_MAX_FILTERS} filters: use `in` with a list instead of one filter for each value."
+        )
+    return _joined(filters)
+
+
+def _count(filters: MetadataFilters, nesting: int = 0) -> int:
+    if nesting > _MAX_NESTING:
+        raise InputError(f"The filters are nested more than {_MAX_NESTING} levels deep: join some of them.")
+    return sum(_count(item, nesting + 1) if isinstance(item, MetadataFilters) else 1 for item in filters.filters)
+
+
+def _joined(filters: MetadataFilters) -> Condition | None:
+    if not filters.filters:
         return None
     parts = [_one(item) for item in filters.filters]
     parameters = [value for _, values in parts for value in values]
@@ -42,18 +70,14 @@ def to_sql(filters: MetadataFilters | None) -> Condition | None:
 
 def _one(item: MetadataFilter | MetadataFilters) -> Condition:
     if isinstance(item, MetadataFilters):
-        return to_sql(item) or ("1", [])
+        return _joined(item) or ("1", [])
     return _BUILDERS[item.operator](item)
 
 
-def _field(test: str, key: str, parameters: Sequence[Any], *, tables: str = "") -> Condition:
+def _field(test: str, key: str, parameters: Sequence[Any]) -> Condition:
     """Return the condition that the value under `key` passes `test`, in which it is called field."""
-    sql = f"EXISTS (SELECT 1 FROM json_each(nodes.metadata) AS field{tables} WHERE field.key = ? AND {test})"
-    return sql, [key, *parameters]
-
-
-def _present(key: str) -> Condition:
-    return _field("field.type <> 'null'", key, [])
+    sql = f"EXISTS (SELECT 1 FROM json_each(nodes.metadata) AS field WHERE field.key = ? AND {test})"
+    return sql, [_text_fit_for_sql(key, key), *parameters]
 
 
 def _equal(item: MetadataFilter) -> Condition:
@@ -72,8 +96,7 @@ def _compare(item: MetadataFilter) -> Condition:
 
 
 def _among(item: MetadataFilter) -> Condition:
-    values = _list(item)
-    return _field(f"field.atom IN ({', '.join('?' * len(values))})", item.key, values)
+    return _field("field.atom IN (SELECT atom FROM json_each(?))", item.key, [_list(item)])
 
 
 def _not_among(item: MetadataFilter) -> Condition:
@@ -81,23 +104,15 @@ def _not_among(item: MetadataFilter) -> Condition:
 
 
 def _any(item: MetadataFilter) -> Condition:
-    values = _list(item)
-    return _field(f"item.atom IN ({', '.join('?' * len(values))})", item.key, values, tables=f", {_ITEMS}")
+    return _field(f"EXISTS ({_WANTED} {_HOLDS})", item.key, [_list(item)])
 
 
 def _all(item: MetadataFilter) -> Condition:
-    parts = [_field("item.atom = ?", item.key, [value], tables=f", {_ITEMS}") for value in _list(item)]
-    sql, parameters = _present(item.key)
-    return " AND ".join([sql, *(s for s, _ in parts)]), [*parameters, *(p for _, ps in parts for p in ps)]
+    return _field(f"field.type <> 'null' AND NOT EXISTS ({_WANTED} NOT {_HOLDS})", item.key, [_list(item)])
 
 
 def _contains(item: MetadataFilter) -> Condition:
-    value = _scalar(item)
-    in_list, list_parameters = _field("item.atom = ?", item.key, [value], tables=f", {_ITEMS}")
-    if not isinstance(value, str):
-        return in_list, list_parameters
-    in_text, text_parameters = _field("field.type = 'text' AND instr(field.atom, ?) > 0", item.key, [value])
-    return f"{in_list} OR {in_text}", [*list_parameters, *text_parameters]
+    return _field(f"EXISTS ({_WANTED} {_HOLDS})", item.key, [_dump([_scalar(item)])])
 
 
 def _text_match(item: MetadataFilter) -> Condition:
@@ -110,7 +125,8 @@ def _text_match_insensitive(item: MetadataFilter) -> Condition:
 
 
 def _is_empty(item: MetadataFilter) -> Condition:
-    return _negated(_field("field.type <> 'null' AND field.value NOT IN ('', '[]')", item.key, []))
+    test = "field.type <> 'null' AND (field.type, field.value) NOT IN (VALUES ('text', ''), ('array', '[]'))"
+    return _negated(_field(test, item.key, []))
 
 
 def _negated(condition: Condition) -> Condition:
@@ -120,20 +136,43 @@ def _negated(condition: Condition) -> Condition:
 
 def _scalar(item: MetadataFilter) -> str | int | float:
     if isinstance(item.value, (str, int, float)):
-        return item.value
+        return _fit_for_sql(item.value, item.key)
     raise InputError(f"Filter {item.key!r} {item.operator.value} needs one text or number.", value=item.value)
 
 
 def _text(item: MetadataFilter) -> str:
     if isinstance(item.value, str):
-        return item.value
+        return _text_fit_for_sql(item.value, item.key)
     raise InputError(f"Filter {item.key!r} {item.operator.value} needs a text.", value=item.value)
 
 
-def _list(item: MetadataFilter) -> list[Any]:
+def _list(item: MetadataFilter) -> str:
+    """Return a list of values as JSON: one parameter, however many there are."""
     if isinstance(item.value, list):
-        return list(item.value)
+        return _dump([_fit_for_sql(value, item.key) for value in item.value])
     raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of texts or numbers.", value=item.value)
+
+
+def _dump(values: Sequence[str | int | float]) -> str:
+    # Numbers in metadata are finite, so that those which JSON does not know match nothing.
+    return json.dumps([value for value in values if not isinstance(value, float) or math.isfinite(value)])
+
+
+def _fit_for_sql(value: str | int | float, key: str) -> str | int | float:
+    if isinstance(value, str):
+        return _text_fit_for_sql(value, key)
+    if isinstance(value, int) and value not in _INTEGERS:
+        raise InputError(f"Filter {key!r}: {value} does not fit into 64 bits, and no metadata holds it.", value=value)
+    return value
+
+
+def _text_fit_for_sql(value: str, key: str) -> str:
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise InputError(
+            f"Filter {key!r}: {value!r} contains a NUL character or a lone surrogate, and no metadata holds it.",
+            value=value,
+        )
+    return value
 
 
 _BUILDERS: dict[FilterOperator, Callable[[MetadataFilter], Condition]] = {

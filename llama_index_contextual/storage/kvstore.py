@@ -76,6 +76,15 @@ class SQLiteKVStore(BaseKVStore):
             finally:
                 target.close()
 
+    def load_from(self, path: Path) -> None:
+        """Take over all content of a file, which is left as it is."""
+        source = _connect(path, "read")
+        try:
+            with self._lock:
+                source.backup(self._connection)
+        finally:
+            source.close()
+
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         with self._lock:

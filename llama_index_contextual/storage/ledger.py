@@ -31,6 +31,7 @@ _SCHEMA = (
     " created REAL NOT NULL) WITHOUT ROWID",
 )
 _MAX_VARIABLES = 900
+_MAX_COUNT = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +90,17 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._kv = SQLiteKVStore(path, access="durable")
-        for statement in _SCHEMA:
-            self._kv.execute(statement)
         found = (self._kv.get("format") or {}).get("version")
-        if found is None:
-            self._kv.put("format", {"version": FORMAT_VERSION})
-        elif found > FORMAT_VERSION:
+        if found is not None and found > FORMAT_VERSION:
+            self._kv.close()
             raise FormatError(
                 f"{path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
                 f" upgrade llama-index-contextual."
             )
+        for statement in _SCHEMA:
+            self._kv.execute(statement)
+        if found is None:
+            self._kv.put("format", {"version": FORMAT_VERSION})
 
     def context(self, key: str) -> str | None:
         """Return the context of that key, or None."""
@@ -151,13 +153,16 @@ class Ledger:
         """Add the contexts of a JSON lines file and return their number; known keys are replaced.
 
         Raises:
-            InputError: A line is not what `export_contexts` writes; nothing is added then.
+            InputError: The file is not there, or a line is not what `export_contexts` writes; nothing is added then.
         """
+        if not path.is_file():
+            raise InputError(f"{path} is not there: name a file that `export_contexts` wrote.", value=path)
         entries = []
-        for number, line in enumerate(files.read(path).decode("utf-8", "replace").splitlines(), start=1):
+        # Bytes, because a text would also be split at the separators that JSON leaves inside a context.
+        for number, line in enumerate(files.read(path).splitlines(), start=1):
             try:
                 entries.append(_entry(json.loads(line)))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise InputError(f"{path.name}, line {number}, is not a ledger row: {error}.", value=line) from error
         self.add_contexts(entries)
         return len(entries)
@@ -173,6 +178,7 @@ def _entry(raw: Any) -> LedgerEntry:
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
     if not all(isinstance(text, str) and text for text in texts):
         raise ValueError("key, context and model must be texts")
-    if not all(count is None or isinstance(count, int) for count in counts):
+    "".join(texts).encode()
+    if not all(count is None or (type(count) is int and 0 <= count < _MAX_COUNT) for count in counts):
         raise ValueError("token counts must be whole numbers")
     return entry

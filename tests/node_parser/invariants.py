@@ -31,7 +31,7 @@ def check_chunks(text: str, chunks: Sequence[TextNode], *, size: int, overlap: i
     check_gaps(text, chunks)
     check_sizes(chunks, size)
     check_cuts(text, chunks, size)
-    check_overlaps(text, chunks, overlap)
+    check_overlaps(text, chunks, overlap, size)
     check_segments(chunks)
 
 
@@ -69,7 +69,10 @@ def check_cuts(text: str, chunks: Sequence[TextNode], size: int) -> None:
             if not edge.strip():
                 continue
             if offset in words:
-                assert tokens(words[offset].group()) > size, f"a word is cut: {words[offset].group()!r} at {offset}"
+                # A mark at the head of a word belongs to the character before it.
+                start, end = words[offset].span()
+                word = text[inside[start].start() if start in inside else start : end]
+                assert tokens(word) > size, f"a word is cut: {word!r} at {offset}"
             if offset in inside:
                 cluster = inside[offset].group()
                 # A mark behind a space forms a cluster with it, which no chunk without white space at the ends can keep.
@@ -78,12 +81,12 @@ def check_cuts(text: str, chunks: Sequence[TextNode], size: int) -> None:
             assert not ("\ud800" <= text[offset - 1] <= "\udbff" and "\udc00" <= text[offset] <= "\udfff")
 
 
-def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int) -> None:
+def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int, size: int) -> None:
     for before, behind in zip(chunks, chunks[1:], strict=False):
         shared = text[behind.start_char_idx : before.end_char_idx]
         if behind.start_char_idx >= before.end_char_idx:
             if overlap >= 16:
-                assert not _has_word_start(text, before, overlap), "no overlap though a word begins in the middle of it"
+                assert not _has_word_start(before, behind, overlap, size), "no overlap though a word begins there"
             continue
         count = tokens(shared)
         # Half to one and a half times the wanted overlap: 5 to 15 % of a chunk when 10 % are wanted.
@@ -92,14 +95,14 @@ def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int) -> None:
         assert behind.start_char_idx == 0 or not WORD_RUN.fullmatch(text[behind.start_char_idx - 1 : behind.start_char_idx + 1])
 
 
-def _has_word_start(text: str, before: TextNode, overlap: int) -> bool:
+def _has_word_start(before: TextNode, behind: TextNode, overlap: int, size: int) -> bool:
     """Return whether an ordinary word begins where the overlap may begin and nothing forbids it."""
-    tail = before.text
+    tail, first = before.text, behind.text.split(None, 1)[0]
     if "```" in tail or "~~~" in tail or "|" in tail:
         return False
     for match in re.finditer(r"(?<=[a-z] )[a-z]", tail):
         count = tokens(tail[match.start() :])
-        if 0.6 * overlap + 2 <= count <= 1.4 * overlap - 2:
+        if 0.6 * overlap + 2 <= count <= 1.4 * overlap - 2 and count + tokens(first) + 4 <= size:
             return True
     return False
 

@@ -1,0 +1,140 @@
+"""Write data/contexts.jsonl: the ledger of contexts for the example documents.
+
+    python record_contexts.py [FILE]
+
+Runs the package's own pipeline with an LLM that answers from context_notes/, where every passage of the documents is
+named in a few words. So each row has the key under which `ProjectConfig.local(context="llm")` looks for it. To be run
+again whenever the reader, the node parsers, the prompt, the documents or the notes have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llama_index.core.base.llms.types import CompletionResponse
+
+from llama_index_contextual import ProjectConfig, ProjectManager, read_documents
+from llama_index_contextual.demo import CONTEXTS_FILE, RecordedLLM, documents
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "data"
+NOTES = HERE / "context_notes"
+AUTHOR = NOTES.name
+MAX_TOKENS = 120
+
+_CHUNK = re.compile(r"<chunk>\n(?:\[Section: .*\]\n)?(.*)\n</chunk>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What a stretch of a document says; offsets are characters of the folded text."""
+
+    start: int
+    end: int
+    part: str
+    covers: str
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A document, folded, and its passages."""
+
+    text: str
+    passages: Sequence[Passage]
+
+    @classmethod
+    def of(cls, text: str, notes: Path) -> Guide:
+        """Find the passages of the notes in a document; each begins where its `from` stands, once."""
+        folded, part, found = fold(text), "", []
+        for row in map(json.loads, notes.read_text(encoding="utf-8").splitlines()):
+            part = row.get("part", part)
+            if (count := folded.count(fold(row["from"]))) != 1:
+                raise ValueError(f"{notes.name}: {row['from']!r} is {count} times in the text, it must be there once.")
+            found.append((folded.index(fold(row["from"])), part, row["covers"]))
+        starts = [start for start, _, _ in found]
+        if starts != sorted(starts):
+            raise ValueError(f"{notes.name} is not in the order of the text.")
+        ends = [*starts[1:], len(folded)]
+        return cls(folded, [Passage(start, end, *rest) for (start, *rest), end in zip(found, ends, strict=True)])
+
+    def context(self, start: int, end: int) -> str:
+        """Name what stands between two offsets: the larger stretches first, as far as MAX_TOKENS reach."""
+        inside = {p: min(end, p.end) - max(start, p.start) for p in self.passages if p.start < end and p.end > start}
+        telling = [p for p, size in inside.items() if 3 * size >= min(end - start, p.end - p.start)]
+        text, named = "", []
+        for passage in sorted(telling, key=lambda p: -inside[p]):
+            longer = sentences(sorted([*named, passage], key=lambda p: p.start))
+            if count_tokens(longer) <= MAX_TOKENS:
+                text, named = longer, [*named, passage]
+        return text
+
+
+class NotesLLM(RecordedLLM):
+    """Answers the request for a context from the notes."""
+
+    guides: list[Guide]
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Find the chunk of the prompt in the documents, and name what it covers."""
+        chunk = fold(_CHUNK.findall(prompt)[-1])
+        holders = [guide for guide in self.guides if guide.text.count(chunk) == 1]
+        if len(holders) != 1:
+            raise ValueError(f"This chunk is not in exactly one place: {prompt[-500:]!r}")
+        start = holders[0].text.index(chunk)
+        return CompletionResponse(text=holders[0].context(start, start + len(chunk)))
+
+
+def fold(text: str) -> str:
+    """Leave letters and digits only, so that line breaks, hyphens, ligatures and table rules make no difference."""
+    return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
+
+
+def sentences(passages: Sequence[Passage]) -> str:
+    """Write one sentence for each part of the document that the passages belong to."""
+    parts: dict[str, list[str]] = {}
+    for passage in passages:
+        parts.setdefault(passage.part, []).append(passage.covers)
+    (part, items), *others = parts.items()
+    first = f"This passage comes from {part} and covers {listed(items)}."
+    return " ".join([first, *(f"It goes on with {part}: {listed(items)}." for part, items in others)])
+
+
+def listed(items: Sequence[str]) -> str:
+    """Join phrases to a list: "a; b; and c"."""
+    return items[0] if len(items) == 1 else f"{'; '.join(items[:-1])}; and {items[-1]}"
+
+
+def record(target: Path) -> int:
+    """Write the ledger of the example documents to a file and return the number of contexts."""
+    read = read_documents(documents(DATA)).documents
+    guides = [Guide.of(d.text, NOTES / f"{Path(d.metadata['file_name']).stem}.jsonl") for d in read]
+    with TemporaryDirectory() as root:
+        manager = ProjectManager(root)
+        config = ProjectConfig.local(context="llm", faiss=False)
+        project = manager.create("record", config, llm=NotesLLM(guides=guides))
+        report = project.ingest(read)
+        if report.failures:
+            raise ValueError(str(report))
+        with closing(Ledger(project.directory / LEDGER_FILE)) as ledger:
+            ledger.export_contexts(target)
+    rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+    # The keys are those of the default LLM, but it did not write these contexts.
+    signed = [json.dumps({**row, "model": AUTHOR}, ensure_ascii=False) for row in rows]
+    target.write_text("".join(f"{line}\n" for line in signed), encoding="utf-8")
+    return len(rows)
+
+
+if __name__ == "__main__":
+    output = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA / CONTEXTS_FILE
+    print(f"{record(output)} contexts in {output}")

@@ -1,0 +1,165 @@
+"""Commands that look after a project: versions, damage, settings, single documents, the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root, parse_setting
+from llama_index_contextual.terminal import errors_in_one_line, safe, say, say_json, show_report
+
+upkeep = typer.Typer()
+
+
+@upkeep.command("versions")
+def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List the versions of a project."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).versions()
+        if as_json:
+            say_json([asdict(version) for version in found])
+            return
+        for version in found:
+            counts = f"{version.documents:,} documents  {version.chunks:,} chunks"
+            say(f"{version.name}  {version.created}  {counts}  {'[green]live[/]' if version.live else ''}")
+
+
+@upkeep.command()
+def rollback(
+    name: Name,
+    to: Annotated[str | None, typer.Option(help="Name of the version; otherwise the one before.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Make an earlier version the live one."""
+    with errors_in_one_line():
+        live = open_root(root).load(name).rollback(to)
+        if as_json:
+            say_json({"live": live})
+        else:
+            say(f"Version [bold]{live}[/] is live.")
+
+
+@upkeep.command()
+def verify(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Compare every file with its checksum, and say what mends what is damaged."""
+    with errors_in_one_line():
+        report = open_root(root).load(name).verify()
+        if as_json:
+            say_json(asdict(report))
+        for problem in report.problems if not as_json else ():
+            colour = "yellow" if problem.harmless else "red"
+            mend = f"To mend it: {safe(problem.remedy)}"
+            say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {mend}")
+        if not as_json and not report.problems:
+            say(f"Sound: {len(report.versions)} versions and the ledger.")
+        if not report.sound:
+            raise typer.Exit(1)
+
+
+@upkeep.command()
+def export(
+    name: Name,
+    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Write the live version for LlamaIndex's stock stores."""
+    with errors_in_one_line():
+        open_root(root).load(name).export(directory)
+        if as_json:
+            say_json({"exported": str(directory)})
+        else:
+            say(f"Exported to {safe(str(directory))}.")
+
+
+@upkeep.command()
+def remove(
+    name: Name,
+    doc_ids: Annotated[list[str], typer.Argument(help="Ids of documents, as `documents` lists them.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Publish a version without some documents."""
+    with errors_in_one_line():
+        report = open_root(root).load(name).remove(list(doc_ids))
+        if as_json:
+            say_json(report.to_dict())
+        else:
+            show_report(report)
+
+
+@upkeep.command()
+def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List the documents of the live version."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).documents()
+        if as_json:
+            say_json([asdict(record) for record in found])
+        for record in found if not as_json else ():
+            say(f"{safe(record.doc_id)}  [dim]{record.chunks:,} chunks, {record.tokens:,} tokens[/]")
+
+
+@upkeep.command()
+def configure(
+    name: Name,
+    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE…", help="Settings to change.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Change settings, and say which need a `rebuild`."""
+    with errors_in_one_line():
+        pending = open_root(root).load(name).update_config(**dict(parse_setting(item) for item in settings))
+        if as_json:
+            say_json({"needs_rebuild": pending})
+        elif pending:
+            fields = ", ".join(pending)
+            say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(name)}`.")
+        else:
+            say("Changed; the next query uses it.")
+
+
+@upkeep.command()
+def rebuild(
+    name: Name,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Publish a version by the present settings, from the documents as they are stored."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
+        if as_json:
+            say_json(report.to_dict())
+        else:
+            show_report(report)
+
+
+ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)
+upkeep.add_typer(ledger, name="ledger")
+LedgerPath = Annotated[Path, typer.Argument(help="A JSON lines file.")]
+
+
+@ledger.command("export")
+def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Write the contexts as JSON lines."""
+    with errors_in_one_line():
+        _tell_count(open_root(root).load(name).export_contexts(path), "exported", as_json)
+
+
+@ledger.command("import")
+def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Add contexts from JSON lines."""
+    with errors_in_one_line():
+        _tell_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
+
+
+def _tell_count(count: int, what: str, as_json: bool) -> None:
+    if as_json:
+        say_json({what: count})
+    else:
+        say(f"{count:,} contexts {what}.")

@@ -1,0 +1,182 @@
+"""One writing run: from inputs and the version before to a published version and a report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.base import has_given_context
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
+from llama_index_contextual.ingestion.pipeline import Stages, abuild
+from llama_index_contextual.ingestion.plan import Plan, make_plan
+from llama_index_contextual.ingestion.progress import ProgressCounter
+from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
+from llama_index_contextual.readers import DocumentReader, ReadLimits
+from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.version import OpenVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How one run differs from the plain case.
+
+    Attributes:
+        replace: Make the version exactly the inputs.
+        remove: Ids of documents to leave out.
+        retry_failed: Process documents again that have chunks whose context failed.
+        file_metadata: Gives further facts about a file.
+        limits: What one file may cost.
+        passwords: Passwords of encrypted PDFs.
+    """
+
+    replace: bool = False
+    remove: frozenset[str] = frozenset()
+    retry_failed: bool = False
+    file_metadata: FileMetadata | None = None
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    passwords: Mapping[str, str] | str | None = None
+
+
+async def arun(
+    inputs: Sequence[IngestInput],
+    options: RunOptions,
+    *,
+    project_dir: Path,
+    config: ProjectConfig,
+    stages: Stages,
+    before: OpenVersion | None,
+    progress: ReportProgress | None,
+) -> IngestReport:
+    """Build and publish a version; nothing is published when nothing has changed.
+
+    Raises:
+        InputError: There is nothing to ingest.
+    """
+    started = time.monotonic()
+    records = [] if before is None else before.manifest.documents
+    intake = Intake.of(inputs, records, file_metadata=options.file_metadata)
+    plan = make_plan(
+        records,
+        intake.hashes,
+        replace=options.replace,
+        remove=options.remove,
+        rebuild=before is not None and bool(config.rebuild_fields(ProjectConfig(**before.manifest.config))),
+        retry_failed=options.retry_failed,
+    )
+    if before is not None and plan.changes_nothing:
+        return _report(plan, intake, before.name, records, started)
+    builder = VersionBuilder(project_dir, config)
+    with contextlib.ExitStack() as stack:
+        stack.callback(builder.discard)
+        reader = stack.enter_context(
+            DocumentReader(limits=options.limits, passwords=options.passwords, file_metadata=options.file_metadata)
+        )
+        counter = _counter(progress, plan, intake)
+        if before is not None:
+            for record in plan.keep:
+                builder.take_over(before, record)
+        failed: list[str] = []
+        wanted = {*plan.add, *plan.update}
+        # After an interruption the thread that reads may still be running: nothing is left for it to do.
+        stack.callback(wanted.clear)
+        jobs = _counted(_jobs(plan, intake, reader, before, wanted, failed), counter, failed)
+        outcome = await abuild(jobs, stages, builder, report=counter.add)
+        _keep_what_failed(builder, before, failed)
+        if not builder.records and not plan.drop:
+            raise InputError(nothing_to_ingest(intake), value=inputs)
+        counter.enter("publish")
+        manifest = builder.publish(embed_model=stages.embed_model_name)
+        counter.enter("done")
+    report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
+    return report.completed(outcome.failures, outcome.paid)
+
+
+def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> ProgressCounter:
+    todo = [*plan.add, *plan.update]
+    size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in plan.rework)
+    return ProgressCounter(progress, documents_total=len(todo) + len(plan.rework), bytes_total=size)
+
+
+def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:
+    """Yield jobs, and count what was read or failed to be read."""
+    counted = 0
+    for done, job in enumerate(jobs, start=1):
+        counter.read(done + len(failed) - counted)
+        counted = done + len(failed)
+        yield job
+
+
+def _jobs(
+    plan: Plan,
+    intake: Intake,
+    reader: DocumentReader,
+    before: OpenVersion | None,
+    wanted: Collection[str],
+    failed: list[str],
+) -> Iterator[Job]:
+    if before is not None:
+        for record in plan.rework:
+            yield _job_of_record(before, record)
+    yield from intake.jobs(reader, wanted, failed)
+
+
+def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
+    document = before.document(record)
+    nodes = None if document else [_without_context(node) for node in before.docstore.iterate(doc_id=record.doc_id)]
+    return Job(document, nodes, record.doc_id, record.content_hash, record.characters, record.origin)
+
+
+def _without_context(node: BaseNode) -> BaseNode:
+    if has_given_context(node):
+        return node
+    metadata = {k: v for k, v in node.metadata.items() if k not in (keys.CONTEXT, keys.CONTEXT_SOURCE)}
+    return node.model_copy(update={"metadata": metadata})
+
+
+def _keep_what_failed(builder: VersionBuilder, before: OpenVersion | None, failed: Collection[str]) -> None:
+    """Keep the former content of documents whose new file could not be read."""
+    if before is not None:
+        for doc_id in failed:
+            if (record := before.manifest.document(doc_id)) is not None:
+                builder.take_over(before, record)
+
+
+def _report(
+    plan: Plan,
+    intake: Intake,
+    version: str,
+    records: Sequence[DocumentRecord],
+    started: float,
+    *,
+    without: Collection[str] = (),
+) -> IngestReport:
+    return IngestReport(
+        version=version,
+        added=tuple(doc_id for doc_id in plan.add if doc_id not in without),
+        updated=tuple(doc_id for doc_id in plan.update if doc_id not in without),
+        unchanged=(*(record.doc_id for record in plan.keep), *(d for d in plan.update if d in without)),
+        rebuilt=tuple(record.doc_id for record in plan.rework),
+        removed=tuple(plan.drop),
+        missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
+        skipped=tuple(intake.skipped),
+        warnings=tuple(intake.warnings),
+        chunks=sum(record.chunks for record in records),
+        seconds=time.monotonic() - started,
+    )
+
+
+def nothing_to_ingest(intake: Intake) -> str:
+    """Return why a run has no documents."""
+    reasons = "; ".join(f"{file.path}: {file.reason}" for file in intake.skipped[:5])
+    more = f"; and {len(intake.skipped) - 5} more" if len(intake.skipped) > 5 else ""
+    return f"There is nothing to ingest. {reasons}{more}".strip()

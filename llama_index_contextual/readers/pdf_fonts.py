@@ -1,0 +1,43 @@
+"""What the codes of a PDF font mean, and how wide they are.
+
+pypdf reads the font, its encoding and its widths. Its `Font` is not public, so `pypdf<8` is pinned.
+"""
+
+from __future__ import annotations
+
+from pypdf.generic import DictionaryObject
+from pypdf.generic._font import Font
+
+DEFAULT_SPACE = 200.0  # width in thousandths of the font size, for fonts without a space
+
+
+class FontTable:
+    """What each code of a font means and how wide it is."""
+
+    def __init__(self, resource: DictionaryObject) -> None:
+        font = self._font = Font.from_font_resource(resource)
+        self._glyphs: dict[str, tuple[str, float]] = {}
+        matrix = resource.get("/FontMatrix") if font.sub_type == "Type3" else None
+        self._scale = abs(float(matrix[0])) if matrix else 0.001
+        known = font.character_widths.get(font.space_char, 0)
+        self.space = (font.space_width if known else DEFAULT_SPACE) * self._scale
+        self.vertical = str(resource.get("/Encoding")).endswith("-V")
+
+    def decode(self, data: bytes) -> tuple[str, float, int, int]:
+        """Return the text, its width for font size 1, the number of codes, and how many are the one-byte space."""
+        encoding = self._font.encoding
+        if isinstance(encoding, str):
+            codes, spaces = data.decode(encoding, "replace"), 0
+        else:
+            codes, spaces = data.decode("latin-1"), data.count(32)
+        glyphs = self._glyphs
+        found = [glyphs.get(code) or self._look_up(code) for code in codes]
+        return "".join([text for text, _ in found]), sum([width for _, width in found]), len(codes), spaces
+
+    def _look_up(self, code: str) -> tuple[str, float]:
+        font = self._font
+        text = code if isinstance(font.encoding, str) else font.encoding.get(ord(code), code)
+        widths = font.character_widths
+        width = font.space_width if code == font.space_char else widths.get(code, widths["default"])
+        glyph = self._glyphs[code] = (str(font.character_map.get(text, text)), float(width) * self._scale)
+        return glyph

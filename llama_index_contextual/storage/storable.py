@@ -1,0 +1,68 @@
+"""What a document store can keep: text, and metadata that SQLite reads back as it was written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual.errors import InputError
+
+_INTEGERS = range(-(2**63), 2**63)
+
+
+def require_storable(nodes: Sequence[BaseNode]) -> None:
+    """Check nodes before they are stored.
+
+    Raises:
+        InputError: One of them cannot be stored.
+    """
+    for node in nodes:
+        if fault := storable_fault(node):
+            raise InputError(f"Node {node.node_id!r} cannot be stored: {fault}.", value=node)
+
+
+def storable_fault(node: BaseNode) -> str | None:
+    """Return why a node cannot be stored, and what to do, or None if it can."""
+    for name, text in _texts(node):
+        if _has_surrogate(text):
+            return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"
+    for key, value in node.metadata.items():
+        if fault := (_text_fault(key) or _fault(value)):
+            return f"the value of {key!r} in its metadata {fault}"
+    return None
+
+
+def _texts(node: BaseNode) -> Iterator[tuple[str, str]]:
+    yield "its id", node.node_id
+    yield "its text", node.get_content()
+    for relation in node.relationships.values():
+        for info in relation if isinstance(relation, list) else [relation]:
+            yield "the id of a related node", info.node_id
+
+
+def _fault(value: object) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        return _text_fault(value)
+    if isinstance(value, int):
+        return None if value in _INTEGERS else "does not fit into 64 bits: pass it as text"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "is not a finite number: leave it out"
+    if isinstance(value, (list, tuple)):
+        return next((fault for item in value if (fault := _fault(item))), None)
+    if isinstance(value, dict):
+        return next((fault for item in (*value, *value.values()) if (fault := _fault(item))), None)
+    return f"is of type {type(value).__name__}: pass text, numbers, True, False, None, or a list or dict of them"
+
+
+def _text_fault(text: str) -> str | None:
+    if "\0" in text:
+        return "contains a NUL character: remove it"
+    return "contains lone surrogates: remove them" if _has_surrogate(text) else None
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,0 +1,176 @@
+"""What the command line prints: text that cannot act on the terminal, paragraphs, JSON, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from llama_index_contextual.errors import ContextualError
+
+if TYPE_CHECKING:
+    from llama_index_contextual.demo import DemoAnswer
+    from llama_index_contextual.ingestion.report import IngestReport
+    from llama_index_contextual.project import ProjectInfo
+    from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+
+# Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
+out = Console(emoji=False, highlight=False)
+err = Console(stderr=True, emoji=False, highlight=False)
+
+
+def safe(text: str) -> str:
+    """Return text from documents or the user without control characters, for use within Rich markup."""
+    # The readers import LlamaIndex, which `--help` and `--version` do without.
+    from llama_index_contextual.readers.names import printable
+
+    # Names in messages and reports are printable already: their backslashes are not doubled once more.
+    return escape("\\".join(printable(part) for part in text.split("\\")))
+
+
+def snippet(text: str, width: int) -> str:
+    """Return the beginning of a document's text as one line of at most `width` characters, for use within markup."""
+    from llama_index_contextual.readers.names import one_line
+
+    return escape(one_line(text, width))
+
+
+def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
+    """Print a paragraph: wrapped at words on a terminal, in one line elsewhere, where another program may read it."""
+    if to.is_terminal:
+        to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
+    else:
+        to.print(f"{' ' * indent}{markup}", soft_wrap=True)
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON on standard output, and nothing that could act on the terminal."""
+    text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in _dump(value, ascii_only=False))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = _dump(value, ascii_only=True)
+    sys.stdout.write(f"{text}\n")
+
+
+def _dump(value: Any, *, ascii_only: bool) -> str:
+    return json.dumps(value, ensure_ascii=ascii_only, indent=2)
+
+
+def say_error(message: str) -> None:
+    """Print what went wrong in one line on standard error."""
+    say(f"[red]Error:[/] {safe(message)}", to=err)
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the command with exit code 1 and one line where something is wrong with the input, the files or a model."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads on: there is nobody to tell
+    except ContextualError as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+    except sqlite3.Error as error:
+        message = f"SQLite: {error}."
+    else:
+        return
+    say_error(message)
+    raise typer.Exit(1)
+
+
+def show_info(found: ProjectInfo) -> None:
+    """Print what a project is and holds."""
+    rows = [
+        ("project", found.name),
+        ("live version", found.version or "none yet"),
+        ("documents", f"{found.documents:,}"),
+        ("chunks", f"{found.chunks:,} ({found.tokens:,} tokens)"),
+        ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
+        ("ledger", f"{found.ledger.contexts:,} contexts, {found.ledger.embeddings:,} embeddings"),
+        ("embedding", found.config.embed_model),
+        ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
+        ("mode", f"{found.config.mode}, top {found.config.top_k}"),
+    ]
+    for label, value in rows:
+        say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+def show_report(report: IngestReport) -> None:
+    """Print what an ingestion did; what needs attention goes to standard error."""
+    for doc_id in report.missing:
+        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
+    for file in report.skipped:
+        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for warning in report.warnings:
+        say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
+    for failure in report.failures:
+        say(f"[yellow]no LLM context[/] {safe(failure.doc_id)}: {safe(failure.error)}", to=err)
+    say(
+        f"Version [bold]{report.version}[/] is live: {report.summary()};"
+        f" {report.contexts_paid:,} contexts asked for; {report.seconds:.1f} s."
+    )
+
+
+def show_response(response: RetrievalResponse) -> None:
+    """Print the passages that a search found."""
+    for warning in response.warnings:
+        say(f"[yellow]{safe(warning)}[/]", to=err)
+    if not response.results:
+        say("Nothing was found.")
+    for chunk in response.results:
+        legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical))
+        ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
+        say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]  [dim]{ranks}[/]")
+        if chunk.context:
+            say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
+        say(snippet(_around(chunk.text, response.query), 320), indent=4)
+        say("")
+
+
+def _around(text: str, query: str) -> str:
+    """Return the text from shortly before the longest word of the query that it holds."""
+    words = sorted({word for word in query.split() if len(word) > 3}, key=len, reverse=True)
+    hits = (re.search(re.escape(word), text, re.IGNORECASE) for word in words)
+    at = next((hit.start() for hit in hits if hit), 0)
+    start = 0 if at < 120 else text.rfind(" ", 0, at - 80) + 1
+    return ("… " if start else "") + text[start:]
+
+
+def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
+    """Print where one question of the demo found its answer, without contexts and with them."""
+    say("")
+    say(f"[bold]{safe(answer.question)}[/]")
+    lines = Table.grid(padding=(0, 2))
+    lines.add_row("without contexts", _rank(answer.rank_without, top_k))
+    if answer.rank_without != 1 and answer.instead is not None:
+        lines.add_row("  first instead", safe(_place(answer.instead)))
+    lines.add_row("with contexts", _rank(answer.rank_with, top_k))
+    if answer.found is not None:
+        lines.add_row("  passage", safe(_place(answer.found)))
+        lines.add_row("  its context", f"[italic dim]{safe(answer.found.context or '')}[/]")
+    lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
+    out.print(lines)
+
+
+def _place(chunk: RetrievedChunk) -> str:
+    first, last = chunk.source.page_start, chunk.source.page_end
+    pages = "" if first is None else f", page {first}" if first == last else f", pages {first}–{last}"
+    return f"{chunk.source.file_name}{pages}"
+
+
+def _rank(rank: int | None, top_k: int) -> str:
+    return f"[red]absent from the first {top_k}[/]" if rank is None else f"[green]rank {rank}[/]"

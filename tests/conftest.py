@@ -1,0 +1,115 @@
+"""What holds for the whole suite: no network but loopback, no key, no pickle; and the small project most tests need."""
+
+from __future__ import annotations
+
+import ipaddress
+import multiprocessing.reduction  # noqa: F401 - takes its own reference to pickle.loads before the suite forbids it
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.documents import pdf_bytes, write_texts
+
+settings.register_profile(
+    "ci", deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", settings.get_profile("ci"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+_ENVIRONMENT = (
+    *("OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL", "OPENAI_API_TYPE", "OPENAI_API_VERSION"),
+    *("OPENAI_ORG_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT_ID", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    *("OLLAMA_HOST", "COHERE_API_KEY", "HF_TOKEN"),
+    # A proxy would take requests to the loopback interface out of this machine.
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+)
+
+
+class NetworkError(RuntimeError):
+    """A test tried to leave this machine."""
+
+
+class PickleError(RuntimeError):
+    """Something was about to be unpickled, which runs whatever the file says."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sealed() -> Iterator[None]:
+    """Let no test reach the network, find a key, or unpickle a file.
+
+    The patch on pickle is global: pytest, hypothesis, pytest-cov and NumPy look it up when they call it and need no
+    unpickling here; multiprocessing keeps its own reference, taken at the import above.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _ENVIRONMENT:
+            patch.delenv(name, raising=False)
+        for name in ("connect", "connect_ex", "sendto"):
+            patch.setattr(socket.socket, name, _only_loopback(getattr(socket.socket, name)))
+        patch.setattr(socket, "getaddrinfo", _only_local_names(socket.getaddrinfo))
+        for name in ("load", "loads", "Unpickler"):
+            patch.setattr(pickle, name, _refuse_pickle)
+        yield
+
+
+def _only_loopback(real: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self: socket.socket, *arguments: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(arguments[-1][0]):
+            raise NetworkError(f"A test tried to reach {arguments[-1]!r}: only the loopback interface is allowed.")
+        return real(self, *arguments)
+
+    return guarded
+
+
+def _only_local_names(real: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host and not _is_loopback(host):
+            raise NetworkError(f"A test tried to look up {host!r}: only the loopback interface is allowed.")
+        return real(host, *arguments, **options)
+
+    return guarded
+
+
+def _is_loopback(host: str | bytes) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    try:
+        return ipaddress.ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _refuse_pickle(*_arguments: Any, **_options: Any) -> NoReturn:
+    raise PickleError("Nothing in this package is stored as pickle.")
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> ProjectManager:
+    """An empty root folder of projects."""
+    return ProjectManager(tmp_path / "knowledge")
+
+
+@pytest.fixture
+def project(manager: ProjectManager) -> Project:
+    """An empty project that needs neither key nor network."""
+    return manager.create("reports", ProjectConfig.local())
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    """A folder with one Markdown and one plain text file."""
+    return write_texts(tmp_path / "reports")
+
+
+@pytest.fixture
+def tiny_folder(text_folder: Path) -> Path:
+    """A folder with one Markdown, one plain text, and one PDF file of two pages."""
+    (text_folder / "tariff.pdf").write_bytes(pdf_bytes())
+    return text_folder

@@ -1,0 +1,362 @@
+"""From files to Documents: metadata, duplicates, and bad files among good ones."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import pytest
+from llama_index.core.node_parser import TokenTextSplitter
+from llama_index.core.schema import Document, MetadataMode
+
+from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.metadata import (
+    FILE_NAME,
+    FILE_PATH,
+    HEADINGS,
+    OWN_KEYS,
+    PAGES,
+    RESERVED_KEYS,
+    TITLE,
+    DocumentMap,
+    Heading,
+    excluded_embed_keys,
+    excluded_llm_keys,
+)
+from llama_index_contextual.readers import (
+    DocumentReader,
+    FileRef,
+    FileWarning,
+    ParsedFile,
+    ReadLimits,
+    ReadResult,
+    discover,
+    pdf,
+    read_documents,
+)
+from tests.support.shared import shared_data
+
+GOOD = "The rent is due on Monday.\n"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def skipped(result: ReadResult) -> dict[str, str]:
+    return {Path(file.path).name: file.reason for file in result.skipped}
+
+
+class TestDocument:
+    def test_it_carries_the_text_its_map_and_the_names_of_the_file(self, tmp_path: Path) -> None:
+        text = "---\nauthor: Jane\n---\n# Lease\r\n\r\n## Rent\r\n\r\nDue on Monday.\r\n"
+        write(tmp_path / "contracts/2023/a.md", text)
+        (document,) = read_documents([tmp_path / "contracts"])
+        assert document.id_ == "contracts/2023/a.md"
+        assert document.text == text
+        headings = (Heading(21, 1, "Lease"), Heading(32, 2, "Rent"))
+        assert document.metadata == {
+            FILE_NAME: "a.md",
+            FILE_PATH: "contracts/2023/a.md",
+            TITLE: "Lease",
+            "author": "Jane",
+            **DocumentMap(headings=headings).to_metadata(),
+        }
+        assert DocumentMap.from_metadata(document.metadata).section(len(text) - 1) == "Lease > Rent"
+
+    def test_no_absolute_path_is_in_it(self, tmp_path: Path) -> None:
+        write(tmp_path / "docs/a.md", "# A\n\ntext")
+        assert str(tmp_path) not in read_documents([tmp_path / "docs"]).documents[0].to_json()
+
+    def test_what_is_embedded_is_the_text_and_the_facts_of_the_user(self, tmp_path: Path) -> None:
+        write(tmp_path / "a.md", "---\nauthor: Jane\nfund: II\n---\n# A\n\ntext")
+        (document,) = read_documents([tmp_path / "a.md"], file_metadata=lambda path: {"fund": "III"})
+        assert document.excluded_embed_metadata_keys == excluded_embed_keys(["author"])
+        assert document.excluded_llm_metadata_keys == excluded_llm_keys()
+        assert document.get_content(MetadataMode.EMBED) == f"fund: III\n\n{document.text}"
+
+    def test_a_stock_splitter_takes_it(self, tmp_path: Path) -> None:
+        write(tmp_path / "a.md", "# A\n\n" + GOOD * 100)
+        nodes = TokenTextSplitter(chunk_size=300, chunk_overlap=0)(read_documents([tmp_path / "a.md"]).documents)
+        assert len(nodes) > 1
+
+    def test_documents_of_a_file_without_title_have_none(self, tmp_path: Path) -> None:
+        (document,) = read_documents([write(tmp_path / "a.txt", GOOD)])
+        assert document.metadata == {FILE_NAME: "a.txt", FILE_PATH: "a.txt"}
+
+    def test_reading_twice_gives_the_same(self, tmp_path: Path) -> None:
+        write(tmp_path / "docs/a.md", "# A\n\ntext")
+        write(tmp_path / "docs/b.txt", GOOD)
+        first, second = (read_documents([tmp_path / "docs"]).documents for _ in range(2))
+        assert [document.to_dict() for document in first] == [document.to_dict() for document in second]
+
+
+class TestFileMetadata:
+    def test_it_is_called_with_the_path_as_named_and_may_set_the_title(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path / "docs/a.md", "# A\n")
+        monkeypatch.chdir(tmp_path)
+        asked: list[str] = []
+
+        def facts(path: str) -> dict[str, Any]:
+            asked.append(path)
+            return {TITLE: "Mine", "year": 2023, "final": True, "share": 0.5, "note": None}
+
+        (document,) = read_documents(["docs"], file_metadata=facts)
+        assert asked == [os.path.join("docs", "a.md")]
+        assert {key: document.metadata[key] for key in ("title", "year", "final", "share", "note")} == facts("")
+
+    def test_it_may_have_nothing_to_say(self, tmp_path: Path) -> None:
+        assert len(read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=lambda path: None)) == 1
+
+    @pytest.mark.parametrize(
+        ("facts", "message"),
+        [
+            (["a"], "must return a dict, got list"),
+            ({"a": ["b"]}, "the value of 'a' is of type list: pass text, a number, True, False or None"),
+            ({"a": Path("b")}, "the value of 'a' is of type PosixPath"),
+            ({"a": float("nan")}, "the value of 'a' is not a finite number"),
+            ({"a": 2**63}, "the value of 'a' does not fit into 64 bits"),
+            ({"a": "\ud800"}, "the value of 'a' contains lone surrogates"),
+            ({3: "a"}, "a key must be a non-empty text, got 3"),
+            ({" ": "a"}, "a key must be a non-empty text"),
+            ({"\udcff": "a"}, "a key must be a non-empty text"),
+            *(
+                ({key: "a"}, f"the key '{key}' is set by this package: choose another name")
+                for key in (*OWN_KEYS, *RESERVED_KEYS)
+                if key != TITLE
+            ),
+        ],
+    )
+    @pytest.mark.skipif(os.name == "nt", reason="paths have another class")
+    def test_what_cannot_be_stored_is_an_error(self, tmp_path: Path, facts: Any, message: str) -> None:
+        with pytest.raises(InputError) as caught:
+            read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=lambda path: facts)
+        assert message in str(caught.value)
+
+
+class TestDuplicates:
+    def test_the_same_content_is_read_once(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "b.txt", "sub/c.md"):
+            write(tmp_path / "docs" / name, GOOD)
+        write(tmp_path / "docs/d.txt", GOOD.upper())
+        result = read_documents([tmp_path / "docs"])
+        assert [document.id_ for document in result] == ["docs/a.txt", "docs/d.txt"]
+        first = tmp_path / "docs/a.txt"
+        assert skipped(result) == dict.fromkeys(("b.txt", "c.md"), f"has the same content as {first}")
+
+    def test_a_colliding_hash_hides_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("llama_index_contextual.readers.documents.content_hash", lambda path: "same")
+        write(tmp_path / "docs/a.txt", GOOD)
+        write(tmp_path / "docs/b.txt", GOOD.upper())
+        assert len(read_documents([tmp_path / "docs"])) == 2
+
+    def test_a_copy_of_a_file_that_failed_says_why_itself(self, tmp_path: Path) -> None:
+        write(tmp_path / "docs/a.txt", bytes(100))
+        write(tmp_path / "docs/b.txt", bytes(100))
+        reasons = skipped(read_documents([tmp_path / "docs"])).values()
+        assert all(reason.startswith("is a binary file") for reason in reasons)
+
+
+class TestBadFiles:
+    def test_each_has_its_message_and_the_rest_goes_on(self, tmp_path: Path) -> None:
+        docs, noise = tmp_path / "docs", random.Random(7).randbytes(10_000)
+        write(docs / "a_good.txt", GOOD)
+        write(docs / "b_empty.txt", "")
+        write(docs / "c_spaces.txt", " " * 1_000_000)
+        write(docs / "d_binary.txt", noise)
+        write(docs / "e_pdf.txt", b"%PDF-1.7\n" + noise)
+        write(docs / "f_nul.txt", GOOD * 5 + "\0")
+        write(docs / "g_latin.txt", (GOOD + "at the café").encode("cp1252"))
+        write(docs / "h_huge.txt", "x" * 2_000_000)
+        write(docs / "i_broken.pdf", b"%PDF-1.7\n" + noise)
+        write(docs / "j_word.docx", b"PK\x03\x04" + noise)
+        write(docs / "k_\x1b[2J\u202e.txt", "")
+        write(docs / "l_bom.md", b"\xef\xbb\xbf# Title\n")
+        write(docs / "z_good.md", "# Good\n")
+        result = read_documents([docs, tmp_path / "missing"], limits=ReadLimits(max_bytes=1_500_000))
+        assert [document.metadata[FILE_NAME] for document in result] == [
+            "a_good.txt",
+            "f_nul.txt",
+            "g_latin.txt",
+            "l_bom.md",
+            "z_good.md",
+        ]
+        reasons = skipped(result)
+        assert reasons.pop("i_broken.pdf")
+        assert {name: reason.partition(":")[0] for name, reason in reasons.items()} == {
+            "b_empty.txt": "is empty",
+            "c_spaces.txt": "is empty",
+            "d_binary.txt": "is a binary file, no text",
+            "e_pdf.txt": "is no text but a PDF",
+            "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
+            "j_word.docx": "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read",
+            "k_\\x1b[2J\\u202e.txt": "is empty",
+            "missing": "is not there",
+        }
+        assert result.warnings == [
+            FileWarning(str(docs / "f_nul.txt"), "1 NUL character was replaced by U+FFFD"),
+            FileWarning(
+                str(docs / "g_latin.txt"), "is not UTF-8: read as cp1252; save it as UTF-8 if letters look wrong"
+            ),
+        ]
+
+    def test_a_gigabyte_is_refused_before_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with (tmp_path / "huge.txt").open("wb") as file:
+            file.truncate(1_000_000_000)
+        monkeypatch.setattr(os, "open", None)
+        assert "more than the limit of 500,000,000" in skipped(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
+        with pytest.raises(ReadError, match=r"raise ReadLimits\.max_bytes"):
+            DocumentReader().read(FileRef(tmp_path / "huge.txt", "huge.txt", 5, "huge.txt"))
+
+    def test_a_file_that_is_exchanged_after_it_was_found_is_not_read(self, tmp_path: Path) -> None:
+        secret = write(tmp_path / "secret.txt", "secret")
+        (ref,) = discover([write(tmp_path / "docs/a.txt", GOOD).parent]).files
+        ref.path.unlink()
+        ref.path.symlink_to(secret)
+        with DocumentReader() as reader, pytest.raises(ReadError, match="was replaced by another file"):
+            reader.read(ref)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(self, tmp_path: Path) -> None:
+        (ref,) = discover([write(tmp_path / "a.txt", GOOD)]).files
+        ref.path.unlink()
+        os.mkfifo(ref.path)
+        with DocumentReader() as reader, pytest.raises(ReadError, match="is a named pipe"):
+            reader.read(ref)
+
+    def test_a_file_that_is_gone_is_reported(self, tmp_path: Path) -> None:
+        (ref,) = discover([write(tmp_path / "a.txt", GOOD)]).files
+        ref.path.unlink()
+        with DocumentReader() as reader, pytest.raises(ReadError) as caught:
+            reader.read(ref)
+        assert caught.value.path == ref.shown
+        assert caught.value.reason == "cannot be opened: No such file or directory"
+
+    def test_nothing_is_left_of_an_error_in_the_callback(self, tmp_path: Path) -> None:
+        def fail(path: str) -> dict[str, Any]:
+            raise LookupError(path)
+
+        with pytest.raises(LookupError):
+            read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=fail)
+
+
+class FakeWorker:
+    """Stands for the process that parses PDFs."""
+
+    calls: ClassVar[list[tuple[str, str | None, str]]] = []
+    started: ClassVar[int] = 0
+    closed: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        type(self).started += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+    def read(self, path: Path, *, password: str | None, limits: ReadLimits, engine: str) -> ParsedFile:
+        self.calls.append((path.name, password, engine))
+        if password == "wrong":
+            raise ReadError("some other name", "the password is wrong")
+        return ParsedFile(
+            "one\ntwo",
+            DocumentMap(page_starts=(0, 4), page_labels=("i", "ii")),
+            title="Lease",
+            warnings=("page 3 has no text: it needs OCR",),
+            metadata={"running_header": "ACME"},
+        )
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
+    """A stand-in for the PDF process that remembers its calls."""
+    monkeypatch.setattr(FakeWorker, "calls", [])
+    monkeypatch.setattr(FakeWorker, "started", 0)
+    monkeypatch.setattr(FakeWorker, "closed", 0)
+    monkeypatch.setattr(pdf, "PdfWorker", FakeWorker)
+    return FakeWorker
+
+
+class TestPdf:
+    def test_pages_title_and_warnings_are_passed_on(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        result = read_documents([write(tmp_path / "docs/a.PDF", "x").parent])
+        (document,) = result
+        assert document.metadata[TITLE] == "Lease"
+        assert PAGES in document.metadata
+        assert HEADINGS not in document.metadata
+        assert DocumentMap.from_metadata(document.metadata).page_label(5) == "ii"
+        assert document.get_content(MetadataMode.EMBED) == "one\ntwo"
+        assert result.warnings == [
+            FileWarning(str(tmp_path / "docs/a.PDF"), "page 3 has no text: it needs OCR"),
+        ]
+
+    def test_one_process_serves_all_files_and_is_ended(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        for name in ("a.pdf", "b.pdf", "c.txt"):
+            write(tmp_path / "docs" / name, name)
+        read_documents([tmp_path / "docs"], pdf_engine="pdfium")
+        assert worker.calls == [("a.pdf", None, "pdfium"), ("b.pdf", None, "pdfium")]
+        assert (worker.started, worker.closed) == (1, 1)
+
+    def test_no_process_is_started_without_pdf(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        read_documents([write(tmp_path / "a.txt", GOOD)])
+        assert worker.started == 0
+
+    def test_the_process_is_ended_after_an_error(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        with pytest.raises(InputError):
+            read_documents([write(tmp_path / "a.pdf", "x")], file_metadata=lambda path: {"page_start": 1})
+        assert worker.closed == worker.started
+
+    @pytest.mark.parametrize(
+        "passwords", ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}], ids=str
+    )
+    def test_the_password_is_looked_up(
+        self, tmp_path: Path, worker: type[FakeWorker], passwords: Mapping[str, str] | str
+    ) -> None:
+        read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
+        assert worker.calls == [("a.pdf", "secret", "pypdf")]
+
+    def test_an_error_names_the_file_as_the_user_did(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path / "docs/a.pdf", "x")
+        monkeypatch.chdir(tmp_path)
+        (file,) = read_documents(["docs"], passwords="wrong").skipped
+        assert (file.path, file.reason) == (os.path.join("docs", "a.pdf"), "the password is wrong")
+
+
+class TestResult:
+    def test_it_is_iterable_and_has_a_length(self, tmp_path: Path) -> None:
+        result = read_documents([write(tmp_path / "a.txt", GOOD)], show_progress=True)
+        assert len(result) == 1
+        assert all(isinstance(document, Document) for document in result)
+
+    def test_no_input_gives_nothing(self) -> None:
+        assert read_documents([]) == ReadResult()
+
+
+@pytest.mark.parametrize("name", ["corpora", "conversations"])
+def test_every_real_markdown_file_is_read_to_the_character(name: str) -> None:
+    folder = shared_data(name) / "documents"
+    result = read_documents([folder])
+    assert result.skipped == []
+    assert result.warnings == []
+    for document in result:
+        text = (folder.parent / document.id_).read_bytes().decode("utf-8-sig")
+        assert document.text == text
+        for heading in DocumentMap.from_metadata(document.metadata).headings:
+            assert heading.start == 0 or text[heading.start - 1] in "\n\r"

@@ -1,0 +1,332 @@
+"""Fusion of the legs: by id, weighted, nodes fetched once, evidence kept; foreign retrievers the stock way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.base import BaseEvent
+from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
+from llama_index_contextual.retrievers.fusion import reciprocal_rank_fusion, score_fusion
+from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
+from tests.retrievers.test_semantic import BUNDLES
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+QUERY = "error TS-999 of the pump"
+
+
+def only(kind: str) -> MetadataFilters:
+    return MetadataFilters(filters=[MetadataFilter(key="kind", value=kind)])
+
+
+def ids(found: list[NodeWithScore]) -> list[str]:
+    return [hit.node.node_id for hit in found]
+
+
+# ---- legs that rank ids ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "score"])
+def test_the_result_is_the_fusion_of_the_rankings(fusion: Any) -> None:
+    semantic, lexical = both_legs()
+    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion=fusion, rrf_k=7)
+    rankings = [semantic.rank(QUERY, 100), lexical.rank(QUERY, 100)]
+    wanted = (
+        score_fusion(rankings, [0.75, 0.25])
+        if fusion == "score"
+        else reciprocal_rank_fusion(rankings, [0.75, 0.25], k=7)
+    )
+    assert hybrid.rank(QUERY, 100) == wanted
+    assert [(hit.node.node_id, hit.score) for hit in hybrid.retrieve(QUERY)] == wanted
+
+
+def test_without_weights_the_legs_weigh_alike() -> None:
+    assert HybridRetriever(list(both_legs()))._retriever_weights == [0.5, 0.5]
+
+
+def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
+    store = CountingStore()
+    hybrid = HybridRetriever(list(both_legs(docstore=store)), similarity_top_k=2)
+    hybrid.rank(QUERY, 2)
+    assert store.fetches == []
+    found = hybrid.retrieve(QUERY)
+    assert store.fetches == [ids(found)]
+    assert len(found) == 2
+
+
+def test_every_result_carries_what_each_leg_said() -> None:
+    semantic, lexical = both_legs()
+    found = HybridRetriever([semantic, lexical]).retrieve(QUERY)
+    for name, leg in (("semantic", semantic), ("lexical", lexical)):
+        wanted = {node_id: (rank, score) for rank, (node_id, score) in enumerate(leg.rank(QUERY, 100), start=1)}
+        said = {hit.node.node_id: getattr(hit, name) for hit in found}
+        assert {node_id: (leg.rank, leg.score) for node_id, leg in said.items() if leg is not None} == wanted
+    best = found[0]
+    assert isinstance(best, ScoredChunk)
+    assert best.lexical is not None
+    assert best.lexical.matched_terms == ("error", "ts-999", "ts", "999", "pump")
+
+
+def test_only_so_many_candidates_are_taken_from_each_leg(monkeypatch: pytest.MonkeyPatch) -> None:
+    semantic, lexical = both_legs()
+    asked: list[int] = []
+    for leg in (semantic, lexical):
+        real = leg.rank
+        monkeypatch.setattr(leg, "rank", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
+    hybrid = HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=1)
+    assert len(hybrid.retrieve(QUERY)) == 1
+    assert asked == [1, 1]
+    # More results than candidates are asked for: the legs must give enough for them.
+    HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=4).retrieve(QUERY)
+    assert asked == [1, 1, 4, 4]
+
+
+def test_a_leg_ranks_once_per_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    semantic, lexical = both_legs()
+    calls: list[str] = []
+    for leg in (semantic, lexical):
+        real = leg.rank
+        monkeypatch.setattr(
+            leg, "rank", lambda q, k, f=None, leg=leg, real=real: calls.append(type(leg).__name__) or real(q, k, f)
+        )
+    HybridRetriever([semantic, lexical]).retrieve(QUERY)
+    assert calls == ["SemanticRetriever", "LexicalRetriever"]
+
+
+def test_filters_reach_every_leg_before_ranking() -> None:
+    query = "pump error revenue duty"
+    hybrid = HybridRetriever(list(both_legs()), filters=only("report"), similarity_top_k=5)
+    found = hybrid.retrieve(query)
+    assert set(ids(found)) == {"revenue", "tariff"}
+    assert all(hit.semantic and hit.semantic.rank <= 2 for hit in found)  # type: ignore[attr-defined]
+    assert set(ids(HybridRetriever(list(both_legs())).search(query, 5, only("manual")))) == {"dry", "sensor", "valve"}
+    assert HybridRetriever(list(both_legs()), filters=only("novel")).retrieve(query) == []
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_at_least_one_result_must_be_asked_for(k: int) -> None:
+    with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
+        HybridRetriever(list(both_legs()), similarity_top_k=k).retrieve(QUERY)
+
+
+def test_a_hybrid_retriever_can_be_a_leg_and_keeps_filters_and_evidence() -> None:
+    semantic, lexical = both_legs()
+    inner = HybridRetriever([semantic, lexical], candidates=2)
+    outer = HybridRetriever([inner, lexical], candidates=2, similarity_top_k=5)
+    for filters in (None, only("report")):
+        found = outer.search("pump error revenue duty", 5, filters)
+        assert found
+        assert all(hit.semantic or hit.lexical for hit in found)  # type: ignore[attr-defined]
+    assert set(ids(outer.search("pump revenue duty", 5, only("report")))) == {"revenue", "tariff"}
+
+
+# ---- foreign retrievers ----------------------------------------------------------------------------------------------
+
+
+class Twice(BaseRetriever):
+    """Gives nodes without scores, best first."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [NodeWithScore(node=TextNode(id_=name, text=name)) for name in ("x", "y")]
+
+
+def test_foreign_retrievers_are_fused_by_node_id_and_weighed() -> None:
+    legs: list[BaseRetriever] = [FixedRetriever(hits(a=9, b=8)), FixedRetriever(hits(b=7, c=6))]
+    found = HybridRetriever(legs, retriever_weights=[0.25, 0.75], rrf_k=1).retrieve("q")
+    assert [(hit.node.node_id, hit.score) for hit in found] == [
+        ("b", pytest.approx(0.25 / 3 + 0.75 / 2)),
+        ("c", pytest.approx(0.75 / 3)),
+        ("a", pytest.approx(0.25 / 2)),
+    ]
+
+
+def test_foreign_retrievers_can_be_fused_by_score() -> None:
+    legs: list[BaseRetriever] = [FixedRetriever(hits(a=10, b=5, c=0)), FixedRetriever(hits(c=2, b=1))]
+    found = HybridRetriever(legs, fusion="score").retrieve("q")
+    assert [(hit.node.node_id, hit.score) for hit in found] == [("a", 0.5), ("c", 0.5), ("b", 0.25)]
+
+
+def test_foreign_hits_are_ranked_by_score_and_without_scores_by_order() -> None:
+    unsorted = FixedRetriever(hits(low=1, high=3, middle=2))
+    assert ids(HybridRetriever([unsorted]).retrieve("q")) == ["high", "middle", "low"]
+    assert ids(HybridRetriever([Twice()]).retrieve("q")) == ["x", "y"]
+
+
+def test_nodes_that_were_given_are_left_as_they_are() -> None:
+    legs = [FixedRetriever(hits(a=9, b=8)), FixedRetriever(hits(b=7))]
+    before = [hit.model_copy(deep=True) for leg in legs for hit in leg.hits]
+    found = HybridRetriever(list(legs)).retrieve("q")
+    given = [hit for leg in legs for hit in leg.hits]
+    assert given == before
+    assert not any(hit is one for hit in found for one in given)
+
+
+@pytest.mark.parametrize("use_async", [True, False])
+def test_a_foreign_leg_beside_one_of_ours_keeps_its_evidence(use_async: bool) -> None:
+    _, lexical = both_legs()
+    foreign = FixedRetriever(hits(elsewhere=1.0))
+    found = HybridRetriever([lexical, foreign], use_async=use_async).retrieve(QUERY)
+    by_id = {hit.node.node_id: hit for hit in found}
+    assert by_id["elsewhere"].lexical is None  # type: ignore[attr-defined]
+    assert "ts-999" in by_id["dry"].lexical.matched_terms  # type: ignore[attr-defined]
+
+
+def test_the_number_of_results_is_kept() -> None:
+    legs: list[BaseRetriever] = [FixedRetriever(hits(a=3, b=2, c=1))]
+    assert ids(HybridRetriever(legs, similarity_top_k=2).retrieve("q")) == ["a", "b"]
+
+
+def test_ids_cannot_be_ranked_over_foreign_legs() -> None:
+    hybrid = HybridRetriever([FixedRetriever(hits(a=1)), both_legs()[1]])
+    for ask in (hybrid.rank, hybrid.search):
+        with pytest.raises(InputError, match=r"ranks ids only when all its retrievers do, .*: use retrieve\(\)"):
+            ask("q", 5)
+
+
+def test_legs_over_different_stores_are_fused_as_foreign_ones() -> None:
+    (semantic, _), (_, lexical) = both_legs(), both_legs()
+    found = HybridRetriever([semantic, lexical], use_async=False).retrieve(QUERY)
+    assert ids(found)[0] == "dry"
+    assert found[0].semantic.rank == 1  # type: ignore[attr-defined]
+    assert found[0].lexical.rank == 1  # type: ignore[attr-defined]
+
+
+def test_filters_that_would_not_reach_every_leg_are_refused() -> None:
+    semantic, lexical = both_legs()
+    for legs, queries in (([FixedRetriever([]), lexical], 1), ([semantic, lexical], 2)):
+        with pytest.raises(ConfigurationError, match="give each retriever its own filters") as raised:
+            HybridRetriever(legs, filters=only("report"), num_queries=queries, llm=MockLLM())
+        assert raised.value.setting == "filters"
+
+
+# ---- several queries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["sync", "sync in threads", "async"])
+async def test_generated_queries_are_asked_of_every_leg(run: str) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue("pump dry\n\nvalve closed\nnever asked")
+    legs = [FixedRetriever(hits(a=2, b=1)), FixedRetriever(hits(b=1))]
+    hybrid = HybridRetriever(list(legs), llm=llm, num_queries=3, use_async=run == "sync in threads")
+    if run == "async":
+        found = await hybrid.aretrieve("what is wrong?")
+    else:
+        found = await asyncio.to_thread(hybrid.retrieve, "what is wrong?")
+    for leg in legs:
+        assert [query.query_str for query in leg.queries] == ["what is wrong?", "pump dry", "valve closed"]
+    assert "what is wrong?" in llm.history[0]
+    assert [(hit.node.node_id, hit.score) for hit in found] == [
+        ("b", pytest.approx(3 * (0.5 / 12 + 0.5 / 11))),
+        ("a", pytest.approx(3 * 0.5 / 11)),
+    ]
+
+
+def test_generated_queries_keep_the_evidence_of_the_given_one() -> None:
+    llm = ScriptedLLM()
+    llm.enqueue("close the valve")
+    hybrid = HybridRetriever(list(both_legs()), llm=llm, num_queries=2, use_async=False)
+    found = {hit.node.node_id: hit for hit in hybrid.retrieve("the pump runs dry")}
+    assert found["dry"].semantic.rank == 1  # type: ignore[attr-defined]
+    assert "pump" in found["valve"].lexical.matched_terms  # type: ignore[attr-defined]
+
+
+def test_no_model_is_asked_for_a_single_query() -> None:
+    assert isinstance(HybridRetriever(list(both_legs()))._llm, MockLLM)
+
+
+# ---- async -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fusion", ["rrf", "score"])
+@pytest.mark.parametrize("bundle", [QUERY, *BUNDLES], ids=lambda bundle: type(bundle).__name__)
+async def test_async_gives_what_sync_gives(fusion: Any, bundle: Any) -> None:
+    hybrid = HybridRetriever(list(both_legs()), fusion=fusion)
+    before = dict(vars(bundle)) if isinstance(bundle, QueryBundle) else None
+    assert await hybrid.aretrieve(bundle) == hybrid.retrieve(bundle)
+    if before is not None:
+        assert vars(bundle) == before
+
+
+async def test_the_query_is_embedded_once_and_awaited() -> None:
+    embedding = CountingEmbedding()
+    hybrid = HybridRetriever(list(both_legs(embedding)))
+    await hybrid.aretrieve(QUERY)
+    assert embedding.queries == [QUERY]
+
+
+async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    semantic, lexical = both_legs()
+    loop = asyncio.get_running_loop()
+    for leg in (semantic, lexical):
+        real = leg.rank
+
+        def rank(*arguments: Any, real: Any = real) -> Any:
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+            return real(*arguments)
+
+        monkeypatch.setattr(leg, "rank", rank)
+    hybrid = HybridRetriever([semantic, lexical])
+    both = await asyncio.gather(hybrid.aretrieve(QUERY), hybrid.aretrieve("revenue"))
+    assert [ids(found)[0] for found in both] == ["dry", "revenue"]
+
+
+async def test_foreign_retrievers_are_awaited() -> None:
+    legs: list[BaseRetriever] = [FixedRetriever(hits(a=2, b=1)), FixedRetriever(hits(b=1))]
+    assert ids(await HybridRetriever(legs).aretrieve("q")) == ["b", "a"]
+
+
+# ---- in LlamaIndex ---------------------------------------------------------------------------------------------------
+
+
+class Events(BaseEventHandler):
+    """Keeps the events of retrieval."""
+
+    seen: list[BaseEvent] = []  # noqa: RUF012 - a pydantic field: each instance has its own
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:
+        """Keep the event."""
+        if isinstance(event, (RetrievalStartEvent, RetrievalEndEvent)):
+            self.seen.append(event)
+
+
+@pytest.fixture
+def events() -> Iterator[list[BaseEvent]]:
+    root, handler = get_dispatcher("root"), Events()
+    root.add_event_handler(handler)
+    yield handler.seen
+    root.event_handlers.remove(handler)
+
+
+@pytest.mark.parametrize("kind", [SemanticRetriever, LexicalRetriever, HybridRetriever])
+async def test_retrieval_is_announced_and_closed(kind: type[BaseRetriever], events: list[BaseEvent]) -> None:
+    semantic, lexical = both_legs()
+    retriever = {
+        SemanticRetriever: semantic,
+        LexicalRetriever: lexical,
+        HybridRetriever: HybridRetriever([semantic, lexical]),
+    }[kind]
+    found = retriever.retrieve(QUERY)
+    again = await retriever.aretrieve(QUERY)
+    assert [type(event) for event in events] == [RetrievalStartEvent, RetrievalEndEvent] * 2
+    assert [event.str_or_query_bundle for event in events] == [QUERY] * 4  # type: ignore[attr-defined]
+    assert [event.nodes for event in events[1::2]] == [found, again]  # type: ignore[attr-defined]
+
+
+def test_it_answers_in_a_query_engine_with_its_evidence() -> None:
+    engine = RetrieverQueryEngine.from_args(HybridRetriever(list(both_legs()), similarity_top_k=2), llm=MockLLM())
+    response = engine.query(QUERY)
+    assert ids(response.source_nodes)[0] == "dry"
+    assert response.source_nodes[0].lexical.matched_terms  # type: ignore[attr-defined]

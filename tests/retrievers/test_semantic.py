@@ -1,0 +1,256 @@
+"""Cosine ranking: ids first, nodes once, the query's embedding awaited, failures in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
+from llama_index.core.schema import QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.results import LegScore, ScoredChunk
+from llama_index_contextual.retrievers import SemanticRetriever, semantic
+from tests.retrievers.corpus import PASSAGES, CountingStore, both_legs, passages, vector_index
+from tests.support.models import CountingEmbedding
+
+QUERY = "the pump runs dry"
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def embedding() -> CountingEmbedding:
+    return CountingEmbedding()
+
+
+@pytest.fixture
+def retriever(store: CountingStore, embedding: CountingEmbedding) -> SemanticRetriever:
+    return SemanticRetriever(vector_index(passages(), embedding, store))
+
+
+def cosine(left: list[float], right: list[float]) -> float:
+    return float(np.dot(left, right) / np.linalg.norm(left) / np.linalg.norm(right))
+
+
+def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
+    query = embedding.vector(QUERY)
+    wanted = {key: cosine(query, embedding.vector(text)) for key, text in PASSAGES.items()}
+    found = retriever.rank(QUERY, 5)
+    assert dict(found) == pytest.approx(wanted, abs=1e-6)
+    assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda key: -wanted[key])
+
+
+def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, store: CountingStore) -> None:
+    ranking = retriever.rank(QUERY, 3)
+    assert store.fetches == []
+    found = retriever.search(QUERY, 3)
+    assert store.fetches == [[node_id for node_id, _ in ranking]]
+    assert [(hit.node.node_id, hit.score) for hit in found] == ranking
+
+
+def test_every_result_says_what_the_index_said(retriever: SemanticRetriever) -> None:
+    for rank, hit in enumerate(retriever.retrieve(QUERY), start=1):
+        assert isinstance(hit, ScoredChunk)
+        assert hit.semantic == LegScore(score=hit.score, rank=rank)
+        assert hit.lexical is None
+
+
+def test_top_k_is_kept_and_may_exceed_the_corpus(store: CountingStore, embedding: CountingEmbedding) -> None:
+    index = vector_index(passages(), embedding, store)
+    assert len(SemanticRetriever(index, similarity_top_k=2).retrieve(QUERY)) == 2
+    assert len(SemanticRetriever(index, similarity_top_k=99).retrieve(QUERY)) == len(PASSAGES)
+    with pytest.raises(InputError, match="top_k is 0: ask for at least one result"):
+        SemanticRetriever(index, similarity_top_k=0).retrieve(QUERY)
+
+
+def test_filters_come_before_ranking(store: CountingStore, embedding: CountingEmbedding) -> None:
+    index = vector_index(passages(), embedding, store)
+    filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="report")])
+    found = SemanticRetriever(index, similarity_top_k=2, filters=filters).retrieve(QUERY)
+    assert {hit.node.node_id for hit in found} == {"revenue", "tariff"}
+    nothing = MetadataFilters(filters=[MetadataFilter(key="kind", value="novel")])
+    assert SemanticRetriever(index, filters=nothing).retrieve(QUERY) == []
+
+
+def test_restrictions_that_would_not_be_kept_are_refused(store: CountingStore, embedding: CountingEmbedding) -> None:
+    index = vector_index(passages(), embedding, store)
+    for name in ("doc_ids", "node_ids", "alpha", "sparse_top_k", "vector_store_query_mode"):
+        with pytest.raises(TypeError, match=name):
+            SemanticRetriever(index, **{name: ["dry"]})  # type: ignore[arg-type]
+
+
+def test_an_embedding_that_came_with_the_query_is_not_made_again(
+    retriever: SemanticRetriever, embedding: CountingEmbedding
+) -> None:
+    bundle = QueryBundle("something else", embedding=embedding.vector(PASSAGES["tariff"]))
+    assert retriever.retrieve(bundle)[0].node.node_id == "tariff"
+    assert embedding.queries == []
+
+
+def test_a_query_without_a_direction_finds_nothing(retriever: SemanticRetriever) -> None:
+    assert retriever.retrieve("… !?") == []
+
+
+def test_another_kind_of_vector_store_is_refused(embedding: CountingEmbedding) -> None:
+    index = VectorStoreIndex(passages(), embed_model=embedding)
+    with pytest.raises(InputError, match=r"needs an index over UnitFaissVectorStore; for others use index\.as_retrie"):
+        SemanticRetriever(index)
+
+
+def test_a_query_of_another_length_is_refused(store: CountingStore, embedding: CountingEmbedding) -> None:
+    index = vector_index(passages(), embedding, store)
+    other = SemanticRetriever(index, embed_model=CountingEmbedding(dimensions=7))
+    with pytest.raises(InputError, match="has 7 dimensions, the index 64: search with the embedding model that built"):
+        other.retrieve(QUERY)
+
+
+# ---- the user's query ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class WithHistory(QueryBundle):
+    """A query with something of its own."""
+
+    history: list[str] = field(default_factory=list)
+
+
+class Handmade(QueryBundle):
+    """A query whose class is no dataclass of its own."""
+
+    def __init__(self, question: str, tenant: str) -> None:
+        super().__init__(question)
+        self.tenant = tenant
+
+
+BUNDLES = [QueryBundle(QUERY), WithHistory(QUERY, history=["before"]), Handmade(QUERY, "acme")]
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: type(bundle).__name__)
+async def test_queries_of_any_class_survive_unchanged(retriever: SemanticRetriever, bundle: QueryBundle) -> None:
+    before = dict(vars(bundle))
+    prepared = await retriever.aprepare(bundle)
+    assert type(prepared) is type(bundle)
+    assert vars(prepared) == {**before, "embedding": prepared.embedding}
+    assert prepared.embedding is not None
+    assert await retriever.aretrieve(bundle) == retriever.retrieve(bundle)
+    assert vars(bundle) == before
+    assert bundle.embedding is None
+
+
+def test_stock_writes_the_embedding_into_the_users_query(store: CountingStore, embedding: CountingEmbedding) -> None:
+    bundle = QueryBundle(QUERY)
+    VectorIndexRetriever(vector_index(passages(), embedding, store)).retrieve(bundle)
+    assert bundle.embedding is not None
+
+
+async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
+    await retriever.aretrieve(QUERY)
+    assert embedding.queries == [QUERY]
+    retriever.retrieve(QUERY)
+    assert embedding.queries == [QUERY, QUERY]
+
+
+# ---- without blocking the loop ---------------------------------------------------------------------------------------
+
+
+async def test_ranking_does_not_block_the_event_loop(
+    retriever: SemanticRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, real = asyncio.get_running_loop(), retriever.rank
+
+    def rank(*arguments: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        return real(*arguments)
+
+    monkeypatch.setattr(retriever, "rank", rank)
+    assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
+
+
+class AwaitedEmbedding(CountingEmbedding):
+    """Embeds a query only after something else has run in the loop."""
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        await asyncio.sleep(0)
+        return self.vector(query)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        raise AssertionError("the blocking way was taken")
+
+
+async def test_the_embedding_of_the_query_is_awaited(store: CountingStore) -> None:
+    retriever = SemanticRetriever(vector_index(passages(), AwaitedEmbedding(), store))
+    assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+class FailingEmbedding(CountingEmbedding):
+    """Fails on every query, so many times."""
+
+    error: Any = None
+    times: int = 99
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        self._queries.append(query)
+        if self.times > 0:
+            self.times -= 1
+            raise self.error
+        return self.vector(query)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ConnectionError("refused"), "cannot be reached: check the address and the network"),
+        (ValueError("odd input"), "failed: ValueError: odd input"),
+        (ModelError("No key: set it."), "^No key: set it.$"),
+    ],
+)
+async def test_a_query_that_cannot_be_embedded_is_a_model_error(
+    error: Exception, sentence: str, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(semantic, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    model = FailingEmbedding(error=error)
+    retriever = SemanticRetriever(vector_index(passages(), model, store))
+    with pytest.raises(ModelError, match=sentence) as raised:
+        retriever.retrieve(QUERY)
+    with pytest.raises(ModelError, match=sentence):
+        await retriever.aretrieve(QUERY)
+    retries = 3 if isinstance(error, ConnectionError) else 1
+    assert model.queries == [QUERY] * 2 * retries
+    if not isinstance(error, ModelError):
+        assert raised.value.setting == "embed_model"
+        assert raised.value.__cause__ is error
+        assert "'CountingEmbedding:counting'" in str(raised.value)
+
+
+async def test_a_short_failure_is_tried_again(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(semantic, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    for run in ("sync", "async"):
+        model = FailingEmbedding(error=ConnectionError("refused"), times=2)
+        retriever = SemanticRetriever(vector_index(passages(), model, CountingStore()))
+        found = retriever.retrieve(QUERY) if run == "sync" else await retriever.aretrieve(QUERY)
+        assert found[0].node.node_id == "dry"
+
+
+def test_similarities_stay_within_one(retriever: SemanticRetriever) -> None:
+    for text in PASSAGES.values():
+        (first, *_) = retriever.rank(text, 1)
+        assert math.isclose(first[1], 1, abs_tol=1e-5)
+
+
+def test_both_legs_can_share_one_store() -> None:
+    semantic_leg, lexical_leg = both_legs()
+    assert semantic_leg.docstore is lexical_leg.docstore

@@ -1,0 +1,398 @@
+"""SQLiteDocumentStore: equal nodes back, positions, LlamaIndex's own interface, and no change to a published file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from llama_index_contextual.errors import InputError, ReadOnlyVersionError
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from tests.support.models import CountingEmbedding
+from tests.support.nodes import chunk, node_lists
+
+
+def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:
+    store = SQLiteDocumentStore(path)
+    store.add_documents(nodes)
+    return store
+
+
+def statements_of(store: SQLiteDocumentStore, work: Callable[[], object]) -> list[str]:
+    """Return the SQL statements that some work runs."""
+    seen: list[str] = []
+    connection = store._kv._connection
+    connection.set_trace_callback(seen.append)
+    try:
+        work()
+    finally:
+        connection.set_trace_callback(None)
+    return seen
+
+
+def published(tmp_path: Path, *nodes: BaseNode) -> SQLiteDocumentStore:
+    """Return a read-only store over a file with these nodes."""
+    path = tmp_path / "published.sqlite"
+    filled(*nodes).persist(str(path))
+    return SQLiteDocumentStore(path, access="read")
+
+
+# ---- what goes in comes out ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(node_lists())
+def test_nodes_of_every_kind_come_back_equal_and_in_order(nodes: list[BaseNode]) -> None:
+    store = filled(*nodes)
+    assert list(store.iterate()) == nodes
+    assert [type(node) for node in store.iterate()] == [type(node) for node in nodes]
+    assert store.get_nodes([node.node_id for node in reversed(nodes)]) == nodes[::-1]
+    assert list(store.docs.values()) == nodes
+    assert store.ids == [node.node_id for node in nodes]
+
+
+@settings(max_examples=15)
+@given(nodes=node_lists(max_size=3))
+def test_nodes_come_back_equal_from_a_file(nodes: list[BaseNode], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("docstore") / "nodes.sqlite"
+    filled(*nodes).persist(str(path))
+    assert list(SQLiteDocumentStore(path, access="read").iterate()) == nodes
+
+
+def test_text_comes_back_to_the_character() -> None:
+    text = "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
+    assert filled(chunk("a", text)).get_node("a").get_content() == text
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (chunk("a", metadata={"v": float("nan")}), r"'a' .* 'v' .* is not a finite number: leave it out"),
+        (chunk("a", metadata={"v": [1.0, float("inf")]}), r"is not a finite number"),
+        (chunk("a", metadata={"v": 2**63}), r"does not fit into 64 bits: pass it as text"),
+        (chunk("a", metadata={"v": date(2023, 1, 1)}), r"is of type date: pass text, numbers"),
+        (chunk("a", metadata={"v": {"w": {1, 2}}}), r"is of type set"),
+        (chunk("a", metadata={"v": "a\0b"}), r"contains a NUL character"),
+        (chunk("a", metadata={"v\0": "b"}), r"contains a NUL character"),
+        (chunk("a", metadata={"v": "\udc80"}), r"'v' .* contains lone surrogates"),
+        (chunk("a", "broken \ud800 text"), r"its text contains lone surrogates: clean it with"),
+        (chunk("a\ud800"), r"its id contains lone surrogates"),
+        (chunk("a", doc_id="d\ud800"), r"the id of a related node contains lone surrogates"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_a_sentence_and_nothing_is_added(node: TextNode, message: str) -> None:
+    store = filled(chunk("kept"))
+    with pytest.raises(InputError, match=message):
+        store.add_documents([chunk("other"), node])
+    assert store.ids == ["kept"]
+
+
+# ---- positions and batches -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=12))
+def test_positions_are_those_of_a_dict_in_order_of_insertion(steps: list[tuple[str, bool]]) -> None:
+    store, expected = SQLiteDocumentStore(), dict[str, str]()
+    for number, (node_id, keep) in enumerate(steps):
+        if keep:
+            store.add_documents([chunk(node_id, str(number))])
+            expected[node_id] = str(number)
+        else:
+            store.delete_document(node_id, raise_error=False)
+            expected.pop(node_id, None)
+        assert store.ids == list(expected)
+        assert store.rows(list(expected)) == list(range(len(expected)))
+    assert {node_id: node.get_content() for node_id, node in store.docs.items()} == expected
+
+
+def test_an_update_keeps_the_position() -> None:
+    store = filled(chunk("a"), chunk("b"), chunk("c"))
+    store.add_documents([chunk("a", "new")])
+    assert store.ids == ["a", "b", "c"]
+    assert store.get_node("a").get_content() == "new"
+    assert len(store) == 3
+
+
+def test_one_batch_is_one_transaction_and_takes_the_same_statements_for_each_node() -> None:
+    def cost(size: int) -> list[str]:
+        store = SQLiteDocumentStore()
+        nodes = [chunk(str(n), doc_id="one document", start_char_idx=n) for n in range(size)]
+        return statements_of(store, lambda: store.add_documents(nodes))
+
+    small, large = cost(100), cost(1_000)
+    assert sum(statement.startswith("BEGIN") for statement in large) == 1
+    assert sum(statement == "COMMIT" for statement in large) == 1
+    assert len(large) - len(small) == (len(small) - 2) // 100 * 900
+
+
+def test_a_batch_that_fails_adds_nothing() -> None:
+    store = filled(chunk("kept"))
+    with pytest.raises(InputError, match=r"'kept' is in the store already: pass allow_update=True to replace it"):
+        store.add_documents([chunk("new"), chunk("kept", "other")], allow_update=False)
+    assert store.ids == ["kept"]
+    assert store.get_node("kept").get_content() == "Text of kept."
+    store.add_documents([chunk("new")], allow_update=False)
+    assert store.ids == ["kept", "new"]
+
+
+def test_reading_many_nodes_takes_few_statements() -> None:
+    store = filled(*(chunk(str(n)) for n in range(2_000)))
+    wanted = [str(n) for n in range(1_999, -1, -1)]
+    found: list[BaseNode] = []
+    seen = statements_of(store, lambda: found.extend(store.get_nodes(wanted)))
+    assert [node.node_id for node in found] == wanted
+    assert len(seen) <= 4
+    assert len(statements_of(store, lambda: list(store.iterate()))) <= 5
+
+
+def test_the_chunks_of_one_document_are_found_without_reading_the_others() -> None:
+    store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for d in range(20) for n in range(5)))
+    seen = statements_of(store, lambda: list(store.iterate(doc_id="d3")))
+    plan = [str(step) for statement in seen for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
+    assert any("nodes_of_document" in step for step in plan)
+    assert not any("SCAN" in step for step in plan)
+
+
+def test_iterating_in_small_batches_yields_every_node_once() -> None:
+    store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for n in range(5) for d in range(3)))
+    store.delete_document("1-0")
+    assert [node.node_id for node in store.iterate(batch=2)] == store.ids
+    assert [node.node_id for node in store.iterate(doc_id="d1", batch=2)] == ["1-1", "1-2", "1-3", "1-4"]
+
+
+# ---- LlamaIndex's interface ----------------------------------------------------------------------------------------
+
+
+def test_a_missing_node_raises_only_if_asked_to() -> None:
+    store = filled(chunk("a"))
+    with pytest.raises(ValueError, match="doc_id b not found"):
+        store.get_document("b")
+    with pytest.raises(ValueError, match="doc_id b not found"):
+        store.get_nodes(["a", "b"])
+    with pytest.raises(ValueError, match="doc_id b not found"):
+        store.delete_document("b")
+    with pytest.raises(ValueError, match="doc_id b not found"):
+        store.delete_ref_doc("b")
+    assert store.get_document("b", raise_error=False) is None
+    assert [node.node_id for node in store.get_nodes(["b", "a"], raise_error=False)] == ["a"]
+    store.delete_document("b", raise_error=False)
+    store.delete_ref_doc("b", raise_error=False)
+    assert store.ids == ["a"]
+    assert store.document_exists("a")
+    assert not store.document_exists("b")
+
+
+def test_the_nodes_of_a_document_are_listed_in_the_order_of_its_text() -> None:
+    store = filled(
+        chunk("late", doc_id="d", start_char_idx=50), chunk("early", doc_id="d", start_char_idx=0), chunk("orphan")
+    )
+    info = store.get_ref_doc_info("d")
+    assert info is not None
+    assert info.node_ids == ["early", "late"]
+    assert store.get_ref_doc_info("orphan") is None
+    assert store.get_ref_doc_info("") is None
+    assert {doc_id: sorted(i.node_ids) for doc_id, i in store.get_all_ref_doc_info().items()} == {
+        "d": ["early", "late"]
+    }
+    assert store.ref_doc_exists("d")
+    assert not store.ref_doc_exists("e")
+
+
+def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else() -> None:
+    store = filled(chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e"), chunk("orphan"))
+    store.set_document_hashes({"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"})
+    store.delete_ref_doc("d")
+    assert store.ids == ["c", "orphan"]
+    assert store.get_all_document_hashes() == {"3": "c", "5": "e"}
+    store.delete_document("c")
+    assert store.get_document_hash("c") is None
+
+
+def test_keeping_no_text_keeps_no_node() -> None:
+    store = SQLiteDocumentStore()
+    store.add_documents([chunk("a")], store_text=False)
+    assert len(store) == 0
+
+
+async def test_the_asynchronous_twins_do_the_same() -> None:
+    store = SQLiteDocumentStore()
+    await store.async_add_documents([chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e")])
+    assert await store.aget_document("a") == store.get_document("a")
+    assert await store.aget_nodes(["b", "a"]) == store.get_nodes(["b", "a"])
+    assert await store.adocument_exists("a")
+    assert await store.aget_ref_doc_info("d") == store.get_ref_doc_info("d")
+    assert await store.aget_all_ref_doc_info() == store.get_all_ref_doc_info()
+    await store.aset_document_hashes({"a": "1"})
+    await store.aset_document_hash("b", "2")
+    assert await store.aget_document_hash("a") == "1"
+    assert await store.aget_all_document_hashes() == {"1": "a", "2": "b"}
+    await store.adelete_document("a")
+    await store.adelete_ref_doc("d")
+    assert store.ids == ["c"]
+
+
+def test_an_empty_store_is_not_taken_for_none() -> None:
+    store = SQLiteDocumentStore()
+    assert StorageContext.from_defaults(docstore=store).docstore is store
+
+
+def test_it_is_the_document_store_of_a_storage_context(tmp_path: Path) -> None:
+    store = SQLiteDocumentStore()
+    context = StorageContext.from_defaults(docstore=store)
+    model = CountingEmbedding()
+    nodes = [chunk("a", "iron pump"), chunk("b", "bronze valve")]
+    index = VectorStoreIndex(nodes, storage_context=context, embed_model=model)
+    context.persist(str(tmp_path), docstore_fname="nodes.sqlite")
+    loaded = StorageContext.from_defaults(
+        docstore=SQLiteDocumentStore(tmp_path / "nodes.sqlite", access="read"),
+        index_store=context.index_store,
+        vector_store=SimpleVectorStore.from_persist_dir(str(tmp_path)),
+    )
+    again = load_index_from_storage(loaded, embed_model=model)
+    for one in (index, again):
+        assert [hit.node.node_id for hit in one.as_retriever(similarity_top_k=1).retrieve("valve")] == ["b"]
+
+
+def run(pipeline: IngestionPipeline, *texts: tuple[str, str]) -> list[str]:
+    nodes = pipeline.run(documents=[Document(id_=doc_id, text=text) for doc_id, text in texts])
+    return [f"{node.ref_doc_id}: {node.get_content()}" for node in nodes]
+
+
+@pytest.mark.parametrize("strategy", list(DocstoreStrategy))
+def test_an_ingestion_pipeline_does_with_it_what_it_does_with_the_stock_store(strategy: DocstoreStrategy) -> None:
+    def history(docstore: Any) -> list[Any]:
+        pipeline = IngestionPipeline(
+            transformations=[SentenceSplitter(), CountingEmbedding()],
+            docstore=docstore,
+            docstore_strategy=strategy,
+            vector_store=SimpleVectorStore(),
+        )
+        pipeline.disable_cache = True
+        return [
+            run(pipeline, ("a", "iron"), ("b", "bronze")),
+            run(pipeline, ("a", "iron"), ("b", "brass"), ("c", "tin")),
+            run(pipeline, ("a", "iron")),
+            run(pipeline, ("b", "bronze")),
+            sorted(docstore.docs),
+            {doc_id: node.get_content() for doc_id, node in docstore.docs.items()},
+        ]
+
+    assert history(SQLiteDocumentStore()) == history(SimpleDocumentStore())
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_persisting_writes_a_file_that_opens_and_leaves_the_store_in_memory(tmp_path: Path) -> None:
+    store = filled(chunk("a"))
+    path = tmp_path / "new folder" / "nodes.sqlite"
+    store.persist(str(path))
+    store.add_documents([chunk("b")])
+    assert SQLiteDocumentStore(path, access="read").ids == ["a"]
+    store.persist(str(path))
+    assert SQLiteDocumentStore(path, access="read").ids == ["a", "b"]
+    assert os.listdir(path.parent) == ["nodes.sqlite"]
+
+
+def test_persisting_to_its_own_file_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.sqlite"
+    store = filled(chunk("a"), path=path)
+    store.persist(str(tmp_path / "." / "nodes.sqlite"))
+    store.close()
+    assert SQLiteDocumentStore(path, access="read").ids == ["a"]
+
+
+def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.sqlite"
+    filled(chunk("a", doc_id="d")).persist(str(path))
+    before = path.read_bytes()
+    store = SQLiteDocumentStore.from_persist_path(str(path))
+    store.add_documents([chunk("b")])
+    assert store.ids == ["a", "b"]
+    assert path.read_bytes() == before
+    with pytest.raises(InputError, match=r"other.sqlite is not there"):
+        SQLiteDocumentStore.from_persist_path(str(tmp_path / "other.sqlite"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+def test_a_file_is_as_private_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        filled(chunk("a")).persist(str(tmp_path / "nodes.sqlite"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "nodes.sqlite").stat().st_mode) == 0o600
+
+
+CHANGES: dict[str, Callable[[SQLiteDocumentStore], object]] = {
+    "add": lambda store: store.add_documents([chunk("b")]),
+    "update": lambda store: store.add_documents([chunk("a", "new")]),
+    "add nothing": lambda store: store.add_documents([]),
+    "delete": lambda store: store.delete_document("a"),
+    "delete what is not there": lambda store: store.delete_document("b", raise_error=False),
+    "delete document": lambda store: store.delete_ref_doc("d"),
+    "hash": lambda store: store.set_document_hash("a", "1"),
+    "hashes": lambda store: store.set_document_hashes({"a": "1"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_published_store_refuses_every_change_before_anything_changes(
+    change: Callable[[SQLiteDocumentStore], object], tmp_path: Path
+) -> None:
+    store = published(tmp_path, chunk("a", doc_id="d"))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ReadOnlyVersionError, match=r"A published version does not change: use `project.ingest"):
+        change(store)
+    assert store.ids == ["a"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_published_store_is_read_even_where_nothing_can_be_written(tmp_path: Path) -> None:
+    store = published(tmp_path, chunk("a", metadata={"year": 2023}))
+    wanted = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
+    mask = store.mask(wanted)
+    assert mask is not None
+    assert mask.dtype == np.bool_
+    assert mask.tolist() == [True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["published.sqlite"]
+
+
+# ---- what the stock store does -------------------------------------------------------------------------------------
+
+
+def test_the_stock_base_persists_nothing_silently_and_refuses_batches_where_ours_does_both(tmp_path: Path) -> None:
+    stock = KVDocumentStore(SimpleKVStore())
+    stock.add_documents([chunk("a")])
+    stock.persist(str(tmp_path / "stock"))
+    assert not (tmp_path / "stock").exists()
+    with pytest.raises(NotImplementedError):
+        stock.add_documents([chunk("b")], batch_size=2)
+
+    ours = SQLiteDocumentStore()
+    ours.add_documents([chunk("a"), chunk("b")], batch_size=2)
+    ours.persist(str(tmp_path / "ours"))
+    assert SQLiteDocumentStore(tmp_path / "ours", access="read").ids == ["a", "b"]
+
+
+def test_relations_with_a_list_of_sources_are_kept() -> None:
+    sources = [RelatedNodeInfo(node_id="d"), RelatedNodeInfo(node_id="e")]
+    node = TextNode(id_="a", text="x", relationships={NodeRelationship.CHILD: sources})
+    assert filled(node).get_node("a") == node

@@ -1,0 +1,285 @@
+"""The ledger: what was paid for is never lost, never mixed up, and comes back from an export."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from llama_index_contextual.errors import FormatError, InputError
+from llama_index_contextual.storage.ledger import FORMAT_VERSION, Ledger, LedgerEntry, LedgerInfo, content_key
+from llama_index_contextual.storage.version import OpenVersion  # noqa: F401 - the ledger must open beside a version
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+parts = st.lists(st.text(max_size=4), max_size=4)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+def entry(key: str, context: str = "A context.", **fields: Any) -> LedgerEntry:
+    return LedgerEntry(key=key, context=context, model="openai:gpt-4.1", **fields)
+
+
+# ---- keys ----------------------------------------------------------------------------------------------------------
+
+
+@given(parts, parts)
+@example(["a", "bc"], ["ab", "c"])
+@example(["a", ""], ["a"])
+@example(['a", "b'], ["a", "b"])
+@example(["\ud800"], ["\\ud800"])
+@example([], [""])
+def test_two_questions_have_one_key_only_if_all_their_parts_are_equal(one: list[str], other: list[str]) -> None:
+    assert (content_key(*one) == content_key(*other)) == (one == other)
+
+
+def test_every_split_of_one_text_has_its_own_key() -> None:
+    text = "prompt"
+    cuts = itertools.chain.from_iterable(itertools.combinations(range(1, len(text)), n) for n in range(len(text)))
+    splits = [[text[a:b] for a, b in itertools.pairwise([0, *cut, len(text)])] for cut in cuts]
+    assert len({content_key(*split) for split in splits}) == len(splits) == 2 ** (len(text) - 1)
+
+
+def test_keys_stay_the_same_from_release_to_release() -> None:
+    assert content_key("a", "é\n") == "2ba62ac2e47cf12b0ca9a4f4a2ff5d4b54ee6b1ee8d9f3a8bda07b9c16ad02c7"
+
+
+# ---- contexts and vectors ------------------------------------------------------------------------------------------
+
+
+def test_a_context_is_there_for_every_later_reader(tmp_path: Path, ledger: Ledger) -> None:
+    assert ledger.context("k") is None
+    ledger.add_contexts([entry("k", "First.\u2028 🦙"), entry("l", "Second.")])
+    ledger.add_contexts([entry("l", "Replaced.")])
+    for reader in (ledger, Ledger(tmp_path / "ledger.sqlite")):
+        assert reader.context("k") == "First.\u2028 🦙"
+        assert reader.context("l") == "Replaced."
+        assert reader.context("m") is None
+
+
+def test_vectors_come_back_bit_for_bit_and_only_those_that_are_known(ledger: Ledger) -> None:
+    rows = np.random.default_rng(5).normal(size=(1_000, 3)).astype(np.float32)
+    keys = [f"key {n}" for n in range(len(rows))]
+    ledger.add_vectors("model", keys, rows)
+    found = ledger.vectors(["unknown", *keys])
+    assert list(found) != []
+    assert set(found) == set(keys)
+    assert all(np.array_equal(found[key], row) for key, row in zip(keys, rows, strict=True))
+    assert ledger.vectors([]) == {}
+    with pytest.raises(ValueError, match="zip"):
+        ledger.add_vectors("model", ["too", "many"], rows[:1])
+
+
+def test_a_batch_is_committed_as_a_whole_or_not_at_all(ledger: Ledger) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        ledger.add_contexts([entry("good"), entry("bad", "\ud800")])
+    assert ledger.context("good") is None
+
+
+def test_it_tells_what_was_paid_for(ledger: Ledger) -> None:
+    assert ledger.info() == LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
+    ledger.add_contexts([entry("a", input_tokens=100, cached_tokens=64, output_tokens=7), entry("b")])
+    ledger.add_vectors("model", ["a"], np.ones((1, 2), dtype=np.float32))
+    assert ledger.info() == LedgerInfo(contexts=2, embeddings=1, input_tokens=100, output_tokens=7)
+
+
+# ---- crashes and releases ------------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from pathlib import Path
+import numpy as np
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+
+ledger = Ledger(Path(sys.argv[1]))
+for number in range(10_000):
+    ledger.add_contexts([LedgerEntry(key=f"key {number}", context=f"context {number}", model="m")])
+    ledger.add_vectors("m", [f"key {number}"], np.full((1, 4), number, dtype=np.float32))
+    print(number, flush=True)
+"""
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    acknowledged = [int(line) for line in itertools.islice(child.stdout, 5)]
+    child.send_signal(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+    acknowledged += [int(line) for line in child.stdout]
+    child.wait()
+    child.stdout.close()
+
+    ledger = Ledger(path)
+    assert len(acknowledged) >= 5
+    for number in acknowledged:
+        assert ledger.context(f"key {number}") == f"context {number}"
+        assert ledger.vectors([f"key {number}"])[f"key {number}"].tolist() == [number] * 4
+    assert ledger._kv.query("PRAGMA integrity_check") == [("ok",)]
+    assert ledger.info().contexts - len(acknowledged) in (0, 1)
+
+
+def test_opening_a_ledger_again_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger(path).close()
+    before = path.read_bytes()
+    ledger = Ledger(path)
+    ledger.info()
+    ledger.close()
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger._kv.put("format", {"version": FORMAT_VERSION + 1})
+    ledger._kv.execute("DROP TABLE embeddings")
+    ledger.close()
+    before = path.read_bytes()
+    with pytest.raises(
+        FormatError, match=r"ledger.sqlite has format 2, this release reads up to 1: upgrade llama-index"
+    ):
+        Ledger(path)
+    assert path.read_bytes() == before
+
+
+# ---- export and import ---------------------------------------------------------------------------------------------
+
+entries = st.builds(
+    LedgerEntry,
+    key=st.text("0123456789abcdef", min_size=4, max_size=4),
+    context=texts.filter(bool),
+    model=st.sampled_from(["openai:gpt-4.1", "ollama:qwen3"]),
+    input_tokens=st.one_of(st.none(), st.integers(0, 2**40)),
+    cached_tokens=st.one_of(st.none(), st.integers(0, 2**40)),
+    output_tokens=st.one_of(st.none(), st.integers(0, 2**40)),
+)
+
+
+def rows_of(ledger: Ledger) -> list[tuple[Any, ...]]:
+    return ledger._kv.query(
+        "SELECT key, context, model, input_tokens, cached_tokens, output_tokens FROM contexts ORDER BY key"
+    )
+
+
+@settings(max_examples=25)
+@given(st.lists(entries, max_size=5, unique_by=lambda row: row.key))
+@example([entry("k", "LS\u2028PS\u2029NEL\u0085VT\x0bFS\x1c\r\n\ufeff")])
+@example([])
+def test_an_export_holds_everything_that_an_import_needs(rows: list[LedgerEntry]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        one, other = Ledger(Path(folder) / "one.sqlite"), Ledger(Path(folder) / "other.sqlite")
+        one.add_contexts(rows)
+        file = Path(folder) / "contexts.jsonl"
+        assert one.export_contexts(file) == len(rows)
+        assert other.import_contexts(file) == len(rows)
+        assert rows_of(other) == rows_of(one)
+        assert [row[0] for row in rows_of(one)] == sorted(row.key for row in rows)
+        one.close()
+        other.close()
+
+
+def test_an_export_can_be_read_by_people_and_other_programs(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.add_contexts([entry("b", "Zölle"), entry("a", "Duty", input_tokens=3)])
+    ledger.export_contexts(tmp_path / "contexts.jsonl")
+    lines = (tmp_path / "contexts.jsonl").read_text(encoding="utf-8").split("\n")
+    assert "Zölle" in lines[1]
+    assert json.loads(lines[0]) == {
+        "key": "a",
+        "context": "Duty",
+        "model": "openai:gpt-4.1",
+        "input_tokens": 3,
+        "cached_tokens": None,
+        "output_tokens": None,
+    }
+    assert lines[2:] == [""]
+
+
+GOOD = json.dumps({"key": "k", "context": "c", "model": "m"}).encode()
+
+
+def row(**changes: Any) -> bytes:
+    return json.dumps({"key": "k", "context": "c", "model": "m"} | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"{", "Expecting property name"),
+        (b"null", "must be a mapping"),
+        (b"[1, 2]", "must be a mapping"),
+        (b'"text"', "must be a mapping"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"key": "\xff"}', "can't decode"),
+        (row(extra=1), "unexpected keyword argument 'extra'"),
+        (b'{"key": "k", "context": "c"}', "missing 1 required"),
+        (row(context=""), "key, context and model must be texts"),
+        (row(key=7), "key, context and model must be texts"),
+        (row(model=None), "key, context and model must be texts"),
+        (row(context="\ud800"), "surrogates not allowed"),
+        (row(input_tokens="many"), "token counts must be whole numbers"),
+        (row(output_tokens=True), "token counts must be whole numbers"),
+        (row(cached_tokens=1.5), "token counts must be whole numbers"),
+        (row(input_tokens=-1), "token counts must be whole numbers"),
+        (row(input_tokens=2**70), "token counts must be whole numbers"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
+    bad: bytes, reason: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    file = tmp_path / "contexts.jsonl"
+    file.write_bytes(b"\n".join([GOOD, bad, GOOD]))
+    with pytest.raises(InputError, match=r"contexts.jsonl, line 2, is not a ledger row: ") as caught:
+        ledger.import_contexts(file)
+    assert reason in str(caught.value)
+    assert ledger.info().contexts == 0
+
+
+def test_windows_line_ends_are_fine_and_a_missing_file_is_named(tmp_path: Path, ledger: Ledger) -> None:
+    file = tmp_path / "contexts.jsonl"
+    file.write_bytes(GOOD + b"\r\n" + row(key="l") + b"\r\n")
+    assert ledger.import_contexts(file) == 2
+    with pytest.raises(InputError, match=r"other.jsonl is not there: name a file that `export_contexts` wrote"):
+        ledger.import_contexts(tmp_path / "other.jsonl")
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.binary(max_size=40), st.binary(max_size=10).map(lambda noise: GOOD + b"\n" + noise)))
+def test_no_file_makes_an_import_raise_anything_but_a_sentence(content: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.sqlite")
+        file = Path(folder) / "contexts.jsonl"
+        file.write_bytes(content)
+        try:
+            added = ledger.import_contexts(file)
+        except InputError:
+            added = 0
+        assert ledger.info().contexts <= max(added, 0)
+        ledger.close()
+
+
+def test_two_connections_can_write_in_turn(tmp_path: Path) -> None:
+    one, other = Ledger(tmp_path / "ledger.sqlite"), Ledger(tmp_path / "ledger.sqlite")
+    for number in range(10):
+        (one, other)[number % 2].add_contexts([entry(f"key {number}")])
+    assert one.info().contexts == other.info().contexts == 10
+    one.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        one.context("key 1")

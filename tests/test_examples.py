@@ -1,0 +1,90 @@
+"""The examples: their documents, their questions, and the scripts beside them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.readers import ReadResult, read_documents
+from tests.support.examples import DATA, EXAMPLES, rows, script
+
+PDF = "quarterly-reports-2024.pdf"
+_QUARTERS = ("first", "second", "third")
+QUESTIONS = rows(DATA / "questions.jsonl")
+
+
+@pytest.fixture(scope="module")
+def read() -> ReadResult:
+    """All example documents."""
+    return read_documents([DATA])
+
+
+def test_the_corpus_is_one_pdf_two_markdown_and_two_text_files(read: ReadResult) -> None:
+    suffixes = [Path(document.metadata["file_name"]).suffix for document in read]
+    assert sorted(suffixes) == [".md", ".md", ".pdf", ".txt", ".txt"]
+    assert {Path(file.path).suffix for file in read.skipped} == {".jsonl"}
+    assert read.warnings == []
+
+
+def test_the_pdf_has_more_than_twenty_pages_and_an_outline_of_three_reports(read: ReadResult) -> None:
+    (pdf,) = (document for document in read if document.metadata["file_name"] == PDF)
+    found = DocumentMap.from_metadata(pdf.metadata)
+    assert len(found.page_starts) > 20
+    reports = [heading.title for heading in found.headings if heading.title.startswith("Haldermoor")]
+    assert [title.split(" the ")[1] for title in reports] == [f"{n} quarter of 2024" for n in _QUARTERS]
+
+
+@pytest.mark.parametrize("row", QUESTIONS, ids=[row["id"] for row in QUESTIONS])
+def test_the_evidence_of_each_question_stands_in_its_document(row: dict[str, object], read: ReadResult) -> None:
+    (document,) = (d for d in read if d.metadata["file_name"] == row["file"])
+    text = " ".join(document.text.split())
+    evidence = row["evidence"]
+    assert isinstance(evidence, list)
+    assert evidence
+    for passage in evidence:
+        assert " ".join(passage.split()) in text
+
+
+def test_questions_have_ids_of_their_own() -> None:
+    assert len({row["id"] for row in QUESTIONS}) == len(QUESTIONS) >= 20
+
+
+@pytest.mark.parametrize("report", [*sorted(EXAMPLES.glob("pdf_source/*.md")), DATA / "interim-report-q4-2024.md"])
+def test_a_report_names_company_and_quarter_in_its_opening_only(report: Path) -> None:
+    opening, _, rest = report.read_text(encoding="utf-8").partition("\n## ")
+    assert "Haldermoor" in opening
+    assert "quarter of 2024" in opening
+    assert "Haldermoor" not in rest
+    assert "quarter of 2024" not in rest
+
+
+def test_the_quickstart_runs_from_anywhere(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "quickstart.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 documents" in done.stdout
+    assert "  1. station-manual.md" in done.stdout
+    assert "The processor did not answer its watchdog for eight seconds" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quickstart_has_at_most_25_lines() -> None:
+    assert len((EXAMPLES / "quickstart.py").read_text(encoding="utf-8").splitlines()) <= 25
+
+
+def test_the_pdf_is_rebuilt_byte_for_byte(tmp_path: Path) -> None:
+    pytest.importorskip("reportlab", reason="needs reportlab: pip install reportlab")
+    rebuilt = script("make_pdf").build(tmp_path / PDF)
+    assert rebuilt.read_bytes() == (DATA / PDF).read_bytes()
