@@ -11,7 +11,7 @@ import contextvars
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -149,6 +149,20 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+
+    async def main() -> T:
+        running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await make()
+
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(context.run, lambda: asyncio.run(make())).result()
+        result = executor.submit(context.run, lambda: asyncio.run(main()))
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            # An interrupted notebook cell: the work must not go on, and be published, behind the user's back.
+            loop, task = running.result()
+            if task is not None and not result.done():
+                loop.call_soon_threadsafe(task.cancel)
+            raise

@@ -16,9 +16,11 @@ from llama_index_contextual.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K, De
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.storage.ledger import content_key
 from tests.support.examples import DATA, rows, script
 
 RECORD = "the ledger is out of date: run `python examples/record_contexts.py`"
+FOREIGN = json.dumps({"key": content_key("another chunk"), "context": "Of another chunk.", "model": "none"}) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def test_a_chunk_without_recorded_context_is_reported_and_no_provider_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "note.md").write_text("# Valve works\n\nThe pump runs dry.\n", encoding="utf-8")
-    (tmp_path / CONTEXTS_FILE).touch()
+    (tmp_path / CONTEXTS_FILE).write_text(FOREIGN, encoding="utf-8")
     row = {"question": "What runs dry?", "file": "note.md", "evidence": ["The pump\nruns dry."], "demo": True}
     (tmp_path / QUESTIONS_FILE).write_text(json.dumps(row), encoding="utf-8")
     monkeypatch.setattr(demo, "data_directory", lambda: tmp_path)
@@ -111,7 +113,7 @@ def test_a_chunk_without_recorded_context_is_reported_and_no_provider_is_asked(
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "note.md").write_text("The pump runs dry.\n", encoding="utf-8")
     (tmp_path / "empty.txt").touch()
-    (tmp_path / CONTEXTS_FILE).touch()
+    (tmp_path / CONTEXTS_FILE).write_text(FOREIGN, encoding="utf-8")
     (tmp_path / QUESTIONS_FILE).touch()
     monkeypatch.setattr(demo, "data_directory", lambda: tmp_path)
     steps: list[str] = []

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Literal
 
 from llama_index_contextual.ingestion.report import IngestProgress, ReportProgress
@@ -58,24 +59,25 @@ class ProgressCounter:
 def progress_bar() -> Iterator[ReportProgress]:
     """Show a Rich progress bar on standard error from the first report on: documents, chunks, rate, time left."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     bar = Progress(
         BarColumn(bar_width=None),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("left {task.fields[left]}"),
         console=Console(stderr=True),
         expand=True,
     )
-    task = bar.add_task("", total=None)
+    task = bar.add_task("", total=None, left="-:--:--")
 
     def report(state: IngestProgress) -> None:
         bar.start()
+        seconds = bar.tasks[0].elapsed or 0.0
         bar.update(
             task,
-            description=_describe(state, bar.tasks[0].elapsed or 0.0),
+            description=_describe(state, seconds),
+            left=_time_left(state, seconds),
             # The last 2 % are the writing: Rich stops the clock of a bar that is full.
             completed=state.bytes_done if state.stage != "done" else state.bytes_total * 1.02,
             total=state.bytes_total * 1.02,
@@ -93,3 +95,11 @@ def _describe(state: IngestProgress, seconds: float) -> str:
     if state.chunks_done and seconds >= 1:
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
     return " · ".join([*parts, "publishing"] if state.stage == "publish" else parts)
+
+
+def _time_left(state: IngestProgress, seconds: float) -> str:
+    """Return the time left at the mean rate so far: documents are finished in bursts, which mislead a moving one."""
+    if not state.bytes_done:
+        return "-:--:--"
+    left = seconds * (state.bytes_total - state.bytes_done) / state.bytes_done
+    return str(timedelta(seconds=round(left)))

@@ -71,7 +71,7 @@ class ContentReader:
     def runs(self, page: PageObject) -> list[Run]:
         """Return the text of a page in the order in which it is drawn.
 
-        Afterwards `images` and `paths` count what else the page draws; `vertical` tells whether a font writes downwards.
+        Afterwards `images` and `paths` count what else it draws; `vertical` tells whether a font writes downwards.
         """
         self._reset()
         content = page.get("/Contents")

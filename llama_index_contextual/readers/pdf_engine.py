@@ -43,11 +43,13 @@ class PageContent(NamedTuple):
 
     Attributes:
         lines: In reading order.
+        span: The heights of the lower and the upper edge of the page, in the measure of `Line.y`.
         is_drawn: Whether images, or many shapes, are drawn; without text such a page is a scan.
     """
 
     lines: Sequence[Line]
     is_drawn: bool
+    span: tuple[float, float]
 
 
 class PdfSource(Protocol):

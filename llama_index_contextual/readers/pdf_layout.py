@@ -7,6 +7,8 @@ columns of prose drawn row by row, and a column of figures drawn apart from its 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -69,7 +71,7 @@ class Line:
     """
 
     text: str
-    y: float = float("nan")
+    y: float = math.nan
     size: float = 0.0
     cells: int = 1
 
@@ -78,17 +80,27 @@ Row = list[Cell]
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of one page in reading order."""
+    """Return the lines of one page in reading order; those that run in another direction than most have no height."""
+    upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
     if len(rows) <= MAX_ROWS:
         rows = columns_in_order(figures_beside_labels(rows))
-    return [_line(row) for row in rows]
+    return [_line(row, upright) for row in rows]
 
 
-def _line(row: Row) -> Line:
+def main_angle(runs: Iterable[Run]) -> int:
+    """Return the direction in which most of the text runs, in degrees."""
+    letters: Counter[int] = Counter()
+    for run in runs:
+        letters[run.angle] += len(run.text)
+    return max(letters, key=letters.__getitem__, default=0)
+
+
+def _line(row: Row, upright: int) -> Line:
     texts = [" ".join(cell.text.split()) for cell in row]
     largest = max(row, key=lambda cell: cell.size)
-    return Line(" ".join(filter(None, texts)), largest.y, largest.size, sum(map(bool, texts)))
+    y = largest.y if largest.angle == upright else math.nan
+    return Line(" ".join(filter(None, texts)), y, largest.size, len(row))
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:

@@ -48,11 +48,12 @@ class PdfiumSource:
             text = page.get_textpage()
             lines = _lines(text)
             is_drawn = not lines and _is_drawn(page)
+            _left, bottom, _right, top = page.get_mediabox()
             text.close()
             page.close()
         except self._error as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
-        return PageContent(lines, is_drawn)
+        return PageContent(lines, is_drawn, (bottom, top))
 
     def title(self) -> str | None:
         """Return the title of the document information."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pypdf.generic import Destination
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.pdf_content import ContentReader
 from llama_index_contextual.readers.pdf_engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
-from llama_index_contextual.readers.pdf_layout import Line, page_lines
+from llama_index_contextual.readers.pdf_layout import Line, Run, main_angle, page_lines
 from llama_index_contextual.readers.pdf_repair import clean
 
 # "broken PDF files might cause other Exceptions" than its own (pypdf/errors.py)
@@ -81,22 +82,25 @@ class PypdfSource:
         """Return the page of that index."""
         try:
             page = self._pdf.pages[index]
-            lines = self._lines(page)
-            return PageContent(lines, self._content.images > 0 or self._content.paths >= MIN_PATHS)
+            runs = self._runs(page)
+            lines = _plain_lines(page) if runs is None else page_lines(runs)
+            is_drawn = self._content.images > 0 or self._content.paths >= MIN_PATHS
+            return PageContent(lines, is_drawn, _span(page, main_angle(runs or [])))
         except PARSER_ERRORS as error:
             raise self._error("pypdf cannot parse it", error) from error
 
-    def _lines(self, page: PageObject) -> list[Line]:
+    def _runs(self, page: PageObject) -> list[Run] | None:
+        """Return the text with its places, or None for a page that is left to pypdf's own extraction.
+
+        That one knows scripts that run from right to left, and forgives more; it raises what is beyond repair.
+        """
         try:
             runs = self._content.runs(page)
         except (DependencyError, LimitReachedError, MemoryError):
             raise
-        except PARSER_ERRORS:  # pypdf's own extraction is more forgiving; it raises what is beyond repair
-            runs = []
-            self._content.vertical = True
-        if self._content.vertical or any(_is_right_to_left(run.text) for run in runs):
-            return _plain_lines(page)
-        return page_lines(runs)
+        except PARSER_ERRORS:
+            return None
+        return None if self._content.vertical or any(_is_right_to_left(run.text) for run in runs) else runs
 
     def title(self) -> str | None:
         """Return the title of the document information."""
@@ -147,6 +151,14 @@ def _is_right_to_left(text: str) -> bool:
     return not text.isascii() and any(ord(char) in _RTL or ord(char) in _RTL_FORMS for char in text)
 
 
+def _span(page: PageObject, angle: int) -> tuple[float, float]:
+    """Return the lower and upper edge of the page, seen in the direction of its text."""
+    left, bottom, right, top = map(float, page.mediabox)
+    along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
+    return min(heights), max(heights)
+
+
 def _plain_lines(page: PageObject) -> list[Line]:
-    """Return the lines as pypdf puts them, for scripts that do not run from left to right."""
+    """Return the lines as pypdf puts them."""
     return [Line(" ".join(text.split())) for text in page.extract_text().splitlines() if text.strip()]

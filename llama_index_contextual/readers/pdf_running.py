@@ -1,15 +1,15 @@
 """Recognises what is repeated at the head and foot of the pages. Pure.
 
-A line is running when it is the outermost one left on its page and recurs at that edge of at least three pages (that
-follow each other, or half of all), with numbers that either stay the same or count with the pages. Nothing below it is
-looked at before everything above it was found to be running, so the body of a page is safe.
+Repeated is a line that stands outermost on at least three pages, after those that stand further out and are repeated
+too; its numbers stay the same or count with the pages. A repeated line is running when it is nothing but a page number
+that counts, or when it stands in the margin, set off from the body by more than the usual distance of lines.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -21,6 +21,9 @@ MIN_PAGES_ELSEWHERE = 5  # of a text that stands on less than half of the pages
 MAX_STEP = 2  # left and right pages may differ
 MAX_LINES = 5  # at one edge of a page
 MAX_SIZE = 1.6  # of the usual font size: more is a heading
+MARGIN = 0.12  # of the height of a page
+NARROW_MARGIN = 0.075  # where the pages are copies of each other
+SET_OFF = 1.25  # of the usual distance of lines
 
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
@@ -28,7 +31,18 @@ _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
 )
-_NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")
+
+
+class Page(NamedTuple):
+    """A page to look at.
+
+    Attributes:
+        lines: In reading order.
+        span: The heights of its lower and upper edge, in the measure of `Line.y`.
+    """
+
+    lines: Sequence[Line]
+    span: tuple[float, float]
 
 
 class Running(NamedTuple):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import pytest
 from llama_index.core.node_parser import TokenTextSplitter
@@ -17,9 +15,7 @@ from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.metadata import (
     FILE_NAME,
     FILE_PATH,
-    HEADINGS,
     OWN_KEYS,
-    PAGES,
     RESERVED_KEYS,
     TITLE,
     DocumentMap,
@@ -31,26 +27,15 @@ from llama_index_contextual.readers import (
     DocumentReader,
     FileRef,
     FileWarning,
-    ParsedFile,
     ReadLimits,
     ReadResult,
     discover,
-    pdf,
     read_documents,
 )
 from tests.support.shared import shared_data
+from tests.support.trees import reasons, write
 
 GOOD = "The rent is due on Monday.\n"
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def skipped(result: ReadResult) -> dict[str, str]:
-    return {Path(file.path).name: file.reason for file in result.skipped}
 
 
 class TestDocument:
@@ -150,7 +135,7 @@ class TestDuplicates:
         result = read_documents([tmp_path / "docs"])
         assert [document.id_ for document in result] == ["docs/a.txt", "docs/d.txt"]
         first = tmp_path / "docs/a.txt"
-        assert skipped(result) == dict.fromkeys(("b.txt", "c.md"), f"has the same content as {first}")
+        assert reasons(result) == dict.fromkeys(("b.txt", "c.md"), f"has the same content as {first}")
 
     def test_a_colliding_hash_hides_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("llama_index_contextual.readers.documents.content_hash", lambda path: "same")
@@ -161,8 +146,8 @@ class TestDuplicates:
     def test_a_copy_of_a_file_that_failed_says_why_itself(self, tmp_path: Path) -> None:
         write(tmp_path / "docs/a.txt", bytes(100))
         write(tmp_path / "docs/b.txt", bytes(100))
-        reasons = skipped(read_documents([tmp_path / "docs"])).values()
-        assert all(reason.startswith("is a binary file") for reason in reasons)
+        found = reasons(read_documents([tmp_path / "docs"])).values()
+        assert all(reason.startswith("is a binary file") for reason in found)
 
 
 class TestBadFiles:
@@ -189,9 +174,9 @@ class TestBadFiles:
             "l_bom.md",
             "z_good.md",
         ]
-        reasons = skipped(result)
-        assert reasons.pop("i_broken.pdf")
-        assert {name: reason.partition(":")[0] for name, reason in reasons.items()} == {
+        found = reasons(result)
+        assert found.pop("i_broken.pdf")
+        assert {name: reason.partition(":")[0] for name, reason in found.items()} == {
             "b_empty.txt": "is empty",
             "c_spaces.txt": "is empty",
             "d_binary.txt": "is a binary file, no text",
@@ -212,7 +197,7 @@ class TestBadFiles:
         with (tmp_path / "huge.txt").open("wb") as file:
             file.truncate(1_000_000_000)
         monkeypatch.setattr(os, "open", None)
-        assert "more than the limit of 500,000,000" in skipped(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
+        assert "more than the limit of 500,000,000" in reasons(read_documents([tmp_path / "huge.txt"]))["huge.txt"]
         with pytest.raises(ReadError, match=r"raise ReadLimits\.max_bytes"):
             DocumentReader().read(FileRef(tmp_path / "huge.txt", "huge.txt", 5, "huge.txt"))
 
@@ -246,97 +231,6 @@ class TestBadFiles:
 
         with pytest.raises(LookupError):
             read_documents([write(tmp_path / "a.txt", GOOD)], file_metadata=fail)
-
-
-class FakeWorker:
-    """Stands for the process that parses PDFs."""
-
-    calls: ClassVar[list[tuple[str, str | None, str]]] = []
-    started: ClassVar[int] = 0
-    closed: ClassVar[int] = 0
-
-    def __init__(self) -> None:
-        type(self).started += 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        type(self).closed += 1
-
-    def read(self, path: Path, *, password: str | None, limits: ReadLimits, engine: str) -> ParsedFile:
-        self.calls.append((path.name, password, engine))
-        if password == "wrong":
-            raise ReadError("some other name", "the password is wrong")
-        return ParsedFile(
-            "one\ntwo",
-            DocumentMap(page_starts=(0, 4), page_labels=("i", "ii")),
-            title="Lease",
-            warnings=("page 3 has no text: it needs OCR",),
-            metadata={"running_header": "ACME"},
-        )
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
-    """A stand-in for the PDF process that remembers its calls."""
-    monkeypatch.setattr(FakeWorker, "calls", [])
-    monkeypatch.setattr(FakeWorker, "started", 0)
-    monkeypatch.setattr(FakeWorker, "closed", 0)
-    monkeypatch.setattr(pdf, "PdfWorker", FakeWorker)
-    return FakeWorker
-
-
-class TestPdf:
-    def test_pages_title_and_warnings_are_passed_on(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        result = read_documents([write(tmp_path / "docs/a.PDF", "x").parent])
-        (document,) = result
-        assert document.metadata[TITLE] == "Lease"
-        assert PAGES in document.metadata
-        assert HEADINGS not in document.metadata
-        assert DocumentMap.from_metadata(document.metadata).page_label(5) == "ii"
-        assert document.get_content(MetadataMode.EMBED) == "one\ntwo"
-        assert result.warnings == [
-            FileWarning(str(tmp_path / "docs/a.PDF"), "page 3 has no text: it needs OCR"),
-        ]
-
-    def test_one_process_serves_all_files_and_is_ended(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        for name in ("a.pdf", "b.pdf", "c.txt"):
-            write(tmp_path / "docs" / name, name)
-        read_documents([tmp_path / "docs"], pdf_engine="pdfium")
-        assert worker.calls == [("a.pdf", None, "pdfium"), ("b.pdf", None, "pdfium")]
-        assert (worker.started, worker.closed) == (1, 1)
-
-    def test_no_process_is_started_without_pdf(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        read_documents([write(tmp_path / "a.txt", GOOD)])
-        assert worker.started == 0
-
-    def test_the_process_is_ended_after_an_error(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        with pytest.raises(InputError):
-            read_documents([write(tmp_path / "a.pdf", "x")], file_metadata=lambda path: {"page_start": 1})
-        assert worker.closed == worker.started
-
-    @pytest.mark.parametrize(
-        "passwords", ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}], ids=str
-    )
-    def test_the_password_is_looked_up(
-        self, tmp_path: Path, worker: type[FakeWorker], passwords: Mapping[str, str] | str
-    ) -> None:
-        read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
-        assert worker.calls == [("a.pdf", "secret", "pypdf")]
-
-    def test_an_error_names_the_file_as_the_user_did(
-        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        write(tmp_path / "docs/a.pdf", "x")
-        monkeypatch.chdir(tmp_path)
-        (file,) = read_documents(["docs"], passwords="wrong").skipped
-        assert (file.path, file.reason) == (os.path.join("docs", "a.pdf"), "the password is wrong")
 
 
 class TestResult:

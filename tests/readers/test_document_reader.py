@@ -1,0 +1,108 @@
+"""PDFs on their way through a `DocumentReader`; a stand-in takes the place of the process that parses them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import pytest
+from llama_index.core.schema import MetadataMode
+
+from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.metadata import HEADINGS, PAGES, TITLE, DocumentMap
+from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, pdf, read_documents
+from tests.support.trees import write
+
+
+class FakeWorker:
+    """Stands for the process that parses PDFs."""
+
+    calls: ClassVar[list[tuple[str, str | None, str]]] = []
+    started: ClassVar[int] = 0
+    closed: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        type(self).started += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+    def read(self, path: Path, *, password: str | None, limits: ReadLimits, engine: str) -> ParsedFile:
+        self.calls.append((path.name, password, engine))
+        if password == "wrong":
+            raise ReadError("some other name", "the password is wrong")
+        return ParsedFile(
+            "one\ntwo",
+            DocumentMap(page_starts=(0, 4), page_labels=("i", "ii")),
+            title="Lease",
+            warnings=("page 3 has no text: it needs OCR",),
+            metadata={"running_header": "ACME"},
+        )
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
+    """A stand-in for the PDF process that remembers its calls."""
+    monkeypatch.setattr(FakeWorker, "calls", [])
+    monkeypatch.setattr(FakeWorker, "started", 0)
+    monkeypatch.setattr(FakeWorker, "closed", 0)
+    monkeypatch.setattr(pdf, "PdfWorker", FakeWorker)
+    return FakeWorker
+
+
+class TestPdf:
+    def test_pages_title_and_warnings_are_passed_on(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        result = read_documents([write(tmp_path / "docs/a.PDF", "x").parent])
+        (document,) = result
+        assert document.metadata[TITLE] == "Lease"
+        assert PAGES in document.metadata
+        assert HEADINGS not in document.metadata
+        assert DocumentMap.from_metadata(document.metadata).page_label(5) == "ii"
+        assert document.get_content(MetadataMode.EMBED) == "one\ntwo"
+        assert result.warnings == [
+            FileWarning(str(tmp_path / "docs/a.PDF"), "page 3 has no text: it needs OCR"),
+        ]
+
+    def test_one_process_serves_all_files_and_is_ended(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        for name in ("a.pdf", "b.pdf", "c.txt"):
+            write(tmp_path / "docs" / name, name)
+        read_documents([tmp_path / "docs"], pdf_engine="pdfium")
+        assert worker.calls == [("a.pdf", None, "pdfium"), ("b.pdf", None, "pdfium")]
+        assert (worker.started, worker.closed) == (1, 1)
+
+    def test_no_process_is_started_without_pdf(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        read_documents([write(tmp_path / "a.txt", "text")])
+        assert worker.started == 0
+
+    def test_the_process_is_ended_after_an_error(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        with pytest.raises(InputError):
+            read_documents([write(tmp_path / "a.pdf", "x")], file_metadata=lambda path: {"page_start": 1})
+        assert worker.closed == worker.started
+
+    @pytest.mark.parametrize(
+        "passwords", ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}], ids=str
+    )
+    def test_the_password_is_looked_up(
+        self, tmp_path: Path, worker: type[FakeWorker], passwords: Mapping[str, str] | str
+    ) -> None:
+        read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
+        assert worker.calls == [("a.pdf", "secret", "pypdf")]
+
+    def test_an_error_names_the_file_as_the_user_did(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write(tmp_path / "docs/a.pdf", "x")
+        monkeypatch.chdir(tmp_path)
+        (file,) = read_documents(["docs"], passwords="wrong").skipped
+        assert (file.path, file.reason) == (os.path.join("docs", "a.pdf"), "the password is wrong")

@@ -1,0 +1,278 @@
+"""Retrieval from whatever version is live: modes, fall-back, hot swap, and what is wrong with a question."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import Document, QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.results import RetrievalResponse, ScoredChunk
+from tests.support.models import CountingEmbedding
+
+QUERY = "error TS-999 of the pump"
+MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
+
+
+def documents(**texts: str) -> list[Document]:
+    return [Document(id_=name, text=text, metadata={"kind": name[:1]}) for name, text in texts.items()]
+
+
+CORPUS = documents(
+    dry="Error code TS-999 means that the pump runs dry.",
+    valve="Close the valve before the pump is switched off.",
+    revenue="Revenue grew in the second quarter.",
+)
+
+
+def project_of(root: Path, **settings: Any) -> Project:
+    """Return a project over the corpus, without key or network."""
+    settings = {"context": "none", **settings}
+    project = ProjectManager(root).create("p", ProjectConfig.local(**settings), embed_model=CountingEmbedding())
+    project.ingest(CORPUS)
+    return project
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that no test changes."""
+    return project_of(tmp_path_factory.mktemp("built"))
+
+
+def ids(response: RetrievalResponse) -> list[str | None]:
+    return [chunk.source.doc_id for chunk in response.results]
+
+
+# ---- modes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_answers_and_says_which_index_found_what(built: Project, mode: Mode) -> None:
+    response = built.retrieve(QUERY, mode=mode)
+    assert (response.mode_requested, response.mode_used, response.warnings) == (mode, mode, ())
+    assert (response.query, response.version) == (QUERY, "v000001")
+    best = response[0]
+    assert best.source.doc_id == "dry"
+    assert (best.semantic is not None) == (mode != "lexical")
+    assert (best.lexical is not None) == (mode != "semantic")
+    assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
+
+
+def test_the_mode_and_the_number_of_results_come_from_the_settings_unless_said(tmp_path: Path) -> None:
+    project = project_of(tmp_path, mode="lexical", top_k=1)
+    assert project.retrieve("pump").mode_used == "lexical"
+    assert len(project.retrieve("pump")) == 1
+    assert len(project.retrieve("pump", mode="hybrid", top_k=3)) == 3
+
+
+def test_an_unknown_mode_is_refused(built: Project) -> None:
+    with pytest.raises(InputError, match="Mode 'vector' is unknown: use semantic, lexical or hybrid") as raised:
+        built.retrieve(QUERY, mode="vector")  # type: ignore[arg-type]
+    assert raised.value.value == "vector"
+
+
+@pytest.mark.parametrize("query", ["", "  \n", "\u3000"])
+async def test_an_empty_query_is_refused(built: Project, query: str) -> None:
+    retriever = built.as_retriever()
+    message = "The query is empty: ask something"
+    with pytest.raises(InputError, match=message):
+        built.retrieve(query)
+    with pytest.raises(InputError, match=message):
+        await built.aretrieve(query)
+    with pytest.raises(InputError, match=message):
+        retriever.retrieve(query)
+    with pytest.raises(InputError, match=message):
+        await retriever.aretrieve(QueryBundle(query))
+
+
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_at_least_one_result_must_be_asked_for(built: Project, top_k: int) -> None:
+    with pytest.raises(InputError, match=f"top_k is {top_k}: ask for at least one result") as raised:
+        built.retrieve(QUERY, top_k=top_k)
+    assert raised.value.value == top_k
+
+
+def test_more_results_than_there_are_chunks_is_fine(built: Project) -> None:
+    assert set(ids(built.retrieve(QUERY, top_k=1000))) == {"dry", "valve", "revenue"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_filters_count_in_every_mode(built: Project, mode: Mode) -> None:
+    only = MetadataFilters(filters=[MetadataFilter(key="kind", value="v")])
+    assert ids(built.retrieve("pump revenue", mode=mode, filters=only)) == ["valve"]
+    nothing = MetadataFilters(filters=[MetadataFilter(key="kind", value="z")])
+    assert ids(built.retrieve("pump revenue", mode=mode, filters=nothing)) == []
+
+
+def test_settings_of_the_fusion_have_an_effect(tmp_path: Path) -> None:
+    project = project_of(tmp_path, semantic_weight=0.0, lexical_weight=1.0, rrf_k=1.0, fusion="rrf")
+    assert [chunk.score for chunk in project.retrieve("TS-999", mode="hybrid")][:1] == [0.5]
+
+
+# ---- an index that is absent -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "used", "missing"),
+    [
+        ({"faiss": False}, "hybrid", "lexical", "semantic"),
+        ({"faiss": False}, "semantic", "lexical", "semantic"),
+        ({"bm25": False}, "hybrid", "semantic", "lexical"),
+        ({"bm25": False}, "lexical", "semantic", "lexical"),
+    ],
+)
+async def test_a_mode_without_its_index_falls_back_and_says_so(
+    settings: dict[str, bool], wanted: Mode, used: Mode, missing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = project_of(tmp_path, **settings)
+    warning = f"Mode {wanted!r} was asked for, but there is no {missing} index: answered with {used!r}."
+    with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
+        response = project.retrieve(QUERY, mode=wanted)
+    assert (response.mode_requested, response.mode_used, list(response.warnings)) == (wanted, used, [warning])
+    assert [record.getMessage() for record in caplog.records] == [warning]
+    assert response[0].source.doc_id == "dry"
+    assert (await project.aretrieve(QUERY, mode=wanted)).warnings == response.warnings
+    assert project.retrieve(QUERY, mode=used).warnings == ()
+
+
+def test_without_a_semantic_index_no_embedding_model_is_needed(tmp_path: Path) -> None:
+    config = ProjectConfig(faiss=False, context="none")
+    project = ProjectManager(tmp_path).create("keyless", config)
+    project.ingest(CORPUS)
+    assert project.retrieve(QUERY)[0].source.doc_id == "dry"
+    with pytest.raises(ConfigurationError, match="has no semantic index: create the project with faiss=True") as raised:
+        _ = project.index
+    assert raised.value.setting == "faiss"
+
+
+# ---- another embedding model -----------------------------------------------------------------------------------------
+
+
+async def test_another_embedding_model_than_the_one_indexed_is_refused(tmp_path: Path) -> None:
+    project_of(tmp_path)
+    other = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding(model_name="other"))
+    message = (
+        "The index was built with the embedding model 'CountingEmbedding:counting', the project is loaded with"
+        " 'CountingEmbedding:other': load it with the first, or create a project for the second."
+    )
+    for mode in ("semantic", "hybrid"):
+        with pytest.raises(ConfigurationError) as raised:
+            other.retrieve(QUERY, mode=mode)
+        assert str(raised.value) == message
+        assert raised.value.setting == "embed_model"
+    with pytest.raises(ConfigurationError):
+        await other.aretrieve(QUERY)
+    assert other.retrieve(QUERY, mode="lexical")[0].source.doc_id == "dry"
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_before_the_first_ingest_there_is_a_sentence(project: Project) -> None:
+    retriever = project.as_retriever()
+    with pytest.raises(
+        NoVersionError, match=r"'reports' has no version yet; run `project\.ingest\(\[\.\.\.\]\)` first"
+    ):
+        retriever.retrieve(QUERY)
+
+
+async def test_a_retriever_that_was_handed_out_answers_from_the_new_version(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    retriever = project.as_retriever(similarity_top_k=10)
+    engine = RetrieverQueryEngine.from_args(project.as_retriever(mode="lexical"), llm=MockLLM())
+    old = retriever.respond(QueryBundle("quince"))
+    project.ingest(documents(quince="The quince harvest was poor."))
+    new = retriever.respond(QueryBundle("quince"))
+    assert (old.version, new.version) == ("v000001", "v000002")
+    assert "quince" not in ids(old)
+    assert ids(new)[0] == "quince"
+    assert (await retriever.arespond(QueryBundle("quince"))).version == "v000002"
+    assert "quince harvest" in str(engine.query("quince"))
+
+
+def test_a_second_process_sees_what_the_first_one_publishes(tmp_path: Path) -> None:
+    writer = project_of(tmp_path)
+    reader = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
+    assert reader.retrieve(QUERY).version == "v000001"
+    writer.ingest(documents(quince="The quince harvest was poor."))
+    assert ids(reader.retrieve("quince"))[0] == "quince"
+
+
+def test_a_version_is_opened_once(built: Project) -> None:
+    assert built._live.current() is built._live.current()
+
+
+def test_a_query_that_has_begun_is_answered_by_the_version_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(tmp_path)
+    retriever = project.as_retriever()
+    prepared = retriever._prepare(QueryBundle("quince"))
+    project.ingest(documents(quince="The quince harvest was poor."))
+    response = retriever._respond(QueryBundle("quince"), *prepared)
+    assert response.version == "v000001"
+    assert "quince" not in ids(response)
+
+
+def test_files_of_an_opened_version_may_vanish_without_harm_to_lexical_search(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    before = project.retrieve(QUERY, mode="lexical").to_dict()
+    shutil.rmtree(tmp_path / "p" / "versions" / "v000001" / "bm25")
+    assert project.retrieve(QUERY, mode="lexical").to_dict() == before
+
+
+# ---- as a LlamaIndex retriever ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_async_gives_what_sync_gives(built: Project, mode: Mode) -> None:
+    retriever = built.as_retriever(mode=mode)
+    assert (await built.aretrieve(QUERY, mode=mode)).to_dict() == built.retrieve(QUERY, mode=mode).to_dict()
+    assert await retriever.aretrieve(QUERY) == retriever.retrieve(QUERY)
+
+
+def test_the_evidence_travels_on_the_nodes(built: Project) -> None:
+    hits = built.as_retriever().retrieve(QUERY)
+    assert all(isinstance(hit, ScoredChunk) for hit in hits)
+    response = built.retrieve(QUERY)
+    assert [(hit.semantic, hit.lexical, hit.score) for hit in hits] == [  # type: ignore[attr-defined]
+        (chunk.semantic, chunk.lexical, chunk.score) for chunk in response
+    ]
+
+
+async def test_neither_opening_nor_ranking_blocks_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(tmp_path)
+    loop, real = asyncio.get_running_loop(), type(project._live).current
+    seen: list[str] = []
+
+    def current(self: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        seen.append("opened")
+        return real(self)
+
+    monkeypatch.setattr(type(project._live), "current", current)
+    responses = await asyncio.gather(*(project.aretrieve(QUERY) for _ in range(3)))
+    assert [ids(response)[0] for response in responses] == ["dry"] * 3
+    assert seen == ["opened"] * 3
+
+
+async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built: Project) -> None:
+    queries = [QUERY, "valve", "revenue"] * 5
+    alone = [ids(built.retrieve(query)) for query in queries]
+    together = await asyncio.gather(*(built.aretrieve(query) for query in queries))
+    threads = await asyncio.gather(*(asyncio.to_thread(built.retrieve, query) for query in queries))
+    assert [ids(response) for response in together] == alone
+    assert [ids(response) for response in threads] == alone
