@@ -22,7 +22,13 @@ from llama_index_contextual.calls import run_sync
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    CorruptVersionError,
+    InputError,
+    ModelError,
+    NoVersionError,
+)
 from llama_index_contextual.ingestion.jobs import IngestInput
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.progress import progress_bar
@@ -361,10 +367,19 @@ class Project:
         Args:
             llm: Writes the answer; None takes the project's.
             **kwargs: For `RetrieverQueryEngine.from_args`.
+
+        Raises:
+            ModelError: The project's LLM cannot be made: no key, no package, no such name.
         """
-        answering = llm or self._llm or load_llm(self.config.llm)
+        answering = llm or self._llm or self._load_answering_llm()
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(self.as_retriever(), llm=answering, **kwargs)
         return engine
+
+    def _load_answering_llm(self) -> LLM:
+        try:
+            return load_llm(self.config.llm)
+        except ModelError as error:
+            raise ModelError(f"{error} Answers need an LLM: it can be passed as `llm=`.", setting="llm") from error
 
     @property
     def storage_context(self) -> StorageContext:
@@ -430,8 +445,6 @@ class Project:
         """Return what the project is and holds."""
         name = current_name(self.directory)
         manifest = None if name is None else self._live.current().version.manifest
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
-            paid = ledger.info()
         return ProjectInfo(
             name=self.name,
             config=self.config,
@@ -440,8 +453,15 @@ class Project:
             chunks=manifest.chunks if manifest else 0,
             tokens=sum(record.tokens for record in manifest.documents) if manifest else 0,
             bytes=sum(int(file["bytes"]) for file in manifest.files.values()) if manifest else 0,
-            ledger=paid,
+            ledger=self._ledger_info(),
         )
+
+    def _ledger_info(self) -> LedgerInfo:
+        path = self.directory / LEDGER_FILE
+        if not path.exists():
+            return LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
+        with contextlib.closing(Ledger(path)) as ledger:
+            return ledger.info()
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `Ledger.export_contexts` wrote to the ledger, and return their number."""
@@ -454,7 +474,11 @@ class Project:
             return ledger.export_contexts(Path(path))
 
     def __repr__(self) -> str:
-        return f"Project({self.name!r}, version={current_name(self.directory)!r})"
+        try:
+            version = repr(current_name(self.directory))
+        except CorruptVersionError:
+            version = "damaged"
+        return f"Project({self.name!r}, version={version})"
 
 
 def _checked(query: QueryType) -> QueryBundle:

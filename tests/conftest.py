@@ -55,8 +55,9 @@ def _sealed() -> Iterator[None]:
         for name in ("connect", "connect_ex", "sendto"):
             patch.setattr(socket.socket, name, _only_loopback(getattr(socket.socket, name)))
         patch.setattr(socket, "getaddrinfo", _only_local_names(socket.getaddrinfo))
-        for name in ("load", "loads", "Unpickler"):
+        for name in ("load", "loads"):
             patch.setattr(pickle, name, _refuse_pickle)
+        patch.setattr(pickle, "Unpickler", _NoUnpickler)
         yield
 
 
@@ -88,6 +89,13 @@ def _is_loopback(host: str | bytes) -> bool:
 
 def _refuse_pickle(*_arguments: Any, **_options: Any) -> NoReturn:
     raise PickleError("Nothing in this package is stored as pickle.")
+
+
+class _NoUnpickler:
+    """Can be inherited from, as NLTK does at import, and not be made."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        _refuse_pickle(*arguments, **options)
 
 
 @pytest.fixture

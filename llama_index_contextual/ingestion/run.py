@@ -92,7 +92,7 @@ async def arun(
         jobs = _counted(_jobs(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         _keep_what_failed(builder, before, failed)
-        if not builder.records and not plan.drop:
+        if not builder.records and not options.remove:
             raise InputError(nothing_to_ingest(intake), value=inputs)
         counter.enter("publish")
         manifest = builder.publish(embed_model=stages.embed_model_name)

@@ -7,6 +7,7 @@ that counts, or when it stands in the margin, set off from the body by more than
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -66,47 +67,88 @@ class _Candidate(NamedTuple):
     line: Line
     numbers: tuple[int, ...]
     printed: tuple[str, ...]
+    margin: float  # from the edge of the page, as a share of its height
+    is_set_off: bool
 
 
-def strip_running(pages: Iterable[Sequence[Line]]) -> Running:
+class _Chain(NamedTuple):
+    key: str
+    members: list[_Candidate]
+    counter: int | None  # which of the numbers counts the pages
+
+
+def strip_running(pages: Sequence[Page]) -> Running:
     """Take the running headers and footers off the pages."""
-    left = [list(page) for page in pages]
-    labels = [""] * len(left)
-    shapes = [hash(tuple(_shape(line.text)[0] for line in page)) for page in left]
-    footer = _strip_edge(left, shapes, labels, foot=True)
-    header = _strip_edge(left, shapes, labels, foot=False)
-    return Running(left, header, footer, labels)
+    labels = [""] * len(pages)
+    footer, below = _texts(_find(pages, foot=True), labels)
+    header, above = _texts(_find(pages, foot=False), labels)
+    running = below | above
+    left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
+    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
 
 
-def _strip_edge(pages: list[list[Line]], shapes: list[int], labels: list[str], *, foot: bool) -> str:
-    largest = MAX_SIZE * median([line.size for page in pages for line in page] or [0.0])
-    found: dict[str, str] = {}
-    for _ in range(MAX_LINES):
+def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
+    """Return the texts of the chains and the lines to leave out, and note the page numbers in `labels`."""
+    texts: dict[str, str] = {}
+    lines: set[tuple[int, int]] = set()
+    for key, members, counter in chains:
+        copies = members
+        if counter is None and members[0].line.cells > 1 and key not in texts:
+            copies = members[1:]  # these may be the column heads of a table: the first one stays
+        if not _PAGE_NUMBER.fullmatch(key):
+            texts.setdefault(key, members[0].line.text)
+        lines.update((member.page, id(member.line)) for member in copies)
+        for member in members:
+            if counter is not None:
+                labels[member.page] = labels[member.page] or member.printed[counter]
+    return list(texts.values()), lines
+
+
+def _find(pages: Sequence[Page], *, foot: bool) -> list[_Chain]:
+    """Return the running lines at one edge, the outer ones first."""
+    inward = [_inward(page.lines, foot=foot) for page in pages]
+    steps = [abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size]
+    set_off = SET_OFF * median(steps or [math.inf])
+    largest = MAX_SIZE * median([line.size for lines in inward for line in lines] or [0.0])
+    shapes = [hash(tuple(_shape(line.text)[0] for line in page.lines)) for page in pages]
+    levels: list[list[_Chain]] = []
+    reached = [True] * len(pages)
+    for level in range(MAX_LINES):
         groups: dict[str, list[_Candidate]] = defaultdict(list)
-        for index, page in enumerate(pages):
-            line = _outermost(page, foot=foot)
-            if line is not None and line.size <= largest:
+        for at, lines in enumerate(inward):
+            if reached[at] and len(lines) > level + 1 and lines[level].size <= largest:
+                line, (bottom, top) = lines[level], pages[at].span
+                margin = (line.y - bottom if foot else top - line.y) / ((top - bottom) or 1.0)
                 key, numbers, printed = _shape(line.text)
-                groups[key].append(_Candidate(index, line, numbers, printed))
-        chains = [(key, chain) for key, group in groups.items() for chain in _running(key, group, shapes)]
-        for key, chain in chains:
-            counter = _counter(chain)
-            if counter is None and chain[0].line.cells > 1 and key not in found:
-                found[key] = chain[0].line.text
-                chain = chain[1:]  # these may be the column heads of a table: the first copy stays
-            if not _PAGE_NUMBER.fullmatch(key):
-                found.setdefault(key, chain[0].line.text)
-            for index, line, _numbers, printed in chain:
-                pages[index] = [other for other in pages[index] if other is not line]
-                if counter is not None:
-                    labels[index] = labels[index] or printed[counter]
-        if not chains:
-            break
-    return " | ".join(reversed(found.values()) if foot else found.values())
+                apart = abs(line.y - lines[level + 1].y) > set_off
+                groups[key].append(_Candidate(at, line, numbers, printed, margin, apart))
+        levels.append([chain for key, group in groups.items() for chain in _repeated(key, group, shapes)])
+        reached = [False] * len(pages)
+        for chain in levels[-1]:
+            for member in chain.members:
+                reached[member.page] = True
+    return _accept(levels, shapes)
 
 
-def _outermost(page: Sequence[Line], *, foot: bool) -> Line | None:
-    return min(page, key=lambda line: line.y if foot else -line.y, default=None)
+def _inward(lines: Sequence[Line], *, foot: bool) -> list[Line]:
+    placed = [line for line in lines if not math.isnan(line.y)]
+    if not placed:
+        return list(reversed(lines) if foot else lines)
+    return sorted(placed, key=lambda line: line.y if foot else -line.y)
+
+
+def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_Chain]:
+    """Return the chains of page numbers, and those that stand with all that is further out apart from the body."""
+    accepted: list[_Chain] = []
+    apart: set[int] = set()  # pages with a running line further in
+    for chain in (chain for level in reversed(levels) for chain in level):
+        copies = len({shapes[member.page] for member in chain.members}) < MIN_PAGES
+        margin = NARROW_MARGIN if copies else MARGIN
+        fitting = sum(m.margin <= margin and (m.is_set_off or m.page in apart) for m in chain.members)
+        if (chain.counter is not None and _PAGE_NUMBER.fullmatch(chain.key)) or 2 * fitting >= len(chain.members):
+            accepted.append(chain)
+            apart.update(member.page for member in chain.members)
+    return accepted[::-1]
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
@@ -123,17 +165,16 @@ def _roman_value(digits: str) -> int:
     return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
 
 
-def _running(key: str, group: list[_Candidate], shapes: list[int]) -> list[list[_Candidate]]:
-    """Return the lines of one shape that are running, those that count on from each other together."""
-    chains: list[list[_Candidate]] = []
+def _repeated(key: str, group: Sequence[_Candidate], shapes: Sequence[int]) -> list[_Chain]:
+    """Return the lines of one shape that are repeated, those that count on from each other together."""
+    runs: list[list[_Candidate]] = []
     for candidate in group:
-        if chains and _continues(chains[-1][-1], candidate):
-            chains[-1].append(candidate)
+        if runs and _continues(runs[-1][-1], candidate):
+            runs[-1].append(candidate)
         else:
-            chains.append([candidate])
-    if not any(_is_running(key, chain, shapes) for chain in chains):
-        return []
-    return [chain for chain in chains if len(chain) > 1]
+            runs.append([candidate])
+    chains = [_Chain(key, run, _counter(run)) for run in runs if len(run) > 1]
+    return chains if any(_is_repeated(chain, len(shapes)) for chain in chains) else []
 
 
 def _continues(one: _Candidate, other: _Candidate) -> bool:
@@ -141,20 +182,13 @@ def _continues(one: _Candidate, other: _Candidate) -> bool:
     return all(b - a in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True))
 
 
-def _counter(chain: Sequence[_Candidate]) -> int | None:
-    """Return which of the numbers counts the pages, or None."""
-    first, last = chain[0].numbers, chain[-1].numbers
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=True)) if a != b), None)
+def _counter(run: Sequence[_Candidate]) -> int | None:
+    first, last = run[0].numbers, run[-1].numbers
+    return next((at for at, (a, b) in enumerate(zip(first, last, strict=True)) if a != b), None)
 
 
-def _is_running(key: str, chain: list[_Candidate], shapes: list[int]) -> bool:
-    if len({shapes[candidate.page] for candidate in chain}) < MIN_PAGES:
-        return False  # copies of one page
-    if 2 * len(chain) >= len(shapes) and _counter(chain) is None:
-        return True
-    near = 1 + sum(b.page - a.page <= MAX_STEP for a, b in pairwise(chain))
-    if _counter(chain) is None:
-        same_place = max(c.line.y for c in chain) - min(c.line.y for c in chain) < chain[0].line.size
-        return near >= MIN_PAGES_ELSEWHERE and same_place
-    is_heading = _NUMBERED_WORD.fullmatch(key) and not _PAGE_NUMBER.fullmatch(key)  # "Chapter 1", "Chapter 2"
-    return near >= MIN_PAGES and not is_heading
+def _is_repeated(chain: _Chain, page_count: int) -> bool:
+    near = 1 + sum(b.page - a.page <= MAX_STEP for a, b in pairwise(chain.members))
+    if chain.counter is not None:
+        return near >= MIN_PAGES
+    return len(chain.members) >= MIN_PAGES and (2 * len(chain.members) >= page_count or near >= MIN_PAGES_ELSEWHERE)
