@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from llama_index_contextual.errors import ConfigurationError
 
+LOCAL = "local"
+"""Name of the embedding model that needs no key and no network."""
+
 Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]

@@ -15,9 +15,8 @@ from typing import Any, cast
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
+from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ModelError
-
-LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
@@ -34,63 +31,20 @@ from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.progress import progress_bar
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.run import RunOptions, arun
-from llama_index_contextual.models import load_embed_model, load_llm, model_name
-from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.models import load_embed_model, load_llm
+from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.project_file import write_config, write_lock
-from llama_index_contextual.storage.publish import current_name, rollback, version_directory, version_names
+from llama_index_contextual.storage.publish import current_name, rollback, version_directory
 from llama_index_contextual.storage.verify import VerifyReport, verify_project
-from llama_index_contextual.storage.version import OpenVersion, read_manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectInfo:
-    """What a project is and holds.
-
-    Attributes:
-        name: Its name.
-        config: Its settings.
-        version: Name of the live version, or None.
-        documents: Number of documents in it.
-        chunks: Number of chunks in it.
-        tokens: Tokens of the chunks, overlaps counted twice.
-        bytes: Size of the live version on disk.
-        ledger: What was paid for so far.
-    """
-
-    name: str
-    config: ProjectConfig
-    version: str | None
-    documents: int
-    chunks: int
-    tokens: int
-    bytes: int
-    ledger: LedgerInfo
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionInfo:
-    """One version of a project.
-
-    Attributes:
-        name: Its name.
-        created: When it was published, UTC, ISO 8601.
-        documents: Number of its documents.
-        chunks: Number of its chunks.
-        live: Whether it answers queries.
-    """
-
-    name: str
-    created: str
-    documents: int
-    chunks: int
-    live: bool
+from llama_index_contextual.storage.version import OpenVersion
 
 
 class Project:
@@ -131,33 +85,9 @@ class Project:
         """
         return self._given_embed_model or load_embed_model(self.config.embed_model)
 
-    def _contextualizer(self, ledger: Ledger) -> Contextualizer | None:
-        if self.config.context == "none":
-            return None
-        if self.config.context == "structural":
-            return StructuralContextualizer(segment_size=self.config.segment_size)
-        return LLMContextualizer(
-            llm=self._llm,
-            model=self.config.llm,
-            prompt=self.config.context_prompt or DEFAULT_PROMPT,
-            num_workers=self.config.llm_concurrency,
-            segment_size=self.config.segment_size,
-            ledger=ledger,
-        )
-
     def _stages(self, ledger: Ledger) -> Stages:
-        config = self.config
-        embed_model = self.embed_model if config.faiss else None
-        return Stages(
-            parsers=(
-                SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
-                ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
-            ),
-            contextualizer=self._contextualizer(ledger),
-            embed_model=embed_model,
-            embed_model_name=None if embed_model is None else model_name(embed_model),
-            ledger=ledger,
-        )
+        embed_model = self.embed_model if self.config.faiss else None
+        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -286,7 +216,9 @@ class Project:
             stack.enter_context(write_lock(self.directory))
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE)))
             stages = self._stages(ledger)
-            before = self._version_to_build_on(stages.embed_model_name)
+            before = self._version_to_build_on(stages.embed_model_name, replace=options.replace)
+            if before is not None:
+                stack.callback(before.close)
             if progress is None and show_progress:
                 progress = stack.enter_context(progress_bar())
             return await arun(
@@ -299,11 +231,16 @@ class Project:
                 progress=progress,
             )
 
-    def _version_to_build_on(self, embed_model_name: str | None) -> OpenVersion | None:
-        name = current_name(self.directory)
-        if name is None:
-            return None
-        version = OpenVersion(version_directory(self.directory, name))
+    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
+        try:
+            name = current_name(self.directory)
+            if name is None:
+                return None
+            version = OpenVersion(version_directory(self.directory, name))
+        except CorruptVersionError:
+            if replace:
+                return None
+            raise
         manifest = version.manifest
         same_setting = manifest.config["embed_model"] == self.config.embed_model
         if same_setting and embed_model_name is not None and manifest.embed_model not in (None, embed_model_name):
@@ -412,20 +349,7 @@ class Project:
 
     def versions(self) -> list[VersionInfo]:
         """Return the versions on disk, oldest first."""
-        live = current_name(self.directory)
-        found = []
-        for name in version_names(self.directory):
-            manifest = read_manifest(version_directory(self.directory, name))
-            found.append(
-                VersionInfo(
-                    name=name,
-                    created=manifest.created,
-                    documents=len(manifest.documents),
-                    chunks=manifest.chunks,
-                    live=name == live,
-                )
-            )
-        return found
+        return list_versions(self.directory)
 
     def verify(self) -> VerifyReport:
         """Compare every file with its SHA-256 and check the ledger; nothing is changed."""
@@ -443,25 +367,8 @@ class Project:
 
     def info(self) -> ProjectInfo:
         """Return what the project is and holds."""
-        name = current_name(self.directory)
-        manifest = None if name is None else self._live.current().version.manifest
-        return ProjectInfo(
-            name=self.name,
-            config=self.config,
-            version=name,
-            documents=len(manifest.documents) if manifest else 0,
-            chunks=manifest.chunks if manifest else 0,
-            tokens=sum(record.tokens for record in manifest.documents) if manifest else 0,
-            bytes=sum(int(file["bytes"]) for file in manifest.files.values()) if manifest else 0,
-            ledger=self._ledger_info(),
-        )
-
-    def _ledger_info(self) -> LedgerInfo:
-        path = self.directory / LEDGER_FILE
-        if not path.exists():
-            return LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
-        with contextlib.closing(Ledger(path)) as ledger:
-            return ledger.info()
+        live = None if current_name(self.directory) is None else self._live.current().version.manifest
+        return describe_project(self.directory, self.config, live)
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `Ledger.export_contexts` wrote to the ledger, and return their number."""

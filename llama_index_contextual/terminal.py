@@ -22,7 +22,7 @@ from llama_index_contextual.errors import ContextualError
 if TYPE_CHECKING:
     from llama_index_contextual.demo import DemoAnswer
     from llama_index_contextual.ingestion.report import IngestReport
-    from llama_index_contextual.project import ProjectInfo
+    from llama_index_contextual.project_info import ProjectInfo
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 
 # Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.

@@ -104,9 +104,10 @@ class Contextualizer(TransformComponent):
             if todo := [chunk for chunk in segment.chunks if not has_given_context(chunk)]:
                 work.append((segment, todo))
         contexts: dict[str, ChunkContext] = {}
-        for (_, chunks), found in zip(
-            work, await self._acontexts_of_all(work, progress or _ignore_progress), strict=True
-        ):
+        tell = progress or _ignore_progress
+        if given := len(nodes) - sum(len(chunks) for _, chunks in work):
+            tell(given)
+        for (_, chunks), found in zip(work, await self._acontexts_of_all(work, tell), strict=True):
             contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, found, strict=True))
         return Contextualized(
             nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],

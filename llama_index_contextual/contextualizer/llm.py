@@ -24,7 +24,9 @@ from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_k
 MAX_CONTEXT_TOKENS = 200
 
 _TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
-_PREFIX = re.compile(r"^(?:assistant|succinct context|context|answer)\s*:\s*", re.IGNORECASE)
+_PREFIX = re.compile(
+    r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
+)
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
 _FATAL_STATUS = frozenset({401, 403, 404})
 
@@ -182,7 +184,7 @@ def clean(answer: str) -> str:
     """
     text = " ".join(_TAGS.sub(" ", answer).split())
     text = _PREFIX.sub("", text).strip()
-    if len(text) > 1 and text[0] == text[-1] == '"':
+    if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         text = text[1:-1].strip()
     if count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text

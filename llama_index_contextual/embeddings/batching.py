@@ -9,8 +9,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.models import LOCAL
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 
 MAX_INPUTS = 2_048

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.lexical_index import LexicalIndexBuilder
 from llama_index_contextual.storage import files, publish
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -51,7 +52,16 @@ class VersionBuilder:
         vectors: NDArray[np.float32] | None,
         frame: DocumentFrame | None,
     ) -> None:
-        """Add the chunks of a document, with their unit vectors where there is a semantic index, and its frame."""
+        """Add the chunks of a document, with their unit vectors where there is a semantic index, and its frame.
+
+        Raises:
+            InputError: A chunk has the id of a chunk that is there already.
+        """
+        if known := self._docstore.known([node.node_id for node in nodes]):
+            raise InputError(
+                f"Node {known[0]!r} of {record.doc_id!r} has the id of a node of another document: give it its own.",
+                value=known[0],
+            )
         self.records.append(record)
         if frame is not None:
             store_frame(self._docstore, record.doc_id, frame)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llama_index.core.schema import BaseNode, Document
+from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo
 
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.readers import DocumentReader, FileRef, FileWarning, SkippedFile, content_hash, discover
+from llama_index_contextual.readers import (
+    DocumentReader,
+    FileRef,
+    FileWarning,
+    ReadLimits,
+    SkippedFile,
+    content_hash,
+    discover,
+)
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.readers.facts import user_facts
 from llama_index_contextual.readers.names import printable
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.storable import storable_fault
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
@@ -31,7 +41,7 @@ class Job:
         nodes: Ready chunks of a document, or None.
         doc_id: Id of the document.
         content_hash: xxh3 of the file (with the user's facts), or a hash of text and metadata.
-        size: Bytes, for the progress.
+        size: Bytes of the file, or characters, for the progress.
         origin: SHA-256 of the path that its file was read from, or None.
     """
 
@@ -70,6 +80,7 @@ class Intake:
         records: Sequence[DocumentRecord] = (),
         *,
         file_metadata: FileMetadata | None = None,
+        limits: ReadLimits = ReadLimits(),  # noqa: B008
     ) -> Intake:
         """Sort paths, Documents and chunks, and hash the files.
 
@@ -77,9 +88,10 @@ class Intake:
             inputs: What the user gave.
             records: The documents of the version before: a file that is known by its path or its content keeps its id.
             file_metadata: Gives the user's own facts about a file; they are part of its content.
+            limits: What one file may cost.
 
         Raises:
-            InputError: Something is none of these, or two inputs have one document id.
+            InputError: Something is none of these or cannot be ingested, or two inputs have one id.
         """
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
@@ -87,7 +99,7 @@ class Intake:
             raise InputError("ingest takes paths, LlamaIndex Documents and nodes; something else was given.")
         intake = cls()
         if paths:
-            found = discover(paths)
+            found = discover(paths, limits=limits)
             intake.skipped += found.skipped
             intake._take_files(found.files, records, file_metadata)
             intake.missing = _missing(paths, records, intake.files)
@@ -102,8 +114,7 @@ class Intake:
     def _take_files(
         self, refs: Sequence[FileRef], records: Sequence[DocumentRecord], file_metadata: FileMetadata | None
     ) -> None:
-        origins = {record.origin: record.doc_id for record in records if record.origin}
-        contents = {record.content_hash: record.doc_id for record in records}
+        digests: dict[FileRef, str] = {}
         first: dict[str, FileRef] = {}
         for ref in refs:
             try:
@@ -111,19 +122,19 @@ class Intake:
             except ReadError as error:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
-            if digest in first:
-                self.skipped.append(SkippedFile(ref.shown, f"has the same content as {first[digest].shown}"))
+            if (same := first.setdefault(digest, ref)) is not ref:
+                _require_equal(same, ref)
+                self.skipped.append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
                 continue
-            first[digest] = ref
-            digest = _with_facts(digest, ref, file_metadata)
-            doc_id = origins.get(origin(ref.path)) or contents.get(digest) or ref.doc_id
+            digests[ref] = _with_facts(digest, ref, file_metadata)
+        for ref, doc_id in _ids(digests, records):
             if doc_id in self.files:
                 raise InputError(
                     f"{self.files[doc_id].shown} and {ref.shown} would both be document {doc_id!r}:"
                     f" give the folder above both, or ingest them under different names.",
                     value=doc_id,
                 )
-            self.files[doc_id], self.hashes[doc_id] = replace(ref, doc_id=doc_id), digest
+            self.files[doc_id], self.hashes[doc_id] = replace(ref, doc_id=doc_id), digests[ref]
 
     def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the wanted documents; a file that cannot be read is put into `skipped` and its id into `failed`."""
@@ -132,6 +143,8 @@ class Intake:
                 continue
             try:
                 document, warnings = reader.read(ref)
+                if fault := storable_fault(document):
+                    raise ReadError(ref.shown, f"cannot be stored: {fault}")
             except ReadError as error:
                 self.skipped.append(SkippedFile(error.path, error.reason))
                 failed.append(doc_id)
@@ -155,38 +168,91 @@ def _with_facts(digest: str, ref: FileRef, file_metadata: FileMetadata | None) -
     return content_key(digest, json.dumps(facts, sort_keys=True)) if facts else digest
 
 
+def _require_equal(one: FileRef, other: FileRef) -> None:
+    # xxh3 is not made to withstand an attacker: a file made to collide must not hide another one.
+    if not filecmp.cmp(one.path, other.path, shallow=False):
+        raise InputError(
+            f"{one.shown} and {other.shown} have the same xxh3 checksum but different content, which does not happen by"
+            f" chance: leave one of them out.",
+            value=other.shown,
+        )
+
+
+def _ids(digests: Mapping[FileRef, str], records: Sequence[DocumentRecord]) -> Iterator[tuple[FileRef, str]]:
+    """Yield the document id of each file: that of its path or its content in the version before, or its own."""
+    origins = {record.origin: record.doc_id for record in records if record.origin}
+    contents = {record.content_hash: record.doc_id for record in records}
+    by_path = {ref: origins.get(origin(ref.path)) for ref in digests}
+    # A renamed file does not take the id of the one that has its former name now.
+    taken = {doc_id or ref.doc_id for ref, doc_id in by_path.items()}
+    for ref, digest in digests.items():
+        by_content = contents.get(digest)
+        yield ref, by_path[ref] or (by_content if by_content and by_content not in taken else ref.doc_id)
+
+
 def _missing(
     paths: Sequence[str | os.PathLike[str]], records: Sequence[DocumentRecord], files: Collection[str]
 ) -> list[str]:
     """Return the documents whose file once was in a folder that was given, and is there no more."""
-    parents = [Path(os.path.realpath(path)).parent for path in paths if os.path.isdir(path)]
-    return [
-        record.doc_id
-        for record in records
-        if record.origin
-        and record.doc_id not in files
-        and any(origin(parent / record.doc_id) == record.origin for parent in parents)
-    ]
+    missing = []
+    for folder in [Path(path) for path in paths if os.path.isdir(path)]:
+        prefix = f"{Path(os.path.realpath(folder)).name if folder.name in ('', '..') else folder.name}/"
+        for record in records:
+            file = folder / record.doc_id.removeprefix(prefix)
+            known = record.doc_id not in files and record.doc_id.startswith(prefix) and not os.path.lexists(file)
+            if known and origin(file) == record.origin:
+                missing.append(record.doc_id)
+    return missing
 
 
 def _job_of_document(document: Document) -> Job:
-    if not document.text.strip():
-        raise InputError(f"Document {printable(document.doc_id)!r} has no text: leave it out.", value=document)
-    return Job(document, None, document.doc_id, document.hash, len(document.text))
+    _check(document, "Document", document.doc_id)
+    return Job(document, None, document.doc_id, _content_key(document), len(document.text))
 
 
 def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
-    """Return ready chunks grouped by their document.
+    """Return ready chunks grouped by their document; one that names none is a document of its own.
 
     Raises:
-        InputError: A node has no text.
+        InputError: A node cannot be ingested, or two have one id.
     """
     groups: dict[str, list[BaseNode]] = {}
+    seen: set[str] = set()
     for node in nodes:
-        if not node.get_content().strip():
-            raise InputError(f"Node {node.node_id} has no text: leave it out.", value=node)
-        groups.setdefault(node.ref_doc_id or node.node_id, []).append(node)
+        _check(node, "Node", node.node_id)
+        if node.node_id in seen:
+            raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: give each its own.", value=node)
+        seen.add(node.node_id)
+        groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
     return [
-        Job(None, group, doc_id, content_key(*(part for n in group for part in (n.node_id, n.hash))), len(group))
+        Job(
+            None,
+            group,
+            doc_id,
+            content_key(*(part for node in group for part in (node.node_id, _content_key(node)))),
+            sum(len(node.get_content()) for node in group),
+        )
         for doc_id, group in groups.items()
     ]
+
+
+def _check(node: BaseNode, kind: str, node_id: str) -> None:
+    if not node_id:
+        raise InputError(f"A {kind.lower()} has an empty id: give it one.", value=node)
+    if not node.get_content().strip():
+        raise InputError(f"{kind} {printable(node_id)!r} has no text: leave it out.", value=node)
+    if fault := storable_fault(node):
+        raise InputError(f"{kind} {printable(node_id)!r} cannot be ingested: {fault}.", value=node)
+
+
+def _of_document(node: BaseNode) -> BaseNode:
+    if node.ref_doc_id:
+        return node
+    source = RelatedNodeInfo(node_id=node.node_id)
+    return node.model_copy(update={"relationships": {**node.relationships, NodeRelationship.SOURCE: source}})
+
+
+def _content_key(node: BaseNode) -> str:
+    """Return a hash of text, metadata, and of who sees which metadata."""
+    seen = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
+    return content_key(node.hash, json.dumps(seen))

@@ -15,11 +15,11 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import LOCAL
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, with_context
 from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.models import LOCAL
 from llama_index_contextual.storage.ledger import Ledger, content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import DocumentFrame
@@ -68,7 +68,10 @@ class Stages:
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         if self.embed_model_name == LOCAL:
             return await aembed(self.embed_model, texts, name=LOCAL)
-        names = [content_key(self.embed_model_name, text) for text in texts]
+        # One model gives vectors of the length that it is asked for.
+        length = getattr(self.embed_model, "dimensions", None)
+        model = (self.embed_model_name,) if length is None else (self.embed_model_name, str(length))
+        names = [content_key(*model, text) for text in texts]
         known = self.ledger.vectors(names)
         missing = [at for at, name in enumerate(names) if name not in known]
         fresh = await aembed(self.embed_model, [texts[at] for at in missing], name=self.embed_model_name)

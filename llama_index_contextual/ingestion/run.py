@@ -64,7 +64,7 @@ async def arun(
     """
     started = time.monotonic()
     records = [] if before is None else before.manifest.documents
-    intake = Intake.of(inputs, records, file_metadata=options.file_metadata)
+    intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)
     plan = make_plan(
         records,
         intake.hashes,
@@ -94,11 +94,18 @@ async def arun(
         _keep_what_failed(builder, before, failed)
         if not builder.records and not options.remove:
             raise InputError(nothing_to_ingest(intake), value=inputs)
+        if before is not None and not _has_changed(plan, failed):
+            return _report(plan, intake, before.name, records, started, without=failed)
         counter.enter("publish")
         manifest = builder.publish(embed_model=stages.embed_model_name)
         counter.enter("done")
     report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
     return report.completed(outcome.failures, outcome.paid)
+
+
+def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
+    """Return whether there is anything to publish beside documents that could not be read."""
+    return bool(plan.rework or plan.drop or any(doc_id not in failed for doc_id in (*plan.add, *plan.update)))
 
 
 def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> ProgressCounter:

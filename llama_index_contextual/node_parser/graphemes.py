@@ -82,6 +82,13 @@ def grapheme_end(text: str, start: int) -> int:
     return int(found.end()) if found else start
 
 
+def grapheme_starts(text: str, low: int, high: int, known: int = 0) -> list[int]:
+    """Return the offsets from `low` to before `high` at which a grapheme cluster begins; `known` is one before them."""
+    first = _safe_start(text, low, known)
+    starts = (int(match.start()) for match in _GRAPHEME.finditer(text, first, high))
+    return [start for start in starts if start >= low and not is_surrogate_pair(text, start - 1)]
+
+
 def _cluster_start(text: str, offset: int, known: int) -> int:
     start = _safe_start(text, offset, known)
     for match in _GRAPHEME.finditer(text, start, offset + 1):

@@ -24,7 +24,7 @@ from llama_index_contextual.node_parser.boundaries import (
 from llama_index_contextual.node_parser.graphemes import (
     NON_WORD_CHARACTER,
     WORD_START,
-    grapheme_floor,
+    grapheme_starts,
     in_word,
     is_grapheme_boundary,
     skip_space,
@@ -97,7 +97,7 @@ class SegmentCutter:
         tokens = self.tokens
         first = tokens.index(core)
         rest = tokens.index(tail) - first
-        if rest <= capacity - _MARGIN or tokens.count(core, tail) <= capacity:
+        if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
             return tail
         window = int(_WINDOW * capacity)
         # A segment of a few words would cost a call of its own: leave at least a fifth for the last one.
@@ -155,8 +155,8 @@ class SegmentCutter:
                 found = self._lowest((o for o in behind if o < last and not in_word(text, o)), known)
             if found is not None:
                 return skip_space(text, found)
-        found = self._lowest(range(low, high), known)
-        return skip_space(text, max(grapheme_floor(text, high, known), known + 1) if found is None else found)
+        starts = grapheme_starts(text, low, high, known)
+        return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, behind: int, core: int) -> int:
         """Return where the segment behind a cut begins: the best place that shares 75 to 100 % of the overlap."""

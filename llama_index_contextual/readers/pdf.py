@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.pdf_engine import PdfEngine, PdfSource, sensible_title
+from llama_index_contextual.readers.pdf_engine import PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf_layout import Line
 from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
 from llama_index_contextual.readers.pdf_process import PdfWorker
@@ -24,6 +25,8 @@ __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 T = TypeVar("T")
 
 DEFAULT_LIMITS = ReadLimits()
+END = 1024  # bytes at either end of the file, among which its marks must be
+NO_PAGE = PageContent((), False, (0.0, 0.0))
 MAX_SINGLE_WARNINGS = 20  # more pages without text than this are named as ranges
 
 
@@ -52,24 +55,27 @@ def read_pdf(
         ReadError: The file cannot be read, or exceeds a limit; `reason` says why.
         ConfigurationError: The package of the engine is not installed.
     """
-    _check_file(path, limits)
+    notes = _check_file(path, limits)
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf_pdfium import PdfiumSource
 
-        return _read(PdfiumSource(path, password), path, limits)
+        return _read(PdfiumSource(path, password), path, limits, notes)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf_pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return _read(PypdfSource(path, password), path, limits)
+        return _read(PypdfSource(path, password), path, limits, notes)
 
 
-def _check_file(path: Path, limits: ReadLimits) -> None:
+def _check_file(path: Path, limits: ReadLimits) -> list[str]:
+    """Return what is noticed about the file before it is parsed."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            head = file.read(1024)
+            head = file.read(END)
+            file.seek(-min(size, END), os.SEEK_END)
+            tail = file.read()
     except OSError as error:
         raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
     if size > limits.max_bytes:
@@ -78,29 +84,26 @@ def _check_file(path: Path, limits: ReadLimits) -> None:
         raise ReadError(str(path), "the file is empty (0 bytes)")
     if b"%PDF-" not in head:
         raise ReadError(str(path), "this is no PDF: it does not begin with %PDF-")
+    return [] if b"%%EOF" in tail else ["the file has no end mark: it may be truncated"]
 
 
-def _read(source: PdfSource, path: Path, limits: ReadLimits) -> ParsedFile:
+def _read(source: PdfSource, path: Path, limits: ReadLimits, notes: list[str]) -> ParsedFile:
     try:
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
         if source.page_count > limits.max_pages:
-            pages = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
-            raise ReadError(str(path), f"the PDF has {pages}")
-        content = _read_pages(source, path, limits)
-        return _assemble(content, source)
+            count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
+            raise ReadError(str(path), f"the PDF has {count}")
+        pages, warnings = _read_pages(source, path, limits)
+        return _assemble(pages, notes + warnings, source)
     finally:
         source.close()
 
 
-class _Pages(NamedTuple):
-    lines: list[list[Line]]
-    warnings: list[str]
-
-
-def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> _Pages:
+def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list[PageContent], list[str]]:
+    """Return the pages and warnings about some of them."""
     deadline = time.monotonic() + limits.max_seconds
-    pages: list[list[Line]] = []
+    pages: list[PageContent] = []
     failed: list[str] = []
     scanned: list[int] = []
     blank: list[int] = []
@@ -109,20 +112,20 @@ def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> _Pages:
         if time.monotonic() > deadline:
             raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
         try:
-            lines, is_drawn = source.page(number - 1)
+            page = source.page(number - 1)
         except ReadError as error:
             failed.append(f"page {number} was left out: {error.reason}")
-            lines = []
+            page = NO_PAGE
         else:
-            if not lines:
-                (scanned if is_drawn else blank).append(number)
-        pages.append([replace(line, text=clean(line.text)) for line in lines])
-        size += sum(len(line.text) + 1 for line in pages[-1])
+            if not page.lines:
+                (scanned if page.is_drawn else blank).append(number)
+        pages.append(page._replace(lines=[replace(line, text=clean(line.text)) for line in page.lines]))
+        size += sum(len(line.text) + 1 for line in page.lines)
         if size > limits.max_characters:
             raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")
     if len(failed) == len(pages):
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
-    return _Pages(pages, [*failed, *_without_text(scanned, ""), *_without_text(blank, " unless {} blank")])
+    return pages, [*failed, *_without_text(scanned, ""), *_without_text(blank, " unless {} blank")]
 
 
 def _without_text(pages: Sequence[int], unless: str) -> list[str]:
@@ -141,9 +144,8 @@ def _without_text(pages: Sequence[int], unless: str) -> list[str]:
     ]
 
 
-def _assemble(content: _Pages, source: PdfSource) -> ParsedFile:
-    warnings = list(content.warnings)
-    running = strip_running(content.lines)
+def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSource) -> ParsedFile:
+    running = strip_running(content)
     pages = _place(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ CELL_GAP = 1.2  # of the font size: more than any space between words of one col
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
 MAX_CELLS = 30  # of a row that are compared with the next one
 MAX_ROWS = 2_000  # of a page; with more it is no page of text, and its drawing order is kept
+MIN_FIGURES = 3  # one below the other
 MIN_COLUMN_ROWS = 5
 MIN_COLUMN_WORDS = 3.5
 
@@ -172,13 +173,15 @@ def figures_beside_labels(rows: list[Row]) -> list[Row]:
     """Move a column of figures that was drawn after its labels into the rows of the labels."""
     out: list[Row] = []
     for block in _descending(rows):
-        targets = [_row_left_of(cell, out) for row in block for cell in row]
-        cells = [cell for row in block for cell in row]
-        figures = sum(map(_is_figure, cells))
-        if len(cells) > 1 and None not in targets and 2 * figures > len(cells) and all(map(_is_short, cells)):
-            for cell, target in zip(cells, targets, strict=True):
-                if target is not None:
-                    target.append(cell)
+        column = list(
+            takewhile(lambda pair: _is_short(pair[0]) and pair[1], ((row[0], _row_beside(row, out)) for row in block))
+        )
+        rest = block[len(column) :]
+        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column goes on
+        if len(column) >= MIN_FIGURES and 2 * sum(_is_figure(cell) for cell, _ in column) > len(column) and not is_text:
+            for cell, row in column:
+                row.append(cell)
+            out.extend(rest)
         else:
             out.extend(block)
     return out
@@ -195,11 +198,13 @@ def _descending(rows: list[Row]) -> list[list[Row]]:
     return blocks
 
 
-def _row_left_of(cell: Cell, rows: list[Row]) -> Row | None:
-    for row in reversed(rows):
-        if _beside(row[-1], cell) and row[-1].x1 <= cell.x0:
-            return row
-    return None
+def _row_beside(row: Row, rows: list[Row]) -> Row:
+    """Return the row to the left of a row that is a single cell, or an empty one."""
+    cell = row[0]
+    beside = (
+        other for other in reversed(rows) if len(row) == 1 and _beside(other[-1], cell) and other[-1].x1 <= cell.x0
+    )
+    return next(beside, [])
 
 
 def _is_short(cell: Cell) -> bool:

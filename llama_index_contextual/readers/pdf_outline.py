@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate
@@ -65,7 +66,10 @@ def _begins(wanted: str, lines: Sequence[PlacedLine]) -> bool:
 
 
 def _distance(top: float | None, line: PlacedLine) -> float:
-    return abs(top - line.y) if top is not None and line.y == line.y else 0.0
+    """How far the line is from the point of the bookmark, which usually is a little above it."""
+    if top is None or math.isnan(line.y):
+        return 0.0
+    return top - line.y if line.y <= top else 3 * (line.y - top)
 
 
 def _letters(text: str) -> str:

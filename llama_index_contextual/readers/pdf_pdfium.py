@@ -12,6 +12,7 @@ from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.pdf_engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
 from llama_index_contextual.readers.pdf_layout import Line
 
+SUCCESS = 0  # FPDF_ERR_SUCCESS, which pdfium reports of a page tree that it finds empty
 PASSWORD_ERROR = 4  # FPDF_ERR_PASSWORD
 IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
 _LINE_END_HYPHENS = str.maketrans("\x02\ufffe", "--")  # how pdfium marks a hyphen at a line end, be it hard or soft
@@ -38,6 +39,8 @@ class PdfiumSource:
         except pypdfium2.PdfiumError as error:
             if error.err_code == PASSWORD_ERROR:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
+            if error.err_code == SUCCESS:
+                raise ReadError(self._path, "the PDF has no pages") from error
             raise ReadError(self._path, f"the PDF is damaged or truncated ({error})") from error
         self.page_count = len(self._pdf)
 

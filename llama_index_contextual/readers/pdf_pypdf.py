@@ -83,24 +83,26 @@ class PypdfSource:
         try:
             page = self._pdf.pages[index]
             runs = self._runs(page)
-            lines = _plain_lines(page) if runs is None else page_lines(runs)
+            lines = page_lines(runs) if runs else _plain_lines(page)
             is_drawn = self._content.images > 0 or self._content.paths >= MIN_PATHS
-            return PageContent(lines, is_drawn, _span(page, main_angle(runs or [])))
+            return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
         except PARSER_ERRORS as error:
             raise self._error("pypdf cannot parse it", error) from error
 
-    def _runs(self, page: PageObject) -> list[Run] | None:
-        """Return the text with its places, or None for a page that is left to pypdf's own extraction.
+    def _runs(self, page: PageObject) -> list[Run]:
+        """Return the text with its places; nothing for a page that is left to pypdf's own extraction.
 
-        That one knows scripts that run from right to left, and forgives more; it raises what is beyond repair.
+        That one knows scripts that run from right to left and downwards, and forgives more mistakes.
         """
         try:
             runs = self._content.runs(page)
         except (DependencyError, LimitReachedError, MemoryError):
             raise
         except PARSER_ERRORS:
-            return None
-        return None if self._content.vertical or any(_is_right_to_left(run.text) for run in runs) else runs
+            if not page.extract_text().strip():
+                raise
+            return []
+        return [] if self._content.vertical or any(_is_right_to_left(run.text) for run in runs) else runs
 
     def title(self) -> str | None:
         """Return the title of the document information."""

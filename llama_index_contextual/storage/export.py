@@ -66,4 +66,6 @@ def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
 
     texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
     if any(text.strip() for text in texts):
-        BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes))).persist(str(directory), show_progress=False)
+        BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(20, len(nodes))).persist(
+            str(directory), show_progress=False
+        )

@@ -7,9 +7,11 @@ cut is written, synced, renamed, and its directory synced, in this order.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -23,17 +25,23 @@ class System:
     """The operations on files that a project is made of."""
 
     def make_directory(self, path: Path) -> None:
-        """Create one directory; one that is there already is fine."""
-        path.mkdir(exist_ok=True)
+        """Create one directory, in which not everybody may write; one that is there already is fine."""
+        path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
         """Create a file, or empty it, and fill it."""
         with open(path, "wb") as file:
             fill(file)
 
+    def let_write(self, path: Path, write: Callable[[], object]) -> None:
+        """Let a library write `path`, a file or the files of a directory, by itself."""
+        write()
+
     def sync(self, path: Path) -> None:
-        """Make sure that a file's content is on the disk."""
+        """Make sure that a file's content is on the disk, and that not everybody may change it."""
         with open(path, "rb+") as file:
+            if os.name != "nt" and (mode := os.fstat(file.fileno()).st_mode) & stat.S_IWOTH:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~stat.S_IWOTH)
             os.fsync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
@@ -54,6 +62,10 @@ class System:
         """Remove a file; one that is gone already is fine."""
         path.unlink(missing_ok=True)
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with all that is in it."""
         shutil.rmtree(path)
@@ -64,15 +76,22 @@ system = System()
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, each synced into the one above it; what is there already is fine."""
-    missing = [p for p in (path, *path.parents) if not p.exists()]
-    for directory in reversed(missing):
+    missing = [p for p in path.parents if not p.exists()]
+    # The directory itself is synced in any case: an interrupted run may have made it without coming that far.
+    for directory in (*reversed(missing), path):
         system.make_directory(directory)
         system.sync_directory(directory.parent)
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a new file and sync it."""
+    """Write a new file and sync it.
+
+    Raises:
+        OSError: It could not be written whole.
+    """
     write_with(path, lambda file: file.write(data))
+    if (size := path.stat().st_size) != len(data):
+        raise OSError(errno.EIO, f"only {size} of {len(data)} bytes were written", str(path))
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
@@ -94,6 +113,11 @@ def rename(source: Path, target: Path) -> None:
     system.sync_directory(target.parent)
 
 
+def let_write(path: Path, write: Callable[[], object]) -> None:
+    """Let a library write `path`, a file or the files of a directory, by itself; syncing is left to the caller."""
+    system.let_write(path, write)
+
+
 def sync_file(path: Path) -> None:
     """Make sure that a file's content is on the disk."""
     system.sync(path)
@@ -107,6 +131,18 @@ def sync_directory(path: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a file; one that is gone already is fine."""
     system.remove(path)
+
+
+def remove_if_empty(path: Path) -> bool:
+    """Remove a directory unless something is in it, and return whether it is gone."""
+    try:
+        system.remove_directory(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    system.sync_directory(path.parent)
+    return True
 
 
 def remove_tree(path: Path) -> None:

@@ -117,7 +117,7 @@ class Manifest:
 def damaged(file: str, what: str) -> CorruptVersionError:
     """Return the error that names a damaged file and the ways out."""
     return CorruptVersionError(
-        f"{file} {what}. Go back to the version before with `rollback`, or ingest the documents again:"
-        f" contexts that were paid for are taken from the ledger.",
+        f"{file} {what}. Go back to the version before with `rollback`, or ingest all documents again with"
+        f" `replace=True`: contexts that were paid for are taken from the ledger.",
         file=file,
     )

@@ -2,12 +2,12 @@
 
 versions/v000001, v000002, …      immutable
 versions/v000003.building         removed by the next writer if it was interrupted
+versions/v000001.removed          likewise
 CURRENT                           the name of the live version
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,70 +15,42 @@ from pathlib import Path
 
 from llama_index.core.storage.storage_context import StorageContext
 
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import (
+    BUILDING,
+    number,
+    remove_leftovers,
+    remove_version,
+    write_current,
+)
+from llama_index_contextual.storage.current import CURRENT as CURRENT
+from llama_index_contextual.storage.current import VERSIONS as VERSIONS
+from llama_index_contextual.storage.current import current_name as current_name
+from llama_index_contextual.storage.current import leftovers as leftovers
+from llama_index_contextual.storage.current import version_directory as version_directory
+from llama_index_contextual.storage.current import version_names as version_names
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damaged
-from llama_index_contextual.storage.version import check_files
-
-CURRENT = "CURRENT"
-VERSIONS = "versions"
-BUILDING = ".building"
-
-_NAME = re.compile(r"v\d{6,}")
-
-
-def current_name(project_dir: Path) -> str | None:
-    """Return the name of the live version, or None before the first is published.
-
-    Raises:
-        CorruptVersionError: The file does not hold a version's name.
-    """
-    try:
-        name = files.read(project_dir / CURRENT).decode("ascii", "replace").strip()
-    except FileNotFoundError:
-        return None
-    if not _NAME.fullmatch(name):
-        raise damaged(CURRENT, "does not hold the name of a version")
-    return name
-
-
-def version_names(project_dir: Path) -> list[str]:
-    """Return the names of all published versions, oldest first."""
-    directory = project_dir / VERSIONS
-    if not directory.is_dir():
-        return []
-    return sorted((p.name for p in directory.iterdir() if _NAME.fullmatch(p.name)), key=_number)
-
-
-def version_directory(project_dir: Path, name: str) -> Path:
-    """Return where a version is."""
-    return project_dir / VERSIONS / name
-
-
-def _number(name: str) -> int:
-    return int(name[1:])
-
-
-def leftovers(project_dir: Path) -> list[Path]:
-    """Return what interrupted writers left behind."""
-    return sorted([*(project_dir / VERSIONS).glob(f"*{BUILDING}"), *project_dir.glob("*.new")])
+from llama_index_contextual.storage.version import check_files, check_headers, read_manifest
 
 
 def start_building(project_dir: Path) -> Path:
     """Return an empty directory for the next version; what an interrupted writer left is removed."""
-    for leftover in leftovers(project_dir):
-        (files.remove_tree if leftover.is_dir() else files.remove)(leftover)
+    remove_leftovers(project_dir)
     names = version_names(project_dir)
-    number = _number(names[-1]) + 1 if names else 1
-    directory = version_directory(project_dir, f"v{number:06d}{BUILDING}")
+    following = number(names[-1]) + 1 if names else 1
+    directory = version_directory(project_dir, f"v{following:06d}{BUILDING}")
     files.make_directory(directory)
     return directory
 
 
 def persist(storage_context: StorageContext, directory: Path) -> None:
     """Write a StorageContext into the directory of a version, by its own `persist`."""
-    storage_context.persist(directory, docstore_fname=DOCSTORE, vector_store_fname=VECTOR_STORE)
+    files.let_write(
+        directory,
+        lambda: storage_context.persist(directory, docstore_fname=DOCSTORE, vector_store_fname=VECTOR_STORE),
+    )
 
 
 def publish(
@@ -103,15 +75,16 @@ def publish(
     for directory in sorted({path.parent for path in files.walk(building)}):
         files.sync_directory(directory)
     _check_built(building, manifest)
+    before = _live(project_dir)
     files.rename(building, version_directory(project_dir, name))
     make_live(project_dir, name)
-    _prune(project_dir, keep_versions)
+    _prune(project_dir, keep_versions, before)
     return manifest
 
 
 def make_live(project_dir: Path, name: str) -> None:
     """Make a published version the live one."""
-    files.replace(project_dir / CURRENT, f"{name}\n".encode())
+    write_current(project_dir, name)
 
 
 def rollback(project_dir: Path, to: str | None = None) -> str:
@@ -123,13 +96,18 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Raises:
         InputError: There is no such version.
+        CorruptVersionError: It is damaged; the live one stays.
     """
-    names, live = version_names(project_dir), current_name(project_dir)
-    older = [name for name in names if live is None or _number(name) < _number(live)]
+    names = version_names(project_dir)
+    # With a name, the version that is live now does not count: its file may be what is damaged.
+    live = current_name(project_dir) if to is None else None
+    older = [name for name in names if live is None or number(name) < number(live)]
     target = to if to is not None else (older[-1] if older else None)
     if target not in names:
         known = ", ".join(names) or "none"
         raise InputError(f"There is no version {target or 'before the live one'}; versions: {known}.", value=to)
+    directory = version_directory(project_dir, target)
+    check_files(directory, read_manifest(directory), "xxh3")
     make_live(project_dir, target)
     return target
 
@@ -147,7 +125,10 @@ def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
 
 
 def _check_built(building: Path, manifest: Manifest) -> None:
+    if Manifest.from_json(files.read(building / MANIFEST), file=MANIFEST) != manifest.as_written():
+        raise damaged(MANIFEST, "was not written as it should be")
     check_files(building, manifest, "size")
+    check_headers(building, manifest)
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
@@ -156,13 +137,17 @@ def _check_built(building: Path, manifest: Manifest) -> None:
         docstore.close()
 
 
-def _prune(project_dir: Path, keep: int) -> None:
-    """Remove all but the newest versions; never the live one nor its predecessor."""
-    live = current_name(project_dir)
+def _live(project_dir: Path) -> str | None:
+    try:
+        return current_name(project_dir)
+    except CorruptVersionError:
+        return None
+
+
+def _prune(project_dir: Path, keep: int, before: str | None) -> None:
+    """Remove all but the newest versions; never the live one nor the one that was live until now."""
     names = version_names(project_dir)
-    kept = {live, *names[-max(2, keep) :]}
-    if live in names and names.index(live) > 0:
-        kept.add(names[names.index(live) - 1])
+    kept = {current_name(project_dir), before, *names[-max(2, keep) :]}
     for name in names:
         if name not in kept:
-            files.remove_tree(version_directory(project_dir, name))
+            remove_version(project_dir, name)

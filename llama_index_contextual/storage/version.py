@@ -15,6 +15,7 @@ from llama_index.core.storage.index_store.simple_index_store import SimpleIndexS
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import (
@@ -122,10 +123,19 @@ class OpenVersion:
         return None if raw is None else DocumentFrame(**raw)
 
     def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
-        """Return a span of a document's original text, rebuilt from its chunks and what stands between them."""
+        """Return a span of a document's original text, rebuilt from its chunks and what stands between them.
+
+        Raises:
+            InputError: The document came as ready chunks without offsets.
+        """
         text = [" "] * record.characters
         for node in self.docstore.iterate(doc_id=record.doc_id):
-            at = (node.start_char_idx if isinstance(node, TextNode) else None) or 0
+            at = node.start_char_idx if isinstance(node, TextNode) else None
+            if at is None:
+                raise InputError(
+                    f"Document {record.doc_id!r} came as chunks that do not say where they stand: read its chunks.",
+                    value=record.doc_id,
+                )
             content = node.get_content()
             text[at : at + len(content)] = content
         frame = self.frame(record.doc_id)

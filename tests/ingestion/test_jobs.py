@@ -75,7 +75,10 @@ def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(te
         assert hashes["old manual.txt"] == before[0].content_hash
 
 
-def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(text_folder: Path, tmp_path: Path) -> None:
+def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (text_folder / "sub folder").mkdir()
     other = tmp_path / "other"
     other.mkdir()
     (other / "note.txt").write_text("A note.", encoding="utf-8")
@@ -84,6 +87,8 @@ def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(text_folder: P
     (other / "note.txt").unlink()
     (other / "more.txt").write_text("More.", encoding="utf-8")
     assert Intake.of([text_folder], before).missing == ["reports/manual.txt"]
+    monkeypatch.chdir(text_folder / "sub folder")
+    assert Intake.of([".."], before).missing == ["reports/manual.txt"]
     assert Intake.of([text_folder / "quarter.md"], before).missing == []
 
 

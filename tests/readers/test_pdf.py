@@ -254,13 +254,14 @@ def test_a_pdf_without_pages_is_refused(tmp_path: Path, engine: PdfEngine) -> No
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
 def test_a_truncated_file_is_refused_or_reported(tmp_path: Path, engine: PdfEngine, share: float) -> None:
-    data = pdf_of(lines([f"Page {at}", "text"]) for at in range(9)).data()
+    data = pdf_of(lines([f"Text {at}", "more"]) for at in range(9)).data()
     try:
-        parsed = read(tmp_path, data[: int(share * len(data))], engine=engine)
+        messages = read(tmp_path, data[: int(share * len(data))], engine=engine).warnings
     except ReadError as error:
-        assert error.reason.startswith(("the PDF is damaged or truncated", "no page could be read", "the PDF has no"))
-    else:
-        assert "the file has no end mark: it may be truncated" in parsed.warnings
+        messages = (error.reason,)
+
+    said = ("the file has no end mark: it may be truncated", "the PDF is damaged or truncated", "no page could be read")
+    assert any(message.startswith(said) for message in messages)
 
 
 def encrypted(user: str, owner: str = "owner") -> bytes:

@@ -1,0 +1,100 @@
+"""What a project and its versions are and hold, in numbers."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
+from llama_index_contextual.storage.manifest import Manifest
+from llama_index_contextual.storage.publish import current_name, version_directory, version_names
+from llama_index_contextual.storage.version import read_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectInfo:
+    """What a project is and holds.
+
+    Attributes:
+        name: Its name.
+        config: Its settings.
+        version: Name of the live version, or None.
+        documents: Number of documents in it.
+        chunks: Number of chunks in it.
+        tokens: Tokens of the chunks, overlaps counted twice.
+        bytes: Size of the live version on disk.
+        ledger: What was paid for so far.
+    """
+
+    name: str
+    config: ProjectConfig
+    version: str | None
+    documents: int
+    chunks: int
+    tokens: int
+    bytes: int
+    ledger: LedgerInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionInfo:
+    """One version of a project.
+
+    Attributes:
+        name: Its name.
+        created: When it was published, UTC, ISO 8601.
+        documents: Number of its documents.
+        chunks: Number of its chunks.
+        live: Whether it answers queries.
+    """
+
+    name: str
+    created: str
+    documents: int
+    chunks: int
+    live: bool
+
+
+def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | None) -> ProjectInfo:
+    """Return what a project is and holds; nothing is written.
+
+    Args:
+        project_dir: The project.
+        config: Its settings.
+        live: The manifest of its live version, or None before the first.
+    """
+    return ProjectInfo(
+        name=project_dir.name,
+        config=config,
+        version=live.version if live else None,
+        documents=len(live.documents) if live else 0,
+        chunks=live.chunks if live else 0,
+        tokens=sum(record.tokens for record in live.documents) if live else 0,
+        bytes=sum(int(file["bytes"]) for file in live.files.values()) if live else 0,
+        ledger=_ledger_info(project_dir / LEDGER_FILE),
+    )
+
+
+def list_versions(project_dir: Path) -> list[VersionInfo]:
+    """Return the versions on disk, oldest first."""
+    live = current_name(project_dir)
+    manifests = [read_manifest(version_directory(project_dir, name)) for name in version_names(project_dir)]
+    return [
+        VersionInfo(
+            name=manifest.version,
+            created=manifest.created,
+            documents=len(manifest.documents),
+            chunks=manifest.chunks,
+            live=manifest.version == live,
+        )
+        for manifest in manifests
+    ]
+
+
+def _ledger_info(path: Path) -> LedgerInfo:
+    if not path.exists():
+        return LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
+    with contextlib.closing(Ledger(path)) as ledger:
+        return ledger.info()

@@ -1,0 +1,165 @@
+"""Which version is live: the file CURRENT, and what the names in versions/ mean.
+
+    v000003                 the live version, or `none`
+    newest v000005          the newest version that was ever live: what is newer was never finished
+    xxh3 0123456789abcdef   of the two lines above: one flipped bit must not make another version live
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.storage import files
+
+CURRENT = "CURRENT"
+VERSIONS = "versions"
+BUILDING = ".building"
+REMOVED = ".removed"
+NEW = ".new"
+
+_NAME = re.compile(r"v\d{6,}")
+_NONE = "none"
+_CONTENT = re.compile(
+    rb"(?P<live>v\d{6,}|none)\n?|"
+    rb"(?P<body>(?P<now>v\d{6,}|none)\nnewest (?P<newest>v\d{6,}|none)\n)xxh3 (?P<sum>[0-9a-f]{16})\n"
+)
+
+
+@dataclass(frozen=True)
+class Current:
+    """What CURRENT says.
+
+    Attributes:
+        live: Name of the live version, or None before the first.
+        newest: Name of the newest version that was ever live; None where there was none or it is not known.
+        known: Whether `newest` is known.
+    """
+
+    live: str | None
+    newest: str | None = None
+    known: bool = False
+
+    def finished(self, name: str) -> bool:
+        """Return whether a version was ever live; a newer one is what an interrupted writer left."""
+        return not self.known or (self.newest is not None and number(name) <= number(self.newest))
+
+
+def read_current(project_dir: Path) -> Current:
+    """Return what CURRENT says.
+
+    Raises:
+        CorruptVersionError: It is damaged, or missing although there are versions.
+    """
+    try:
+        content = files.read(project_dir / CURRENT)
+    except FileNotFoundError as error:
+        if directories(project_dir):
+            raise _damaged(project_dir, "is missing") from error
+        return Current(None)
+    match = _CONTENT.fullmatch(content)
+    if match is None:
+        raise _damaged(project_dir, "does not hold the name of a version")
+    if match["body"] is None:
+        return Current(_name(match["live"]))
+    if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
+        raise _damaged(project_dir, "has another content than when it was written")
+    return Current(_name(match["now"]), _name(match["newest"]), known=True)
+
+
+def write_current(project_dir: Path, live: str | None) -> None:
+    """Make a version the live one, or none: queries see the one before or this one."""
+    newest = max((name for name in (live, _newest(project_dir)) if name is not None), key=number, default=None)
+    body = f"{live or _NONE}\nnewest {(newest if live else None) or _NONE}\n".encode()
+    files.replace(project_dir / CURRENT, body + f"xxh3 {xxhash.xxh3_64_hexdigest(body)}\n".encode())
+
+
+def current_name(project_dir: Path) -> str | None:
+    """Return the name of the live version, or None before the first is published.
+
+    Raises:
+        CorruptVersionError: CURRENT does not hold a version's name.
+    """
+    return read_current(project_dir).live
+
+
+def version_directory(project_dir: Path, name: str) -> Path:
+    """Return where a version is."""
+    return project_dir / VERSIONS / name
+
+
+def version_names(project_dir: Path) -> list[str]:
+    """Return the names of all versions that were published, oldest first."""
+    current = _read_if_sound(project_dir)
+    return [name for name in directories(project_dir) if current.finished(name)]
+
+
+def directories(project_dir: Path) -> list[str]:
+    """Return the names of all directories of versions, oldest first, finished or not."""
+    directory = project_dir / VERSIONS
+    if not directory.is_dir():
+        return []
+    return sorted((path.name for path in directory.iterdir() if _NAME.fullmatch(path.name)), key=number)
+
+
+def leftovers(project_dir: Path) -> list[Path]:
+    """Return what interrupted writers left behind."""
+    finished = version_names(project_dir)
+    return sorted(
+        [
+            *(version_directory(project_dir, name) for name in directories(project_dir) if name not in finished),
+            *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
+            *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
+            *project_dir.glob(f"*{NEW}"),
+        ]
+    )
+
+
+def remove_leftovers(project_dir: Path) -> None:
+    """Remove what interrupted writers left behind; only the one writer of a project may do so."""
+    for path in leftovers(project_dir):
+        (files.remove_tree if path.is_dir() else files.remove)(path)
+
+
+def remove_version(project_dir: Path, name: str) -> None:
+    """Remove a version in one step: an interruption leaves something to clear away, never half a version."""
+    directory = version_directory(project_dir, name)
+    removed = directory.with_name(f"{name}{REMOVED}")
+    files.rename(directory, removed)
+    files.remove_tree(removed)
+
+
+def number(name: str) -> int:
+    """Return the number in a version's name."""
+    return int(name[1:])
+
+
+def _newest(project_dir: Path) -> str | None:
+    current = _read_if_sound(project_dir)
+    if current.known:
+        return current.newest
+    return (directories(project_dir) or [None])[-1]
+
+
+def _read_if_sound(project_dir: Path) -> Current:
+    try:
+        return read_current(project_dir)
+    except CorruptVersionError:
+        return Current(None)
+
+
+def _name(raw: bytes) -> str | None:
+    return None if raw.decode() == _NONE else raw.decode()
+
+
+def _damaged(project_dir: Path, what: str) -> CorruptVersionError:
+    known = ", ".join(directories(project_dir)) or "none"
+    return CorruptVersionError(
+        f"{CURRENT} {what}. Name the version that shall be live with `rollback --to`; on the disk: {known}.",
+        name=project_dir.name,
+        file=CURRENT,
+    )

@@ -1,0 +1,338 @@
+"""The LLM contextualizer with a scripted model: cleaning, failures, the ledger, one model for many loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.extractors import DocumentContextExtractor
+from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.storage.docstore import SimpleDocumentStore
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.contextualizer import LLMContextualizer, StructuralContextualizer
+from llama_index_contextual.contextualizer.llm import MAX_CONTEXT_TOKENS, clean
+from llama_index_contextual.errors import ContextualizationError, ModelError
+from llama_index_contextual.node_parser import count_tokens
+from llama_index_contextual.storage.ledger import Ledger
+from tests.contextualizer.samples import chunks, documents, loose
+from tests.support.models import ScriptedLLM
+
+QUICK = RetryPolicy(attempts=3, base_delay=0)
+
+
+def contextualizer(llm: ScriptedLLM, **options: object) -> LLMContextualizer:
+    return LLMContextualizer(**{"llm": llm, "num_workers": 1, "retry": QUICK, **options})  # type: ignore[arg-type]
+
+
+def contexts(nodes: list[BaseNode]) -> list[str]:
+    return [node.metadata["context"] for node in nodes]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "context"),
+    [
+        ("From the report.", "From the report."),
+        ("  From\n\nthe  report. ", "From the report."),
+        ("<context>From the report.</context>", "From the report."),
+        ("<answer> From </ answer >the report.", "From the report."),
+        ("Context: From the report.", "From the report."),
+        ("assistant: Succinct context: From the report.", "From the report."),
+        ('"From the report."', "From the report."),
+        ('"From" the "report"', '"From" the "report"'),
+        ("<OUTPUT>From the report.</OUTPUT>", "From the report."),
+        ("<b>From</b> the report.", "<b>From</b> the report."),
+        ("Contextual facts stay.", "Contextual facts stay."),
+        ('"', '"'),
+        ("", ""),
+        ("<context></context>", ""),
+    ],
+)
+def test_tags_role_prefixes_and_quotation_marks_are_taken_off(answer: str, context: str) -> None:
+    assert clean(answer) == context
+
+
+@pytest.mark.parametrize(
+    "sentence", ["This is one sentence about the pump. ", "这是关于泵的一个句子。", "Is it dry? Yes! "]
+)
+def test_a_long_answer_ends_with_its_last_whole_sentence(sentence: str) -> None:
+    cut = clean(sentence * 100)
+    assert (sentence * 100).startswith(cut)
+    assert cut[-1] in ".。!?"
+    assert MAX_CONTEXT_TOKENS - 20 <= count_tokens(cut) <= MAX_CONTEXT_TOKENS
+
+
+@pytest.mark.parametrize("answer", ["word " * 500, "文" * 900, "x" * 3000, "3.5 4.5 " * 300])
+def test_a_long_answer_without_sentences_is_cut_and_not_thrown_away(answer: str) -> None:
+    cut = clean(answer)
+    assert answer.startswith(cut)
+    assert MAX_CONTEXT_TOKENS - 20 <= count_tokens(cut) <= MAX_CONTEXT_TOKENS
+
+
+@given(st.text(max_size=900))
+def test_a_context_is_one_paragraph_of_at_most_200_tokens(answer: str) -> None:
+    context = clean(answer)
+    assert count_tokens(context) <= MAX_CONTEXT_TOKENS
+    assert context == " ".join(context.split())
+
+
+def test_each_chunk_gets_its_own_answer() -> None:
+    llm, given_chunks = ScriptedLLM(), chunks()
+    llm.enqueue(*(f"Answer {n}." for n in range(len(given_chunks))))
+    done = contextualizer(llm).contextualize(given_chunks)
+    assert contexts(done.nodes) == [f"Answer {n}." for n in range(len(given_chunks))]
+    assert done.paid == len(llm.history) == len(given_chunks)
+    for node, prompt in zip(given_chunks, llm.history, strict=True):
+        assert prompt.split("<chunk>\n")[1].split("\n</chunk>")[0].endswith(node.get_content())
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_so_many_calls_are_in_flight_and_no_more(workers: int) -> None:
+    llm = ScriptedLLM()
+    contextualizer(llm, num_workers=workers)(chunks())
+    assert llm.most_running == workers
+
+
+def test_a_prompt_of_the_users_own_is_sent() -> None:
+    llm = ScriptedLLM()
+    contextualizer(llm, prompt="Doc: {segment}\nPart: {chunk}\nSum up.")(loose("One.", "Two."))
+    assert llm.history == ["Doc: One.\n\nTwo.\nPart: One.\nSum up.", "Doc: One.\n\nTwo.\nPart: Two.\nSum up."]
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> None:
+    llm, given_chunks = ScriptedLLM(), chunks()
+    llm.enqueue("First.", ValueError("content refused"))
+    done = contextualizer(llm).contextualize(given_chunks)
+    failed = done.nodes[1]
+    assert [(f.node_id, f.doc_id) for f in done.failures] == [(failed.node_id, "report.md")]
+    assert done.failures[0].error == "'ScriptedLLM:scripted' failed: ValueError: content refused"
+    assert failed.metadata["context_source"] == "structural"
+    assert contexts([failed]) == contexts(StructuralContextualizer()(given_chunks)[1:2])
+    assert contexts([done.nodes[0], *done.nodes[2:]]) == ["First.", *["A context."] * (len(given_chunks) - 2)]
+    assert done.paid == len(given_chunks) - 1
+
+
+@pytest.mark.parametrize("answer", ["", "  \n", "<context> </context>"])
+def test_an_empty_answer_is_a_failure(answer: str) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(answer)
+    done = contextualizer(llm).contextualize(chunks())
+    assert done.failures[0].error == "'ScriptedLLM:scripted' answered with an empty context."
+    assert done.nodes[0].metadata["context_source"] == "structural"
+
+
+def test_failures_are_logged_where_nobody_takes_the_report(caplog: pytest.LogCaptureFixture) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(ValueError("refused"))
+    with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
+        nodes = contextualizer(llm)(chunks())
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"Chunk {nodes[0].node_id} of report.md: 'ScriptedLLM:scripted' failed: ValueError: refused"
+    )
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError("late")])
+def test_what_may_succeed_later_is_tried_again(error: Exception) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(error, error, "Third time.")
+    done = contextualizer(llm).contextualize(loose("One."))
+    assert (contexts(done.nodes), done.failures, len(llm.history)) == (["Third time."], [], 3)
+
+
+def test_what_keeps_failing_is_given_up_after_the_attempts_of_the_policy() -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(*[ConnectionError("gone")] * 9)
+    done = contextualizer(llm).contextualize(loose("One."))
+    assert len(llm.history) == QUICK.attempts
+    assert "cannot be reached" in done.failures[0].error
+
+
+@pytest.mark.parametrize("answer", [ValueError("refused"), ""])
+def test_failures_can_be_raised_instead(answer: object) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue("First.", answer)  # type: ignore[arg-type]
+    nodes = chunks()
+    with pytest.raises(ContextualizationError) as raised:
+        contextualizer(llm, on_error="raise")(nodes)
+    assert raised.value.node_ids == (nodes[1].node_id,)
+    assert raised.value.__cause__ is (answer or None)
+    assert len(llm.history) == 2, "nothing is sent after the failure"
+
+
+def test_what_can_succeed_for_no_chunk_stops_the_run() -> None:
+    llm = ScriptedLLM()
+    cause = ValueError("Unknown model 'gpt-0'. Please provide a valid OpenAI model name in: ...")
+    llm.enqueue(cause)
+    with pytest.raises(
+        ModelError, match="does not know the model 'ScriptedLLM:scripted': change the setting 'llm'"
+    ) as e:
+        contextualizer(llm)(chunks())
+    assert e.value.__cause__ is cause
+    assert len(llm.history) == 1
+
+
+def test_no_key_is_a_sentence_and_no_traceback_of_tasks() -> None:
+    with pytest.raises(ModelError, match="'openai:gpt-4.1' needs OPENAI_API_KEY, which is not set"):
+        LLMContextualizer()(chunks())
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_asks_for_nothing(ledger: Ledger) -> None:
+    first, second = ScriptedLLM(), ScriptedLLM(default="never")
+    once = contextualizer(first, ledger=ledger).contextualize(chunks())
+    again = contextualizer(second, ledger=ledger).contextualize(chunks())
+    assert second.history == []
+    assert (once.paid, again.paid) == (len(chunks()), 0)
+    assert again.nodes == once.nodes
+    assert ledger.info().contexts == len(chunks())
+
+
+@pytest.mark.parametrize("change", ["model", "prompt", "segment", "chunk"])
+def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: Ledger) -> None:
+    contextualizer(ScriptedLLM(), ledger=ledger)(loose("One.", "Two."))
+    llm = ScriptedLLM(model_name="other") if change == "model" else ScriptedLLM()
+    options: dict[str, object] = {"prompt": "{segment} {chunk}"} if change == "prompt" else {}
+    texts = {"segment": ("One.", "Three."), "chunk": ("One.", "Two!")}.get(change, ("One.", "Two."))
+    contextualizer(llm, ledger=ledger, **options)(loose(*texts))
+    assert len(llm.history) == 2
+
+
+def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(ValueError("refused"), "")
+    contextualizer(llm, ledger=ledger)(loose("One.", "Two."))
+    assert ledger.info().contexts == 0
+    done = contextualizer(llm, ledger=ledger).contextualize(loose("One.", "Two."))
+    assert (done.failures, ledger.info().contexts) == ([], 2)
+
+
+def test_what_was_paid_for_before_a_stop_is_kept(ledger: Ledger) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue("First.", "Second.", ValueError("Unknown model"))
+    with pytest.raises(ModelError):
+        contextualizer(llm, ledger=ledger)(chunks())
+    assert ledger.info().contexts == 2
+
+
+def test_without_a_model_a_complete_ledger_is_enough(ledger: Ledger) -> None:
+    contextualizer(ScriptedLLM(), ledger=ledger)(loose("One."))
+    keyless = LLMContextualizer(model="ScriptedLLM:scripted", ledger=ledger)
+    assert contexts(keyless(loose("One."))) == ["A context."]
+
+
+# ---- event loops -----------------------------------------------------------------------------------------------------
+
+
+class Waiting(ScriptedLLM):
+    """Answers never, and remembers that it was told to stop."""
+
+    _stopped: int = 0
+
+    async def achat(self, messages, **kwargs):  # type: ignore[no-untyped-def]
+        """Wait for ever."""
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self._stopped += 1
+            raise
+
+
+async def test_a_cancelled_run_leaves_no_task_behind() -> None:
+    llm = Waiting()
+    run = asyncio.create_task(contextualizer(llm, num_workers=3).acontextualize(chunks()))
+    while len(asyncio.all_tasks()) < len(chunks()) + 2:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert llm._stopped == 3
+
+
+def test_one_object_serves_several_event_loops() -> None:
+    one = contextualizer(ScriptedLLM(), num_workers=2)
+    for _ in range(3):
+        assert len(asyncio.run(one.acall(chunks()))) == len(chunks())
+        assert len(one(chunks())) == len(chunks())
+
+
+def test_the_options_are_checked() -> None:
+    for options in ({"num_workers": 0}, {"on_error": "ignore"}, {"segment_size": 0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            LLMContextualizer(**options)  # type: ignore[arg-type]
+
+
+# ---- the extractor in LlamaIndex's core ------------------------------------------------------------------------------
+
+
+def extractor_input() -> tuple[SimpleDocumentStore, list[BaseNode]]:
+    store = SimpleDocumentStore()
+    store.add_documents(documents()[1:])
+    return store, list(SentenceSplitter(chunk_size=16, chunk_overlap=0)(documents()[1:]))
+
+
+def test_the_stock_extractor_demands_a_model_by_an_assertion_and_ours_by_a_sentence() -> None:
+    store, nodes = extractor_input()
+    with pytest.raises(AssertionError):
+        DocumentContextExtractor(docstore=store, llm=None)
+    with pytest.raises(ModelError, match="Either set it, or work without a key"):
+        LLMContextualizer()(nodes)
+
+
+def test_the_stock_extractor_swallows_a_failure_and_ours_reports_it() -> None:
+    store, nodes = extractor_input()
+    llm = ScriptedLLM()
+    llm.enqueue(*[ValueError("refused")] * len(nodes))
+    stock = DocumentContextExtractor(docstore=store, llm=llm, max_context_length=8000)(nodes)
+    assert not any("context" in node.metadata for node in stock)
+    llm.enqueue(*[ValueError("refused")] * len(nodes))
+    done = contextualizer(llm).contextualize(extractor_input()[1])
+    assert len(done.failures) == len(nodes)
+    assert all(node.metadata["context"] for node in done.nodes)
+
+
+def test_the_stock_extractor_sends_an_over_long_document_whole_and_ours_a_segment() -> None:
+    store = SimpleDocumentStore()
+    (document,) = documents()[1:]
+    document.set_content("The pump needs oil. " * 400)
+    store.add_documents([document])
+    nodes = list(SentenceSplitter(chunk_size=100, chunk_overlap=0)([document]))
+    llm = ScriptedLLM()
+    DocumentContextExtractor(docstore=store, llm=llm, max_context_length=200)(nodes[:1])
+    assert count_tokens(llm.history[0]) > 2000
+    ours = ScriptedLLM()
+    contextualizer(ours, segment_size=200)(nodes)
+    assert max(count_tokens(prompt) for prompt in ours.history) < 600
+
+
+def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not() -> None:
+    store, nodes = extractor_input()
+    (stock, *_) = DocumentContextExtractor(docstore=store, llm=ScriptedLLM(), max_context_length=8000)(nodes)
+    assert stock.get_content(metadata_mode=MetadataMode.EMBED).startswith("file_name: manual.txt\ncontext: A context.")
+    (ours, *_) = contextualizer(ScriptedLLM())(extractor_input()[1])
+    assert ours.get_content(metadata_mode=MetadataMode.EMBED).startswith("A context.\n\n")
+
+
+def test_a_mock_model_works() -> None:
+    assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3))(loose("One."))) == ["text text text"]

@@ -1,0 +1,171 @@
+"""The context from the document's own structure: short, deterministic, telling."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.contextualizer import StructuralContextualizer
+from llama_index_contextual.contextualizer.structural import characteristic_terms, truncate
+from llama_index_contextual.node_parser import count_tokens
+from tests.contextualizer.samples import chunks, loose
+
+
+def contexts(nodes: list[BaseNode], **options: int) -> list[str]:
+    return [node.metadata["context"] for node in StructuralContextualizer(**options)(nodes)]
+
+
+def segment_of(*texts: str, **metadata: str) -> list[BaseNode]:
+    """Return a document whose first segment is an opening and whose second one holds `texts`."""
+    opening = TextNode(text="This annual account opens with a letter.", metadata={**metadata, "segment_index": 0})
+    rest = [TextNode(text=text, metadata={**metadata, "segment_index": 1}) for text in texts]
+    for node in (opening, *rest):
+        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="doc")
+    return [opening, *rest]
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_it_names_title_file_section_terms_and_opening() -> None:
+    nodes = segment_of("The pump needs oil. The pump needs water.", title="Manual", file_name="m.pdf", section="2 Use")
+    assert contexts(nodes)[1] == (
+        "Manual (m.pdf). Section: 2 Use. Terms: pump, needs, oil, water. Begins: This annual account opens with a letter."
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "head"),
+    [
+        ({"title": "Manual", "file_name": "m.pdf"}, "Manual (m.pdf)."),
+        ({"title": "m.pdf", "file_name": "m.pdf"}, "m.pdf."),
+        ({"file_name": "m.pdf"}, "m.pdf."),
+        ({"title": "Manual"}, "Manual."),
+        ({}, "Terms:"),
+    ],
+)
+def test_the_document_is_named_as_well_as_it_can_be(metadata: dict[str, str], head: str) -> None:
+    assert contexts(segment_of("The pump needs oil.", **metadata))[1].startswith(head)
+
+
+def test_the_first_segment_does_not_repeat_how_the_document_begins() -> None:
+    first, second = contexts(segment_of("The pump needs oil.", title="Manual"))
+    assert "Begins:" not in first
+    assert "Begins:" in second
+
+
+def test_a_chunk_without_any_structure_has_no_context() -> None:
+    (node,) = StructuralContextualizer()([TextNode(text="It grew by 3 %.")])
+    assert "context" not in node.metadata
+
+
+def test_the_section_is_that_of_the_chunk() -> None:
+    found = dict(zip([node.metadata.get("section") for node in chunks()], contexts(chunks()), strict=True))
+    assert "Section: Results." in found["Results"]
+    assert "Section: Outlook." in found["Outlook"]
+    assert "Section:" not in found[None]
+
+
+# ---- how long it is --------------------------------------------------------------------------------------------------
+
+odd_texts = st.text(max_size=2000) | st.sampled_from(
+    ["word " * 900, "文" * 900, "x" * 5000, "🙂" * 400, "\u0e01" * 600, "a\n\n\n" * 300, "‰" * 700]
+)
+
+
+@given(title=odd_texts, name=odd_texts, section=odd_texts, opening=odd_texts, text=odd_texts)
+def test_it_never_exceeds_120_tokens(title: str, name: str, section: str, opening: str, text: str) -> None:
+    nodes = segment_of(text, title=title, file_name=name, section=section)
+    nodes[0].set_content(opening)
+    for node in StructuralContextualizer()(nodes):
+        assert count_tokens(node.metadata.get("context", "")) <= 120
+
+
+@pytest.mark.parametrize("limit", [1, 5, 30, 200])
+def test_the_limit_can_be_set(limit: int) -> None:
+    nodes = segment_of("oil water steam " * 50, title="The manual of the pump", file_name="m.pdf", section="2 Use")
+    assert all(count_tokens(text) <= limit for text in contexts(nodes, max_tokens=limit))
+
+
+def test_what_is_cut_is_the_opening_and_then_the_end() -> None:
+    nodes = segment_of("oil water steam", title="The manual of the pump")
+    nodes[0].set_content("begin " * 500)
+    (_, context) = contexts(nodes)
+    assert context.startswith("The manual of the pump. Terms: oil, water, steam. Begins: begin begin")
+    assert 110 <= count_tokens(context) <= 120
+
+
+@pytest.mark.parametrize("text", ["公司第二季度收入增长。" * 60, "บริษัทเติบโตขึ้น" * 60])
+def test_scripts_without_spaces_have_an_opening_and_no_clauses_for_terms(text: str) -> None:
+    nodes = segment_of(text, title="季报")
+    nodes[0].set_content(text)
+    (_, context) = contexts(nodes)
+    assert context.startswith(f"季报. Begins: {text[:30]}")
+    assert 100 <= count_tokens(context) <= 120
+
+
+def test_the_same_chunks_give_the_same_contexts_in_every_process() -> None:
+    script = (
+        "from tests.contextualizer.samples import chunks\n"
+        "from llama_index_contextual.contextualizer import StructuralContextualizer\n"
+        "print([node.metadata['context'] for node in StructuralContextualizer()(chunks())])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(contexts(chunks()))
+
+
+# ---- its parts -------------------------------------------------------------------------------------------------------
+
+
+def test_characteristic_terms_are_the_most_frequent_words_in_the_order_of_appearance() -> None:
+    text = "Steam drives the pump. The valve opens, the pump runs, and the valve of the pump closes."
+    assert characteristic_terms(text, 3) == ["pump", "valve", "Steam"]
+    assert characteristic_terms(text, 99) == ["pump", "valve", "Steam", "drives", "opens", "runs", "closes"]
+
+
+def test_a_word_is_counted_in_any_case_and_shown_as_it_first_appears() -> None:
+    assert characteristic_terms("Boiler steam BOILER boiler Straße STRASSE", 9) == ["Boiler", "Straße", "steam"]
+
+
+def test_stop_words_short_words_and_numbers_are_no_terms() -> None:
+    assert characteristic_terms("the of and 2023 12 % ab x1 because", 9) == []
+
+
+def test_terms_keep_their_marks() -> None:
+    assert characteristic_terms("राजस्व R&D-cost O'Reilly", 9) == ["राजस्व", "R&D-cost", "O'Reilly"]
+
+
+@given(text=st.text(max_size=300), limit=st.integers(1, 40))
+def test_truncation_keeps_the_limit_and_the_beginning(text: str, limit: int) -> None:
+    cut = truncate(text, limit)
+    assert count_tokens(cut) <= limit
+    assert " ".join(text.split()).startswith(cut)
+    if count_tokens(" ".join(text.split())) <= limit:
+        assert cut == " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "cut"),
+    [
+        ("one two three", 2, "one two"),
+        ("one two three", 3, "one two three"),
+        ("one  two\nthree", 3, "one two three"),
+        ("short " + "文" * 60, 10, "short 文文文文文文文文文"),
+    ],
+)
+def test_a_text_is_cut_at_a_word_and_else_at_a_character(text: str, limit: int, cut: str) -> None:
+    assert truncate(text, limit) == cut
+
+
+def test_an_ordinary_word_is_never_cut() -> None:
+    assert truncate("the antidisestablishmentarianism", 2) == "the"
+
+
+def test_loose_nodes_share_the_window_for_their_terms() -> None:
+    found = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
+    assert len(found) == 3

@@ -1,0 +1,174 @@
+"""What the package offers by name, and what it costs to import it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llama_index_contextual as package
+from tests.support.source import PACKAGE, ROOT, sources
+
+PUBLIC = [
+    "ChunkNodeParser",
+    "ContextualError",
+    "Contextualizer",
+    "HybridRetriever",
+    "IngestReport",
+    "LLMContextualizer",
+    "LexicalRetriever",
+    "Project",
+    "ProjectConfig",
+    "ProjectManager",
+    "ReadLimits",
+    "RetrievalResponse",
+    "RetrievedChunk",
+    "SQLiteDocumentStore",
+    "SegmentNodeParser",
+    "SemanticRetriever",
+    "Source",
+    "StructuralContextualizer",
+    "UnitFaissVectorStore",
+    "WordLlamaEmbedding",
+    "__version__",
+    "open_storage_context",
+    "read_documents",
+]
+# What belongs to an extra, to a provider, or to the command line; whoever searches a project imports none of it.
+HEAVY = {"agno", "click", "matplotlib", "mcp", "openai", "pandas", "pypdf", "pypdfium2", "rich", "scipy", "torch"}
+HEAVY |= {"transformers", "typer", "wordllama"}
+
+
+def run(script: str, *arguments: str) -> Any:
+    """Run Python code in a process of its own and return what it prints as JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def imported_by(statement: str) -> set[str]:
+    """Return the top-level packages, but for the standard library's, that a statement imports in a fresh process."""
+    found = run(
+        "import json, sys\n"
+        "before = set(sys.modules)\n"
+        f"{statement}\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - before})))"
+    )
+    return {name for name in found if name not in sys.stdlib_module_names and not name.startswith("_")}
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_these_and_sorted() -> None:
+    assert package.__all__ == PUBLIC == sorted(PUBLIC)
+    assert dir(package) == PUBLIC
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])
+def test_a_public_name_says_in_a_sentence_what_it_is(name: str) -> None:
+    found = getattr(package, name)
+    assert found.__name__ == name
+    assert found.__module__.startswith(PACKAGE)
+    first = (inspect.getdoc(found) or "").partition("\n")[0]
+    assert first[:1].isupper(), first
+    assert first.endswith("."), first
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="'llama_index_contextual' has no attribute 'Projekt'"):
+        package.Projekt  # noqa: B018
+
+
+def test_type_checkers_see_the_same_objects_as_the_interpreter() -> None:
+    tree = next(source.tree for source in sources() if not source.name)
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    promised = {
+        alias.name: getattr(import_module(str(node.module)), alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert promised == {name: getattr(package, name) for name in PUBLIC if name != "__version__"}
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (Path(package.__file__).parent / "py.typed").is_file()
+
+
+# ---- what an import costs ------------------------------------------------------------------------------------------
+
+
+def test_the_bare_import_imports_nothing_else() -> None:
+    assert imported_by("import llama_index_contextual") == {PACKAGE}
+
+
+def test_settings_need_pydantic_only() -> None:
+    needed = {PACKAGE, "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
+    assert imported_by("from llama_index_contextual import ProjectConfig; ProjectConfig") <= needed
+
+
+def test_projects_import_no_provider_and_no_terminal() -> None:
+    found = imported_by("from llama_index_contextual import *")
+    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= found
+    assert found & HEAVY == set()
+
+
+def test_help_on_the_command_line_does_not_wait_for_llama_index() -> None:
+    assert imported_by("import llama_index_contextual.cli") & {"llama_index", "faiss", "numpy", "tiktoken"} == set()
+
+
+def test_every_public_name_can_be_the_first_that_is_used() -> None:
+    broken = run(
+        "import json, sys\n"
+        "from importlib import import_module\n"
+        "broken = {}\n"
+        "for name in json.loads(sys.argv[1]):\n"
+        "    for module in [m for m in sys.modules if m.partition('.')[0] == 'llama_index_contextual']:\n"
+        "        del sys.modules[module]\n"
+        "    try:\n"
+        "        getattr(import_module('llama_index_contextual'), name)\n"
+        "    except Exception as error:\n"
+        "        broken[name] = repr(error)\n"
+        "print(json.dumps(broken))",
+        json.dumps(PUBLIC),
+    )
+    assert broken == {}
+
+
+def test_every_module_can_be_imported_alone_from_its_package() -> None:
+    # `__main__` runs the command line, and the parsing process waits for its parent.
+    modules = [source.name for source in sources() if source.name not in ("__main__", "readers.pdf_pdfium")]
+    for name in modules:
+        import_module(f"{PACKAGE}.{name}".rstrip("."))
+
+
+def test_used_as_a_library_it_prints_nothing_and_leaves_the_root_logger_alone(text_folder: Path) -> None:
+    found = run(
+        "import json, logging, sys\n"
+        "from pathlib import Path\n"
+        "from llama_index_contextual import ProjectConfig, ProjectManager\n"
+        "folder = Path(sys.argv[1])\n"
+        "project = ProjectManager(folder.parent / 'knowledge').create('a', ProjectConfig.local())\n"
+        "project.ingest([folder])\n"
+        "best = project.retrieve('error TS-999')[0].source.file_name\n"
+        "root = logging.getLogger()\n"
+        "levels = {n: l.level for n, l in root.manager.loggerDict.items() if isinstance(l, logging.Logger)}\n"
+        "print(json.dumps([best, root.handlers, root.level, levels.get('bm25s'), sorted(sys.modules)]))",
+        str(text_folder),
+    )
+    best, handlers, level, bm25s, modules = found
+    assert best == "manual.txt"
+    assert (handlers, level, bm25s) == ([], 30, 0)
+    assert {name.partition(".")[0] for name in modules} & (HEAVY - {"wordllama"}) == set()
