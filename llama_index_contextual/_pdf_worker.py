@@ -1,23 +1,33 @@
-"""The child process of `PdfWorker`: reads a request per line from stdin, writes an answer per line to stdout."""
+"""The child process of `PdfWorker`: a line of JSON on stdin is a request, a line of JSON on stdout the answer."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import ReadError
+from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import read_pdf
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
-    limit_memory(int(sys.argv[1]))
+    """Say that the process is ready, then answer requests until stdin ends."""
+    max_memory = int(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="surrogatepass")
+    os.dup2(2, 1)  # what a library prints must not come between
+    limit_memory(max_memory)
+    answers.write("{}\n")
+    answers.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+        try:
+            text = json.dumps(answer(json.loads(line)), ensure_ascii=False)
+        except MemoryError:
+            text = json.dumps({"reason": f"parsing needs more than {max_memory:,} bytes of memory"})
+        answers.write(text + "\n")
+        answers.flush()
 
 
 def limit_memory(size: int) -> None:
@@ -41,6 +51,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     except ReadError as error:
         return {"reason": error.reason}
+    except ConfigurationError as error:
+        return {"configuration": str(error), "setting": error.setting}
     return {
         "text": parsed.text,
         "map": parsed.map.to_metadata(),

@@ -44,10 +44,15 @@ def rollback(
 
 
 @upkeep.command()
-def verify(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def verify(
+    name: Name,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without the documents.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
     """Compare every file with its checksum, and say what mends what is damaged."""
     with errors_in_one_line():
-        report = open_root(root).load(name).verify()
+        report = open_root(root).load(name).verify(repair=repair)
         if as_json:
             say_json(asdict(report))
         for problem in report.problems if not as_json else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Collection
 from pathlib import Path
@@ -14,6 +15,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
 from llama_index_contextual.storage.ledger import LEDGER_FILE
 from llama_index_contextual.storage.project_file import (
     LOCK_FILE,
@@ -23,14 +25,17 @@ from llama_index_contextual.storage.project_file import (
     write_config,
     write_lock,
 )
-from llama_index_contextual.storage.publish import CURRENT, VERSIONS
 
 MAX_NAME_LENGTH = 64
 MAX_NAME_BYTES = 255
 
-_DELETED = (CURRENT, f"{CURRENT}.new", VERSIONS, f"{LEDGER_FILE}-journal", LEDGER_FILE, f"{PROJECT_FILE}.new")
-"""What a project consists of but for its settings, in the order in which it is deleted: without CURRENT, readers see
-an empty project; with project.json left, an interrupted deletion can be repeated."""
+_WINDOWS = os.name == "nt"
+_LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
+"""The ledger, and what SQLite needs to bring it in order again after an interruption: never the first without the
+second."""
+_DELETED = (VERSIONS, *_LEDGER, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+"""What a project consists of but for its settings, in the order in which it is deleted: CURRENT says `none` before, so
+that readers see an empty project; with project.json left, an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
 # Letters, digits and combining marks, but none that a reader cannot see (fillers, joiners, variation selectors).
@@ -75,17 +80,19 @@ class ProjectManager:
             InputError: The name cannot be that of a directory everywhere, or something else has it already.
             ProjectExistsError: A project of that name is there already.
         """
-        directory = self.root / check_name(name)
+        directory = _no_link(self.root / check_name(name))
         if (taken := self._directory_like(name)) is not None:
             raise _exists(taken.name)
         self._require_free(directory)
         config = config or ProjectConfig()
+        files.make_directory(self.root)
         files.make_directory(directory)
         with write_lock(directory):
             if is_project(directory):
                 raise _exists(name)
             # What an interrupted deletion has left must not come to life again.
-            _remove_own(directory, keep={LEDGER_FILE})
+            _remove_own(directory, keep=_LEDGER)
+            write_current(directory, None)
             write_config(directory, config)
         return Project(directory, config, llm=llm, embed_model=embed_model)
 
@@ -104,7 +111,7 @@ class ProjectManager:
         """Return the names of all projects, sorted."""
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if is_project(path))
+        return sorted(path.name for path in self.root.iterdir() if is_project(path) and not path.is_symlink())
 
     def delete(self, name: str, *, keep_ledger: bool = False) -> None:
         """Delete a project for good; files in its directory that are not the project's are left alone.
@@ -119,14 +126,19 @@ class ProjectManager:
         """
         directory = self._existing(name)
         with write_lock(directory):
-            _remove_own(directory, keep={LEDGER_FILE} if keep_ledger else ())
+            write_current(directory, None)
+            _remove_own(directory, keep=_LEDGER if keep_ledger else ())
             files.remove(directory / PROJECT_FILE)
-        files.remove(directory / LOCK_FILE)
-        if not any(directory.iterdir()):
-            files.remove_tree(directory)
+            files.sync_directory(directory)
+            if not _WINDOWS:
+                # While it is held, because afterwards it may be another one's.
+                files.remove(directory / LOCK_FILE)
+        if _WINDOWS:
+            files.remove(directory / LOCK_FILE)
+        files.remove_if_empty(directory)
 
     def _existing(self, name: str) -> Path:
-        directory = self.root / check_name(name)
+        directory = _no_link(self.root / check_name(name))
         if not is_project(directory):
             known = ", ".join(self.list()) or "none yet"
             raise ProjectNotFoundError(
@@ -178,6 +190,21 @@ def check_name(name: str) -> str:
     return name
 
 
+def _no_link(directory: Path) -> Path:
+    """Return the directory of a project, which is in the root folder and nowhere else.
+
+    Raises:
+        InputError: It is a link to another place.
+    """
+    if directory.is_symlink():
+        raise InputError(
+            f"{directory} is a symbolic link: a project is a directory in its root folder; open the one that the link"
+            f" points to by its own root folder.",
+            value=directory.name,
+        )
+    return directory
+
+
 def _exists(name: str) -> ProjectExistsError:
     return ProjectExistsError(
         f"Project {name!r} is there already: load it, delete it, or take another name.", name=name
@@ -188,7 +215,7 @@ def _remove_own(directory: Path, *, keep: Collection[str]) -> None:
     for entry in _DELETED:
         path = directory / entry
         if entry not in keep:
-            (files.remove_tree if path.is_dir() else files.remove)(path)
+            (files.remove_tree if path.is_dir() and not path.is_symlink() else files.remove)(path)
 
 
 def _folded(name: str) -> str:

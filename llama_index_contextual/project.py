@@ -41,9 +41,9 @@ from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.storage.project_file import write_config, write_lock
+from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import current_name, rollback, version_directory
-from llama_index_contextual.storage.verify import VerifyReport, verify_project
+from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.storage.version import OpenVersion
 
 
@@ -197,7 +197,8 @@ class Project:
             ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
         """
         with write_lock(self.directory):
-            config = self.config.changed(**changes)
+            # Another process may have changed them since they were read.
+            config = read_config(self.directory).changed(**changes)
             write_config(self.directory, config)
             pending = config.rebuild_fields(self.config)
             self.config = config
@@ -351,9 +352,13 @@ class Project:
         """Return the versions on disk, oldest first."""
         return list_versions(self.directory)
 
-    def verify(self) -> VerifyReport:
-        """Compare every file with its SHA-256 and check the ledger; nothing is changed."""
-        return verify_project(self.directory)
+    def verify(self, *, repair: bool = False) -> VerifyReport:
+        """Compare every file with its SHA-256 and check the ledger.
+
+        Args:
+            repair: Before, remove leftovers and damaged versions that are not live, and rescue a damaged ledger's rows.
+        """
+        return (repair_project if repair else verify_project)(self.directory)
 
     def export(self, directory: str | Path) -> None:
         """Write the live version for LlamaIndex's stock stores; see `storage/export.py` for how to load it.

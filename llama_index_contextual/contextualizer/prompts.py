@@ -58,7 +58,7 @@ def _refused(reason: str) -> ConfigurationError:
 def header(segment: Segment) -> str:
     """Return what names the document: title or file name, its opening, the segment's section path."""
     lines = [f"Title: {segment.title}" if segment.title else ""]
-    if segment.opening:
+    if segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")
     if segment.section:
         lines.append(f"Section: {segment.section}")

@@ -30,8 +30,8 @@ class Segment:
         doc_id: Id of the document.
         title: Title of the document, or its file name, or None.
         file_name: Name of its file, or None.
-        opening: The beginning of the document, as far as the call holds it; empty for its first segment, whose text
-            begins with it.
+        opening: The beginning of the document, as far as the call holds it.
+        begins_document: Whether the segment's own text begins with the opening.
         section: Path of headings at the beginning of the segment, or None.
         text: The segment's text, overlap with its neighbours included.
         chunks: Its chunks, in the order of the text.
@@ -41,6 +41,7 @@ class Segment:
     title: str | None
     file_name: str | None
     opening: str
+    begins_document: bool
     section: str | None
     text: str
     chunks: tuple[BaseNode, ...]
@@ -68,7 +69,8 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             doc_id=doc_id,
             title=first.metadata.get(keys.TITLE) or first.metadata.get(keys.FILE_NAME),
             file_name=first.metadata.get(keys.FILE_NAME),
-            opening=opening if group[0] is not first else "",
+            opening=opening,
+            begins_document=group[0] is first,
             section=group[0].metadata.get(keys.SECTION),
             text=_segment_text(chunks, group),
             chunks=tuple(group),

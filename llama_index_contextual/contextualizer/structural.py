@@ -52,7 +52,14 @@ class StructuralContextualizer(Contextualizer):
         """Return the contexts of some chunks of a segment."""
         head = _document_line(segment)
         terms = ", ".join(characteristic_terms(segment.text, _MAX_TERMS))
-        return [ChunkContext(self._write(head, segment.opening, terms, chunk), "structural") for chunk in chunks]
+        # The chunk that begins the document says itself how it begins; no other does, also in the first segment.
+        first = segment.chunks[0].node_id if segment.begins_document else None
+        return [
+            ChunkContext(
+                self._write(head, "" if chunk.node_id == first else segment.opening, terms, chunk), "structural"
+            )
+            for chunk in chunks
+        ]
 
     def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
         """Return the parts that fit, most telling first; the opening is cut to what is left."""

@@ -14,8 +14,8 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf_engine import PageContent, PdfEngine, PdfSource, sensible_title
-from llama_index_contextual.readers.pdf_layout import Line
 from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf_pieces import Line
 from llama_index_contextual.readers.pdf_process import PdfWorker
 from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf_running import strip_running

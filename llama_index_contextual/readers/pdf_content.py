@@ -14,7 +14,8 @@ from pypdf import PageObject
 from pypdf.generic import ContentStream, DictionaryObject, StreamObject, TextStringObject
 
 from llama_index_contextual.readers.pdf_fonts import FontTable
-from llama_index_contextual.readers.pdf_layout import WORD_GAP, Run
+from llama_index_contextual.readers.pdf_layout import WORD_GAP
+from llama_index_contextual.readers.pdf_pieces import Run
 
 Matrix = tuple[float, float, float, float, float, float]
 IDENTITY: Matrix = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from llama_index_contextual.readers.pdf_layout import Line
+from llama_index_contextual.readers.pdf_pieces import Line
 
 PdfEngine = Literal["pypdf", "pdfium"]
 

@@ -1,8 +1,7 @@
 """Turns positioned pieces of text into the lines of a page, in reading order. Pure; knows nothing of PDF syntax.
 
-The order in which a page draws its text is nearly always the order in which it is read, so that order is kept, and
-geometry decides only where a line ends, where a space belongs, and the two cases in which the drawing order misleads:
-columns of prose drawn row by row, and a column of figures drawn apart from its labels.
+The order in which a page draws its text is nearly always the order in which it is read, so that order is kept; geometry
+decides where a line ends and where a space belongs, and puts columns in order where the drawing misleads.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise, takewhile
-from statistics import mean, median
-from typing import NamedTuple
+
+from llama_index_contextual.readers.pdf_columns import columns_in_order, figures_beside_labels
+from llama_index_contextual.readers.pdf_pieces import Cell, Line, Row, Run, beside
 
 SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
 WORD_GAP = 0.5  # of the width of a space
@@ -21,63 +19,6 @@ CELL_GAP = 1.2  # of the font size: more than any space between words of one col
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
 MAX_CELLS = 30  # of a row that are compared with the next one
 MAX_ROWS = 2_000  # of a page; with more it is no page of text, and its drawing order is kept
-MIN_FIGURES = 3  # one below the other
-MIN_COLUMN_ROWS = 5
-MIN_COLUMN_WORDS = 3.5
-
-
-class Run(NamedTuple):
-    """Text drawn in one go.
-
-    Attributes:
-        text: As it is read.
-        x0: Start, along the direction of the text, in points.
-        x1: End.
-        y: Baseline, across the direction of the text; grows upwards.
-        size: Height of the font.
-        space: Width of a space.
-        angle: Direction of the text in degrees; 0 for upright text.
-    """
-
-    text: str
-    x0: float
-    x1: float
-    y: float
-    size: float
-    space: float
-    angle: int = 0
-
-
-@dataclass(slots=True)
-class Cell:
-    """Text that stands together on one line."""
-
-    text: str
-    x0: float
-    x1: float
-    y: float
-    size: float
-    angle: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a page.
-
-    Attributes:
-        text: Without surrounding white space.
-        y: Baseline in points, growing upwards; NaN where it is not known.
-        size: Height of the font.
-        cells: How many pieces stand apart on the line; more than one in a table row.
-    """
-
-    text: str
-    y: float = math.nan
-    size: float = 0.0
-    cells: int = 1
-
-
-Row = list[Cell]
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
@@ -152,111 +93,10 @@ def rows_of(cells: Iterable[Cell]) -> list[Row]:
     rows: list[Row] = []
     for cell in cells:
         row = rows[-1] if rows else None
-        if row is not None and all(_beside(other, cell) for other in row[-MAX_CELLS:]):
+        if row is not None and all(beside(other, cell) for other in row[-MAX_CELLS:]):
             row.append(cell)
         else:
             rows.append([cell])
     for row in rows:
         row.sort(key=lambda cell: cell.x0)
     return rows
-
-
-def _beside(one: Cell, other: Cell) -> bool:
-    return (
-        one.angle == other.angle
-        and abs(one.y - other.y) <= 0.5 * min(one.size, other.size)
-        and (one.x1 <= other.x0 + 0.5 * one.size or other.x1 <= one.x0 + 0.5 * one.size)
-    )
-
-
-def figures_beside_labels(rows: list[Row]) -> list[Row]:
-    """Move a column of figures that was drawn after its labels into the rows of the labels."""
-    out: list[Row] = []
-    for block in _descending(rows):
-        column = list(
-            takewhile(lambda pair: _is_short(pair[0]) and pair[1], ((row[0], _row_beside(row, out)) for row in block))
-        )
-        rest = block[len(column) :]
-        is_text = bool(rest) and abs(rest[0][0].x0 - block[0][0].x0) < rest[0][0].size  # the column goes on
-        if len(column) >= MIN_FIGURES and 2 * sum(_is_figure(cell) for cell, _ in column) > len(column) and not is_text:
-            for cell, row in column:
-                row.append(cell)
-            out.extend(rest)
-        else:
-            out.extend(block)
-    return out
-
-
-def _descending(rows: list[Row]) -> list[list[Row]]:
-    """Cut the rows wherever the drawing goes back up the page."""
-    blocks: list[list[Row]] = []
-    for row in rows:
-        if blocks and row[0].y < blocks[-1][-1][0].y:
-            blocks[-1].append(row)
-        else:
-            blocks.append([row])
-    return blocks
-
-
-def _row_beside(row: Row, rows: list[Row]) -> Row:
-    """Return the row to the left of a row that is a single cell, or an empty one."""
-    cell = row[0]
-    beside = (
-        other for other in reversed(rows) if len(row) == 1 and _beside(other[-1], cell) and other[-1].x1 <= cell.x0
-    )
-    return next(beside, [])
-
-
-def _is_short(cell: Cell) -> bool:
-    return len(cell.text.split()) <= 3
-
-
-def _is_figure(cell: Cell) -> bool:
-    return any(char.isdigit() for char in cell.text)
-
-
-def columns_in_order(rows: list[Row]) -> list[Row]:
-    """Put columns of prose that were drawn row by row one after the other; leave tables row by row."""
-    gutter = _gutter(rows)
-    if gutter is None:
-        return rows
-    out: list[Row] = []
-    band: list[Row] = []
-    for row in rows:
-        if any(cell.x0 < gutter < cell.x1 for cell in row):
-            out.extend(_unfold(band, gutter))
-            out.append(row)
-            band = []
-        else:
-            band.append(row)
-    return out + _unfold(band, gutter)
-
-
-def _unfold(band: list[Row], gutter: float) -> list[Row]:
-    left = [part for row in band if (part := [cell for cell in row if cell.x1 <= gutter])]
-    right = [part for row in band if (part := [cell for cell in row if cell.x1 > gutter])]
-    return columns_in_order(left) + columns_in_order(right)
-
-
-def _gutter(rows: list[Row]) -> float | None:
-    """Return the x that most rows leave blank between two columns of prose, or None."""
-    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0]
-    if len(pairs) < MIN_COLUMN_ROWS:
-        return None
-    edges = sorted([(a.x1, 1) for a, _ in pairs] + [(b.x0, -1) for _, b in pairs])
-    depth = list(accumulate(step for _, step in edges))
-    at = max(range(len(edges)), key=depth.__getitem__)
-    x = (edges[at][0] + edges[at + 1][0]) / 2
-    here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
-    if len(here) >= MIN_COLUMN_ROWS and all(_is_prose(side) for side in zip(*here, strict=True)):
-        return x
-    return None
-
-
-def _is_prose(column: Sequence[Cell]) -> bool:
-    """Whether the lines have several words and fill the width of their column, as those of a table do not."""
-    width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
-    return (
-        mean(len(cell.text.split()) for cell in column) >= MIN_COLUMN_WORDS
-        and median(cell.x1 - cell.x0 for cell in column) >= 0.7 * width
-    )

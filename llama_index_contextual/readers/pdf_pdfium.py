@@ -10,7 +10,7 @@ from typing import Any
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.pdf_engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
-from llama_index_contextual.readers.pdf_layout import Line
+from llama_index_contextual.readers.pdf_pieces import Line
 
 SUCCESS = 0  # FPDF_ERR_SUCCESS, which pdfium reports of a page tree that it finds empty
 PASSWORD_ERROR = 4  # FPDF_ERR_PASSWORD

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import re
+import signal
 import subprocess
 import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
-from llama_index_contextual.errors import ReadError
+from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.pdf_engine import PdfEngine
 
 CHILD = "llama_index_contextual._pdf_worker"
+START_SECONDS = 120.0
+DEFAULT_MEMORY = 4_000_000_000
+DEFAULT_LIMITS = ReadLimits()
+
+_SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class PdfWorker:
     """Parses PDFs in a child process, so that a hostile file can neither hang nor crash this one.
 
-    The child is started at the first file, kept for the following ones, and killed when a file exceeds
-    `limits.max_seconds`; the next file starts a new one. Use it as a context manager. Not for several threads at once.
+    The child is started at the first file, kept for the following ones, and killed when a file needs more than
+    `limits.max_seconds`; the next file starts another. Use it as a context manager, from one thread at a time.
 
     Args:
-        max_memory: Bytes that the child may allocate, where the system can limit it (`resource.setrlimit`).
+        max_memory: Bytes of address space that the child may have, where the system can limit it
+            (`resource.setrlimit`).
     """
 
-    def __init__(self, *, max_memory: int = 4_000_000_000) -> None:
+    def __init__(self, *, max_memory: int = DEFAULT_MEMORY) -> None:
         self._max_memory = max_memory
         self._child: subprocess.Popen[str] | None = None
 
@@ -42,82 +52,98 @@ class PdfWorker:
         self.close()
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process; a later `read` starts another."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
+        if child is not None:
+            child.kill()
+            with child:  # closes the pipes and waits
+                pass
 
     def read(
         self,
         path: Path,
         *,
         password: str | None = None,
-        limits: ReadLimits = ReadLimits(),  # noqa: B008
-        engine: str = "pypdf",
+        limits: ReadLimits = DEFAULT_LIMITS,
+        engine: PdfEngine = "pypdf",
     ) -> ParsedFile:
         """Read one PDF in the child process; arguments and errors are those of `read_pdf`.
 
         Raises:
             ReadError: Also when the child crashed, or needed more than `limits.max_seconds`.
+            ConfigurationError: The package of the engine is not installed.
         """
         request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
-        answer = self._ask(path, json.dumps(request), limits.max_seconds)
-        if "reason" in answer:
-            raise ReadError(str(path), answer["reason"])
-        return ParsedFile(
-            text=answer["text"],
-            map=DocumentMap.from_metadata(answer["map"]),
-            title=answer["title"],
-            warnings=tuple(answer["warnings"]),
-            metadata=answer["metadata"],
-        )
-
-    def _ask(self, path: Path, request: str, seconds: float) -> dict[str, Any]:
-        child = self._running()
-        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=_exchange, args=(child, request, answers), daemon=True).start()
-        try:
-            line = answers.get(timeout=seconds)
-        except queue.Empty:
-            self._kill()
-            raise ReadError(str(path), f"parsing took longer than {seconds:g} seconds and was stopped") from None
+        child = self._running(path)
+        line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
+        if line is None:
+            self.close()
+            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
         if not line.endswith("\n"):
-            code = child.wait()
-            self._kill()
-            raise ReadError(str(path), f"the parser crashed (exit code {code})")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            raise self._crash(path, child)
+        return _parsed(path, json.loads(line))
 
-    def _running(self) -> subprocess.Popen[str]:
-        if self._child is None:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", CHILD, str(self._max_memory)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                encoding="utf-8",
-            )
-        return self._child
-
-    def _kill(self) -> None:
+    def _running(self, path: Path) -> subprocess.Popen[str]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
         self.close()
+        child = self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", CHILD, str(self._max_memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="surrogatepass",
+            env=_environment(),
+        )
+        if not _exchange(child, "", START_SECONDS):  # it says that it is ready
+            raise self._crash(path, child)
+        return child
+
+    def _crash(self, path: Path, child: subprocess.Popen[str]) -> ReadError:
+        self.close()
+        code = child.returncode
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+        return ReadError(str(path), f"the parser crashed ({name})")
 
 
-def _exchange(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue[str]) -> None:
+def _environment() -> dict[str, str]:
+    """Return this process's environment and module path, without what a hostile file might be after."""
+    env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+
+
+def _exchange(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
+    """Send a line and return the one that comes back: cut short when the child is gone, None when time is up."""
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_talk, args=(child, request, answers), daemon=True).start()
     try:
-        _pipe(child.stdin).write(request + "\n")
-        _pipe(child.stdin).flush()
-        answers.put(_pipe(child.stdout).readline())
-    except (OSError, ValueError):
-        answers.put("")
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return None
 
 
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    if pipe is None:
-        raise ValueError("the child process has no pipe")
-    return pipe
+def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue[str]) -> None:
+    line = ""
+    try:
+        if child.stdin is not None and child.stdout is not None:
+            child.stdin.write(request)
+            child.stdin.flush()
+            line = child.stdout.readline()
+    except (OSError, ValueError):  # the child is gone, or its pipes were closed after the time was up
+        line = ""
+    answers.put(line)
+
+
+def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
+    if "configuration" in answer:
+        raise ConfigurationError(answer["configuration"], setting=answer["setting"])
+    if "reason" in answer:
+        raise ReadError(str(path), answer["reason"])
+    return ParsedFile(
+        text=answer["text"],
+        map=DocumentMap.from_metadata(answer["map"]),
+        title=answer["title"],
+        warnings=tuple(answer["warnings"]),
+        metadata=answer["metadata"],
+    )

@@ -16,7 +16,8 @@ from pypdf.generic import Destination
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.pdf_content import ContentReader
 from llama_index_contextual.readers.pdf_engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
-from llama_index_contextual.readers.pdf_layout import Line, Run, main_angle, page_lines
+from llama_index_contextual.readers.pdf_layout import main_angle, page_lines
+from llama_index_contextual.readers.pdf_pieces import Line, Run
 from llama_index_contextual.readers.pdf_repair import clean
 
 # "broken PDF files might cause other Exceptions" than its own (pypdf/errors.py)

@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from llama_index_contextual.readers.pdf_engine import PageContent
-from llama_index_contextual.readers.pdf_layout import Line
+from llama_index_contextual.readers.pdf_pieces import Line
 
 MIN_PAGES = 3
 MIN_PAGES_ELSEWHERE = 5  # of a text that stands on less than half of the pages

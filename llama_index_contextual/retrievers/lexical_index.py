@@ -72,8 +72,8 @@ class LexicalIndex:
             # Writing over it would destroy the index that is being saved, where that one is mapped from it.
             files.remove(path)
         settings = {"language": self.analyzer.language, "size": self.size, "empty": self._bm25 is None}
-        if self._bm25 is not None:
-            self._bm25.save(str(directory), show_progress=False)
+        if (bm25 := self._bm25) is not None:
+            files.let_write(directory, lambda: bm25.save(str(directory), show_progress=False))
         files.write(directory / SETTINGS_FILE, json.dumps(settings).encode())
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -18,7 +19,13 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    ContextualError,
+    CorruptVersionError,
+    InputError,
+    NoVersionError,
+)
 from llama_index_contextual.models import model_name
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import RankingRetriever, require_positive
@@ -26,10 +33,14 @@ from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
-from llama_index_contextual.storage.publish import current_name, version_directory
+from llama_index_contextual.storage.current import CURRENT, current_name, version_directory
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)
+
+
+_FILES_GONE = (ContextualError, OSError, sqlite3.Error)
+"""What a query may raise when a writer has removed its version before all its files were open."""
 
 
 class VersionIndexes:
@@ -43,6 +54,7 @@ class VersionIndexes:
     def __init__(self, version: OpenVersion, load_embed_model: Callable[[], BaseEmbedding]) -> None:
         self.version = version
         self._load_embed_model = load_embed_model
+        self._lock = threading.RLock()
 
     @cached_property
     def index(self) -> VectorStoreIndex:
@@ -77,12 +89,14 @@ class VersionIndexes:
 
     def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
         """Return the retriever for a mode that the version can answer."""
-        if mode == "semantic":
-            return self.semantic
-        if mode == "lexical":
-            return self.lexical
+        with self._lock:  # whoever comes first opens the files, once
+            if mode == "semantic":
+                return self.semantic
+            if mode == "lexical":
+                return self.lexical
+            legs = [self.semantic, self.lexical]
         return HybridRetriever(
-            [self.semantic, self.lexical],
+            legs,
             retriever_weights=[config.semantic_weight, config.lexical_weight],
             candidates=config.candidates,
             fusion=config.fusion,
@@ -116,23 +130,56 @@ class LiveIndexes:
         self._load_embed_model = load_embed_model
         self._lock = threading.Lock()
         self._opened: VersionIndexes | None = None
+        self._stamp: Stamp | None = None
 
     def current(self) -> VersionIndexes:
         """Return the indexes of the live version.
 
+        A version that is no longer live is let go: its files are closed when the last query that uses it has ended.
+
         Raises:
             NoVersionError: Nothing has been ingested yet.
         """
-        name = current_name(self._project_dir)
-        if name is None:
-            raise NoVersionError(
-                f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.", name=self._name
-            )
+        while True:
+            with self._lock:
+                stamp = _stamp(self._project_dir)
+                # A name alone would not do: a project that was deleted and made anew begins with v000001 again.
+                if self._opened is not None and stamp == self._stamp:
+                    return self._opened
+                self._opened = self._stamp = None
+                name = current_name(self._project_dir)
+                if name is None:
+                    raise NoVersionError(
+                        f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.",
+                        name=self._name,
+                    )
+                try:
+                    opened = VersionIndexes(
+                        OpenVersion(version_directory(self._project_dir, name)), self._load_embed_model
+                    )
+                except (CorruptVersionError, OSError):
+                    if _stamp(self._project_dir) == stamp:
+                        raise
+                    continue  # a writer has published, and removed this version, meanwhile
+                self._opened, self._stamp = opened, stamp
+                return opened
+
+    def overtaken(self, current: VersionIndexes) -> bool:
+        """Return whether another version has become live, so that the files of this one may be gone."""
         with self._lock:
-            if self._opened is None or self._opened.version.name != name:
-                version = OpenVersion(version_directory(self._project_dir, name))
-                self._opened = VersionIndexes(version, self._load_embed_model)
-            return self._opened
+            return self._opened is not current or _stamp(self._project_dir) != self._stamp
+
+
+Stamp = tuple[int, int, int]
+
+
+def _stamp(project_dir: Path) -> Stamp | None:
+    """Return what changes whenever another version is made live; None before the first."""
+    try:
+        found = (project_dir / CURRENT).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class ProjectRetriever(BaseRetriever):
@@ -166,22 +213,36 @@ class ProjectRetriever(BaseRetriever):
 
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence."""
-        return self._respond(bundle, *self._prepare(bundle))
+        while True:
+            current = self._current(bundle)
+            try:
+                return self._respond(bundle, current, *self._prepare(current))
+            except _FILES_GONE:
+                if not self._indexes.overtaken(current):
+                    raise
 
     async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence; the query's embedding is awaited, ranking runs in a thread."""
-        current, retriever, mode, warnings = await asyncio.to_thread(self._prepare, bundle)
-        prepared = await retriever.aprepare(bundle)
-        return await asyncio.to_thread(self._respond, prepared, current, retriever, mode, warnings)
+        while True:
+            current = await asyncio.to_thread(self._current, bundle)
+            try:
+                retriever, mode, warnings = await asyncio.to_thread(self._prepare, current)
+                prepared = await retriever.aprepare(bundle)
+                return await asyncio.to_thread(self._respond, prepared, current, retriever, mode, warnings)
+            except _FILES_GONE:
+                if not self._indexes.overtaken(current):
+                    raise
 
-    def _prepare(self, bundle: QueryBundle) -> tuple[VersionIndexes, RankingRetriever, Mode, list[str]]:
+    def _current(self, bundle: QueryBundle) -> VersionIndexes:
         if not bundle.query_str.strip():
             raise InputError("The query is empty: ask something.", value=bundle.query_str)
-        current = self._indexes.current()
+        return self._indexes.current()
+
+    def _prepare(self, current: VersionIndexes) -> tuple[RankingRetriever, Mode, list[str]]:
         mode, warnings = current.usable_mode(self.mode)
         for warning in warnings:
             logger.warning(warning)
-        return current, current.retriever(mode, self._config), mode, warnings
+        return current.retriever(mode, self._config), mode, warnings
 
     def _respond(
         self,

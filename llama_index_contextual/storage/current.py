@@ -1,8 +1,8 @@
 """Which version is live: the file CURRENT, and what the names in versions/ mean.
 
-    v000003                 the live version, or `none`
-    newest v000005          the newest version that was ever live: what is newer was never finished
-    xxh3 0123456789abcdef   of the two lines above: one flipped bit must not make another version live
+v000003                 the live version, or `none`
+newest v000005          the newest version that was ever live: what is newer was never finished
+xxh3 0123456789abcdef   of the two lines above: one flipped bit must not make another version live
 """
 
 from __future__ import annotations
@@ -131,6 +131,12 @@ def remove_version(project_dir: Path, name: str) -> None:
     removed = directory.with_name(f"{name}{REMOVED}")
     files.rename(directory, removed)
     files.remove_tree(removed)
+
+
+def next_name(project_dir: Path) -> str:
+    """Return the name of the next version: none that was ever live is used again."""
+    taken = (*directories(project_dir), _newest(project_dir) or "v0")
+    return f"v{max(map(number, taken)) + 1:06d}"
 
 
 def number(name: str) -> int:

@@ -159,7 +159,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         files.make_directory(path.parent)
         temporary = path.with_name(f"{path.name}.new")
         files.remove(temporary)
-        self._kv.save_to(temporary)
+        files.let_write(temporary, lambda: self._kv.save_to(temporary))
         files.sync_file(temporary)
         files.rename(temporary, path)
 

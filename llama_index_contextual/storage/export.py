@@ -24,9 +24,11 @@ from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.manifest import BM25_DIRECTORY
 from llama_index_contextual.storage.version import INDEX_ID, OpenVersion
 
+_UNFINISHED = ".unfinished-export"
+
 
 def export_version(version: OpenVersion, directory: Path) -> None:
-    """Write a version for LlamaIndex's stock stores.
+    """Write a version for LlamaIndex's stock stores: the directory is there whole, or not at all.
 
     Args:
         version: The version.
@@ -42,7 +44,21 @@ def export_version(version: OpenVersion, directory: Path) -> None:
     """
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory} is not empty: export into a new directory.", value=directory)
-    files.make_directory(directory)
+    directory = directory.resolve()
+    building = directory.with_name(f"{directory.name}{_UNFINISHED}")
+    files.remove_tree(building)
+    files.make_directory(building)
+    _write(version, building)
+    for path in files.walk(building):
+        files.sync_file(path)
+    for below in sorted({path.parent for path in files.walk(building)}):
+        files.sync_directory(below)
+    if directory.exists():
+        files.remove_if_empty(directory)
+    files.rename(building, directory)
+
+
+def _write(version: OpenVersion, directory: Path) -> None:
     nodes = list(version.docstore.iterate())
     docstore = SimpleDocumentStore()
     docstore.add_documents(nodes)
@@ -55,9 +71,9 @@ def export_version(version: OpenVersion, directory: Path) -> None:
         index_store.add_index_struct(IndexDict(index_id=INDEX_ID, nodes_dict=rows))
         store = cast(UnitFaissVectorStore, version.storage_context.vector_store)
         context.vector_stores[DEFAULT_VECTOR_STORE] = store.to_stock()
-    context.persist(directory)
+    files.let_write(directory, lambda: context.persist(directory))
     if version.has_lexical and nodes:
-        _export_bm25(nodes, directory / BM25_DIRECTORY)
+        files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
 
 
 def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:

@@ -24,6 +24,7 @@ from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.headers import check_faiss
 from llama_index_contextual.storage.kvstore import refuse_write
 from llama_index_contextual.storage.storable import require_storable
 
@@ -281,6 +282,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         if not path.is_file():
             raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
+        check_faiss(path)
         store = cls(faiss.read_index(str(path)), docstore=nodes)
         store._owns_docstore = docstore is None
         return store

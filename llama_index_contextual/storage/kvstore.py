@@ -162,7 +162,11 @@ def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
     else:
         connection = sqlite3.connect(path, check_same_thread=False)
-    for pragma in _PRAGMAS[access]:
-        connection.execute(pragma)
+    try:
+        for pragma in _PRAGMAS[access]:
+            connection.execute(pragma)
+    except sqlite3.Error:
+        connection.close()  # what is not a database is only noticed here
+        raise
     connection.create_function("unicode_lower", 1, str.lower, deterministic=True)
     return connection

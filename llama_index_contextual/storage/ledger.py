@@ -6,20 +6,26 @@ costs at most the calls in flight. A key is a SHA-256 over everything that went 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
+import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.errors import FormatError, InputError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 LEDGER_FILE = "ledger.sqlite"
@@ -30,6 +36,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embeddings (key TEXT PRIMARY KEY, vector BLOB NOT NULL, model TEXT NOT NULL,"
     " created REAL NOT NULL) WITHOUT ROWID",
 )
+_NAMES = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
 _MAX_VARIABLES = 900
 _MAX_COUNT = 2**53
 
@@ -77,6 +84,33 @@ def content_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CorruptVersionError:
+    return CorruptVersionError(
+        f"{path.name} is damaged ({error}). `verify --repair` keeps what can still be read of it; queries are answered"
+        f" all the same.",
+        file=path.name,
+    )
+
+
+def _names_damage(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
+    @functools.wraps(method)
+    def named(self: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
+        with _damage_named(self.path):
+            return method(self, *args, **kwargs)
+
+    return named
+
+
 class Ledger:
     """The ledger of one project.
 
@@ -85,28 +119,41 @@ class Ledger:
 
     Raises:
         FormatError: A newer release wrote it.
+        CorruptVersionError: It is damaged, here or when it is used.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._kv = SQLiteKVStore(path, access="durable")
-        found = (self._kv.get("format") or {}).get("version")
-        if found is not None and found > FORMAT_VERSION:
-            self._kv.close()
-            raise FormatError(
-                f"{path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
-                f" upgrade llama-index-contextual."
-            )
-        for statement in _SCHEMA:
-            self._kv.execute(statement)
-        if found is None:
-            self._kv.put("format", {"version": FORMAT_VERSION})
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_damage_named(path))
+            self._kv = SQLiteKVStore(path, access="durable")
+            stack.callback(self._kv.close)
+            found = self._format()
+            if found is not None and found > FORMAT_VERSION:
+                raise FormatError(
+                    f"{path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
+                    f" upgrade llama-index-contextual."
+                )
+            for statement in _SCHEMA:
+                self._kv.execute(statement)
+            if found is None:
+                self._kv.put("format", {"version": FORMAT_VERSION})
+            stack.pop_all()
 
+    def _format(self) -> int | None:
+        try:
+            found = self._kv.get("format")
+            return None if found is None else int(found["version"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(self.path, error) from error
+
+    @_names_damage
     def context(self, key: str) -> str | None:
         """Return the context of that key, or None."""
         rows = self._kv.query("SELECT context FROM contexts WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
+    @_names_damage
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
         """Commit contexts; they are on the disk when this returns."""
         now = time.time()
@@ -114,6 +161,7 @@ class Ledger:
         with self._kv.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
+    @_names_damage
     def vectors(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the embeddings that are known, by key."""
         found: dict[str, NDArray[np.float32]] = {}
@@ -124,6 +172,7 @@ class Ledger:
                 found[key] = np.frombuffer(blob, dtype="<f4")
         return found
 
+    @_names_damage
     def add_vectors(self, model: str, keys: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Commit embeddings, one row of `vectors` per key."""
         now = time.time()
@@ -131,6 +180,7 @@ class Ledger:
         with self._kv.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
 
+    @_names_damage
     def info(self) -> LedgerInfo:
         """Return how much is in the ledger."""
         contexts, given, answered = self._kv.query(
@@ -141,12 +191,12 @@ class Ledger:
             contexts=contexts, embeddings=embeddings, input_tokens=int(given), output_tokens=int(answered)
         )
 
+    @_names_damage
     def export_contexts(self, path: Path) -> int:
         """Write all contexts as JSON lines and return their number."""
-        names = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
-        rows = self._kv.query(f"SELECT {', '.join(names)} FROM contexts ORDER BY key")
-        lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
-        files.write(path, "".join(f"{line}\n" for line in lines).encode())
+        rows = self._kv.query(f"SELECT {', '.join(_NAMES)} FROM contexts ORDER BY key")
+        lines = [json.dumps(dict(zip(_NAMES, row, strict=True)), ensure_ascii=False) for row in rows]
+        files.replace(path, "".join(f"{line}\n" for line in lines).encode())
         return len(lines)
 
     def import_contexts(self, path: Path) -> int:
@@ -170,6 +220,26 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._kv.close()
+
+
+def salvage(damaged: Path, ledger: Ledger) -> int:
+    """Add what can still be read of a damaged ledger to another one, and return the number of contexts.
+
+    Args:
+        damaged: The file; it is only read.
+        ledger: Where the contexts go.
+    """
+    found: list[LedgerEntry] = []
+    uri = f"{damaged.resolve().as_uri()}?mode=ro"
+    # Row by row in both directions: what lies beyond a damaged page is reached from the other end.
+    for order in ("ASC", "DESC"):
+        with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
+            for row in source.execute(f"SELECT {', '.join(_NAMES)} FROM contexts ORDER BY key {order}"):
+                with contextlib.suppress(ValueError, TypeError):
+                    found.append(_entry(dict(zip(_NAMES, row, strict=True))))
+    rows = {entry.key: entry for entry in found}
+    ledger.add_contexts(rows.values())
+    return len(rows)
 
 
 def _entry(raw: Any) -> LedgerEntry:

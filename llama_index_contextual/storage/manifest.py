@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import xxhash
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
@@ -26,6 +27,8 @@ DOCSTORE = "docstore.sqlite"
 VECTOR_STORE = "vector_store.faiss"
 FAISS_FILE = f"{DEFAULT_VECTOR_STORE}__{VECTOR_STORE}"
 BM25_DIRECTORY = "bm25"
+
+_CHECKSUM = "xxh3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +94,9 @@ class Manifest:
         return next((record for record in self.documents if record.doc_id == doc_id), None)
 
     def to_json(self) -> bytes:
-        """Return the manifest as it is written."""
-        return json.dumps(asdict(self), ensure_ascii=False, indent=1).encode()
+        """Return the manifest as it is written: with a checksum of its own, since no other file vouches for it."""
+        content = asdict(self)
+        return json.dumps({**content, _CHECKSUM: checksum(content)}, ensure_ascii=False, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, *, file: str) -> Manifest:
@@ -109,9 +113,17 @@ class Manifest:
                     f"{file} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
                     f" upgrade llama-index-contextual."
                 )
+            if raw.pop(_CHECKSUM) != checksum(raw):
+                raise damaged(file, "has another content than when it was published")
             return cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise damaged(file, f"is not a manifest ({type(error).__name__})") from error
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the xxh3 (64 bits) of a JSON object, in hexadecimal, whatever its layout and the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def damaged(file: str, what: str) -> CorruptVersionError:

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -18,10 +19,14 @@ from llama_index_contextual.errors import (
     ProjectNotFoundError,
 )
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import remove_leftovers
+from llama_index_contextual.storage.manifest import checksum
 
 PROJECT_FILE = "project.json"
 LOCK_FILE = ".lock"
 FORMAT_VERSION = 1
+
+_CHECKSUM = "xxh3"
 
 
 def is_project(project_dir: Path) -> bool:
@@ -31,7 +36,8 @@ def is_project(project_dir: Path) -> bool:
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
     """Write the settings of a project: the former ones stay until the new ones are on the disk."""
-    content = {"format_version": FORMAT_VERSION, "config": config.model_dump()}
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "config": config.model_dump()}
+    content[_CHECKSUM] = checksum(content)
     files.replace(project_dir / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
 
 
@@ -51,10 +57,20 @@ def read_config(project_dir: Path) -> ProjectConfig:
                 f" upgrade llama-index-contextual.",
                 name=name,
             )
+        # Without a checksum the file was written by hand, which is fine.
+        given = raw.pop(_CHECKSUM, None)
+        if given is not None and given != checksum(raw):
+            raise ProjectError(
+                f"{name}/{PROJECT_FILE} has another content than when it was written: if it was changed by hand, remove"
+                f" its {_CHECKSUM!r}, otherwise restore the file.",
+                name=name,
+            )
+        if set(raw) != {"format_version", "config"}:
+            raise KeyError("format_version, config")
         return ProjectConfig(**raw["config"])
     except ConfigurationError as error:
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProjectError(
             f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
             f" project again; contexts in its ledger are not paid for twice.",
@@ -64,7 +80,9 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Be the only writer of a project; the system frees the lock of a process that has died.
+    """Be the only writer of a project, and clear away what an interrupted one left.
+
+    The system frees the lock of a process that has died.
 
     Raises:
         ProjectLockedError: Another process, or thread, is writing.
@@ -72,8 +90,7 @@ def write_lock(project_dir: Path) -> Iterator[None]:
     """
     if not project_dir.is_dir():
         # The lock would bring the directory back, empty.
-        name = project_dir.name
-        raise ProjectNotFoundError(f"Project {name!r} is not there any more: it was deleted or moved.", name=name)
+        raise _gone(project_dir)
     lock = FileLock(project_dir / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
@@ -83,6 +100,14 @@ def write_lock(project_dir: Path) -> Iterator[None]:
             f"Another process is writing to project {name!r}: wait until it has finished.", name=name
         ) from error
     try:
+        if not (project_dir / LOCK_FILE).exists():
+            raise _gone(project_dir)  # deleted while this process was taking the lock
+        remove_leftovers(project_dir)
         yield
     finally:
         lock.release()
+
+
+def _gone(project_dir: Path) -> ProjectNotFoundError:
+    name = project_dir.name
+    return ProjectNotFoundError(f"Project {name!r} is not there any more: it was deleted or moved.", name=name)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
-from llama_index_contextual.storage.ledger import LEDGER_FILE
-from llama_index_contextual.storage.publish import (
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import (
     CURRENT,
     VERSIONS,
     current_name,
     leftovers,
+    remove_version,
     version_directory,
     version_names,
 )
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, salvage
+from llama_index_contextual.storage.project_file import write_lock
 from llama_index_contextual.storage.version import OpenVersion
+
+DAMAGED = ".damaged"
 
 
 @dataclass(frozen=True)
@@ -63,44 +69,90 @@ def verify_project(project_dir: Path) -> VerifyReport:
         project_dir: The project.
     """
     names = version_names(project_dir)
-    problems = [*_current(project_dir, names), *_versions(project_dir, names), *_ledger(project_dir)]
-    problems += [
-        Problem(path.relative_to(project_dir).as_posix(), "was left by an interrupted run", "ingest", harmless=True)
-        for path in leftovers(project_dir)
+    damage = _damaged_versions(project_dir, names)
+    sound = [name for name in names if name not in damage]
+    problems = [
+        *_current(project_dir, sound),
+        *_versions(project_dir, sound, damage),
+        *_ledger(project_dir),
+        *_left_behind(project_dir),
     ]
     return VerifyReport(names, problems)
 
 
+def repair_project(project_dir: Path) -> VerifyReport:
+    """Remove what is damaged and not live, keep what can be read of a damaged ledger, and check the project again.
+
+    The live version is left as it is: `rollback`, or `ingest` with `replace`, mends that.
+
+    Raises:
+        ProjectLockedError: Another process is writing.
+    """
+    with write_lock(project_dir):
+        names = version_names(project_dir)
+        live = _live(project_dir)
+        for name in _damaged_versions(project_dir, names):
+            if live is not None and name != live:
+                remove_version(project_dir, name)
+        path = project_dir / LEDGER_FILE
+        if any(_ledger(project_dir)):
+            damaged = path.with_name(f"{LEDGER_FILE}{DAMAGED}")
+            files.rename(path, damaged)
+            with closing(Ledger(path)) as ledger:
+                salvage(damaged, ledger)
+    return verify_project(project_dir)
+
+
 def _command(project_dir: Path, *words: str) -> str:
-    return " ".join(("llama-index-contextual", words[0], project_dir.name, *words[1:]))
+    return " ".join(("llama-index-contextual", words[0], shlex.quote(project_dir.name), *words[1:]))
 
 
-def _current(project_dir: Path, names: Sequence[str]) -> Iterator[Problem]:
-    newest = names[-1] if names else ""
+def _live(project_dir: Path) -> str | None:
+    try:
+        return current_name(project_dir)
+    except CorruptVersionError:
+        return None
+
+
+def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
+    again = _command(project_dir, "ingest", "PATHS", "--replace")
+    remedy = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else again
     try:
         live = current_name(project_dir)
-    except CorruptVersionError:
-        live = "?"
-    if live is None and names:
-        yield Problem(CURRENT, "is missing", _command(project_dir, "rollback", f"--to {newest}"))
-    elif live is not None and live not in names:
-        remedy = _command(project_dir, "rollback", f"--to {newest}") if names else _command(project_dir, "ingest")
-        yield Problem(CURRENT, "names no version that is there", remedy)
+    except CorruptVersionError as error:
+        yield Problem(CURRENT, _what(error), remedy)
+        return
+    if live is not None and not version_directory(project_dir, live).is_dir():
+        yield Problem(CURRENT, f"CURRENT names {live}, which is not there", remedy)
 
 
-def _versions(project_dir: Path, names: Sequence[str]) -> Iterator[Problem]:
-    sound: list[str] = []
-    damaged: list[tuple[str, Exception]] = []
+def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
+    damage: dict[str, Exception] = {}
     for name in names:
+        directory = version_directory(project_dir, name)
         try:
-            OpenVersion(version_directory(project_dir, name), check="sha256").close()
-            sound.append(name)
-        except (CorruptVersionError, FormatError) as error:
-            damaged.append((name, error))
-    for name, found in damaged:
+            OpenVersion(directory, check="sha256").close()
+        except (CorruptVersionError, FormatError, OSError) as error:
+            # A writer may have removed an old version meanwhile.
+            if directory.is_dir() or name == _live(project_dir):
+                damage[name] = error
+    return damage
+
+
+def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exception]) -> Iterator[Problem]:
+    live = _live(project_dir)
+    for name, found in damage.items():
         file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
-        remedy = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else _command(project_dir, "ingest")
-        yield Problem(file, str(found).split(". ")[0], remedy)
+        if live is not None and name != live:
+            yield Problem(file, _what(found), _command(project_dir, "verify", "--repair"), harmless=True)
+        elif sound:
+            yield Problem(file, _what(found), _command(project_dir, "rollback", f"--to {sound[-1]}"))
+        else:
+            yield Problem(file, _what(found), _command(project_dir, "ingest", "PATHS", "--replace"))
+
+
+def _what(error: Exception) -> str:
+    return str(error).split(". ")[0]
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
@@ -109,12 +161,26 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         return
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            ((answer,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+            answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        if answer == "ok":
+            with closing(Ledger(path)) as ledger:
+                ledger.info()
+    except FormatError as error:
+        yield Problem(LEDGER_FILE, _what(error), "pip install --upgrade llama-index-contextual")
+        return
+    except CorruptVersionError as error:
+        answer = _what(error)
     except sqlite3.DatabaseError as error:
         answer = str(error)
     if answer != "ok":
+        yield Problem(LEDGER_FILE, f"is damaged ({answer})", _command(project_dir, "verify", "--repair"))
+
+
+def _left_behind(project_dir: Path) -> Iterator[Problem]:
+    for path in leftovers(project_dir):
         yield Problem(
-            LEDGER_FILE,
-            f"is damaged ({answer})",
-            _command(project_dir, "ledger", "import", "BACKUP.jsonl") + " after moving the damaged file away",
+            path.relative_to(project_dir).as_posix(),
+            "was left by an interrupted run",
+            _command(project_dir, "verify", "--repair"),
+            harmless=True,
         )

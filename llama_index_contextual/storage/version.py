@@ -18,6 +18,7 @@ from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVe
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.headers import check_faiss, check_npy
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
@@ -78,6 +79,7 @@ class OpenVersion:
         self.name = directory.name
         self.manifest = read_manifest(directory)
         check_files(directory, self.manifest, check)
+        check_headers(directory, self.manifest)
 
     @property
     def has_semantic(self) -> bool:
@@ -207,6 +209,8 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = Manifest.from_json(files.read(directory / MANIFEST), file=shown)
     except FileNotFoundError as error:
         raise damaged(shown, "is missing") from error
+    except OSError as error:
+        raise damaged(shown, f"cannot be read ({error.strerror})") from error
     if manifest.version != directory.name:
         raise damaged(shown, f"belongs to version {manifest.version}")
     return manifest
@@ -226,6 +230,19 @@ def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
             raise damaged(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
         if check != "size" and getattr(files, check)(path) != expected[check]:
             raise damaged(shown, "has another content than when it was published")
+
+
+def check_headers(directory: Path, manifest: Manifest) -> None:
+    """Compare the headers of indexes with the sizes of their files: no library reads what is not as long as it says.
+
+    Raises:
+        CorruptVersionError: A header and the size of its file do not agree.
+    """
+    for name in manifest.files:
+        if name.endswith(".faiss"):
+            check_faiss(directory / name, shown=_shown(directory, name))
+        elif name.endswith(".npy"):
+            check_npy(directory / name, shown=_shown(directory, name))
 
 
 def _shown(directory: Path, name: str) -> str:

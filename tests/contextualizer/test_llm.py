@@ -54,6 +54,9 @@ def ledger(tmp_path: Path) -> Ledger:
         ("assistant: Succinct context: From the report.", "From the report."),
         ('"From the report."', "From the report."),
         ('"From" the "report"', '"From" the "report"'),
+        ("Here is a short succinct context to situate the chunk: From the report.", "From the report."),
+        ("Here’s the context:\n\nFrom the report.", "From the report."),
+        ("Here is what the report says. It is: good.", "Here is what the report says. It is: good."),
         ("<OUTPUT>From the report.</OUTPUT>", "From the report."),
         ("<b>From</b> the report.", "<b>From</b> the report."),
         ("Contextual facts stay.", "Contextual facts stay."),
@@ -190,7 +193,7 @@ def test_what_can_succeed_for_no_chunk_stops_the_run() -> None:
 
 
 def test_no_key_is_a_sentence_and_no_traceback_of_tasks() -> None:
-    with pytest.raises(ModelError, match="'openai:gpt-4.1' needs OPENAI_API_KEY, which is not set"):
+    with pytest.raises(ModelError, match=r"'openai:gpt-4\.1' needs OPENAI_API_KEY, which is not set"):
         LLMContextualizer()(chunks())
 
 
@@ -329,7 +332,8 @@ def test_the_stock_extractor_sends_an_over_long_document_whole_and_ours_a_segmen
 def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not() -> None:
     store, nodes = extractor_input()
     (stock, *_) = DocumentContextExtractor(docstore=store, llm=ScriptedLLM(), max_context_length=8000)(nodes)
-    assert stock.get_content(metadata_mode=MetadataMode.EMBED).startswith("file_name: manual.txt\ncontext: A context.")
+    for mode in (MetadataMode.EMBED, MetadataMode.LLM):
+        assert "file_name: manual.txt\ncontext: A context.\nExcerpt:" in stock.get_content(metadata_mode=mode)
     (ours, *_) = contextualizer(ScriptedLLM())(extractor_input()[1])
     assert ours.get_content(metadata_mode=MetadataMode.EMBED).startswith("A context.\n\n")
 

@@ -22,8 +22,17 @@ Please give a short succinct context."""
 
 
 def segment(text: str = "The text.", **changes: object) -> Segment:
-    values = {"doc_id": "d", "title": "Manual", "file_name": None, "opening": "It begins.", "section": "2 Use"}
-    return Segment(**{**values, "text": text, "chunks": (), **changes})  # type: ignore[arg-type]
+    values = {
+        "doc_id": "d",
+        "title": "Manual",
+        "file_name": None,
+        "opening": "It begins.",
+        "begins_document": False,
+        "section": "2 Use",
+        "text": text,
+        "chunks": (),
+    }
+    return Segment(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def chunk(text: str, **metadata: object) -> TextNode:
@@ -50,6 +59,7 @@ def test_the_chunks_own_section_goes_with_the_chunk() -> None:
     ("changes", "lines"),
     [
         ({}, ["Title: Manual", "The document begins: It begins.", "Section: 2 Use"]),
+        ({"begins_document": True}, ["Title: Manual", "Section: 2 Use"]),
         ({"opening": "", "section": None}, ["Title: Manual"]),
         ({"title": None, "opening": "", "section": None}, []),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -55,9 +56,7 @@ def test_neighbouring_segments_share_the_overlap_and_no_chunk() -> None:
     cut, nodes = parsed(text, segment_size=200, chunk_size=30)
     found = segments(nodes, segment_size=8000)
     assert len(found) == len(cut) > 2
-    for (before, segment), (original_before, original) in zip(
-        zip(found, found[1:], strict=False), zip(cut, cut[1:], strict=False), strict=True
-    ):
+    for (before, segment), (original_before, original) in zip(pairwise(found), pairwise(cut), strict=True):
         shared = text[original.start_char_idx : original_before.end_char_idx].strip()
         assert len(shared) > 20
         assert shared in before.text
@@ -65,12 +64,12 @@ def test_neighbouring_segments_share_the_overlap_and_no_chunk() -> None:
         assert not {chunk.node_id for chunk in before.chunks} & {chunk.node_id for chunk in segment.chunks}
 
 
-def test_a_segment_names_its_document_and_all_but_the_first_tell_how_it_begins() -> None:
+def test_a_segment_names_its_document_and_tells_how_it_begins() -> None:
     first, *rest = (s for s in segments(chunks(), segment_size=8000) if s.doc_id == "report.md")
     assert rest
     assert (first.title, first.file_name) == ("Orlen Valve Works, second quarter", "report.md")
-    assert first.opening == ""
-    assert {segment.opening for segment in rest} == {squeezed(chunks()[0].get_content())}
+    assert {segment.opening for segment in (first, *rest)} == {squeezed(chunks()[0].get_content())}
+    assert [segment.begins_document for segment in (first, *rest)] == [True] + [False] * len(rest)
     assert (first.section, rest[-1].section) == ("Results", "Outlook")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from pypdf import PdfReader
 
-from llama_index_contextual.errors import ReadError
+from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf import PdfEngine, read_pdf
@@ -304,3 +306,24 @@ def test_a_limit_that_is_exceeded_is_named(tmp_path: Path, engine: PdfEngine, li
     pdf = pdf_of(lines([f"Page {word}"]) for word in ("one", "two", "three"))
 
     assert reason in refusal(tmp_path, pdf, limits=limits, engine=engine)
+
+
+def test_a_missing_engine_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install llama-index-contextual\[pdfium\]"):
+        read(tmp_path, pdf_of([lines(["Text"])]), engine="pdfium")
+
+
+def test_scripts_from_right_to_left_are_read_by_pypdf_itself(tmp_path: Path) -> None:
+    pdf = RawPdf()
+    cmap = pdf.stream(
+        b"begincmap 1 begincodespacerange <00> <ff> endcodespacerange "
+        b"3 beginbfchar <41> <05D0> <42> <05D1> <43> <05D2> endbfchar endcmap"
+    )
+    pdf.objects[2] = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/ToUnicode %d 0 R>>" % cmap
+    pdf.page(show(50, 700, "CBA") + show(50, 680, "BA"))
+    text = read(tmp_path, pdf).text
+
+    assert text == PdfReader(tmp_path / "a.pdf").pages[0].extract_text()
+    assert text == "אבג\nאב"

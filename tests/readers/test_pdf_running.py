@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.readers.pdf_engine import PageContent
-from llama_index_contextual.readers.pdf_layout import Line
+from llama_index_contextual.readers.pdf_pieces import Line
 from llama_index_contextual.readers.pdf_running import Running, strip_running
 
 WORDS = ["apples", "plums", "pears", "figs", "dates", "limes", "grapes", "melons", "quinces", "cherries"]

@@ -68,8 +68,8 @@ def test_another_connection_sees_what_was_committed(tmp_path: Path) -> None:
 
 def test_what_must_survive_a_power_cut_is_synced_at_every_commit_and_never_in_a_write_ahead_log(tmp_path: Path) -> None:
     store = SQLiteKVStore(tmp_path / "ledger.sqlite", access="durable")
-    full = 2
-    assert store.query("PRAGMA synchronous") == [(full,)]
+    extra = 3
+    assert store.query("PRAGMA synchronous") == [(extra,)]
     assert store.query("PRAGMA journal_mode") == [("delete",)]
 
 

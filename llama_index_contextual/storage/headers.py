@@ -1,0 +1,69 @@
+"""What the headers of FAISS and NumPy files claim, compared with the size of the file before either library reads it.
+
+FAISS allocates what a header asks for, and a damaged one can end the process.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from llama_index_contextual.storage.manifest import damaged
+
+_FLAT_IP = b"IxFI"
+# fourcc, dimensions, vectors, two unused numbers, whether it is trained, metric, and the number of floats that follow.
+_FLAT_HEADER = struct.Struct("<4siqqq?iQ")
+_INNER_PRODUCT = 0
+_FLOAT = 4
+_MAX_HEADER = 10_000
+
+
+def check_faiss(path: Path, *, shown: str | None = None) -> None:
+    """See that a flat FAISS index is as long as its header says; indexes of other kinds are not judged.
+
+    Raises:
+        CorruptVersionError: It is not.
+    """
+    shown = shown or path.name
+    with open(path, "rb") as file:
+        head = file.read(_FLAT_HEADER.size)
+    if not head.startswith(b"I"):
+        raise damaged(shown, "is not a FAISS index")
+    if not head.startswith(_FLAT_IP):
+        return
+    if len(head) < _FLAT_HEADER.size:
+        raise damaged(shown, "ends inside its header")
+    _, dimensions, vectors, _, _, _, metric, floats = _FLAT_HEADER.unpack(head)
+    size = path.stat().st_size - _FLAT_HEADER.size
+    if (
+        dimensions <= 0
+        or vectors < 0
+        or metric != _INNER_PRODUCT
+        or floats != dimensions * vectors
+        or size != floats * _FLOAT
+    ):
+        raise damaged(shown, f"says that it holds {vectors} vectors of {dimensions} numbers, and has another size")
+
+
+def check_npy(path: Path, *, shown: str | None = None) -> None:
+    """See that a NumPy array is one of plain numbers, and as long as its header says.
+
+    Raises:
+        CorruptVersionError: It is not.
+    """
+    shown = shown or path.name
+    with open(path, "rb") as file:
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("unknown version")
+            shape, _, kind = np.lib.format.read_array_header_1_0(file, max_header_size=_MAX_HEADER)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise damaged(shown, f"is not a NumPy array ({type(error).__name__})") from error
+        start = file.tell()
+    if kind.kind not in "iuf" or any(length < 0 for length in shape):
+        raise damaged(shown, f"is an array of {kind} instead of one of numbers")
+    if path.stat().st_size != start + prod(shape) * kind.itemsize:
+        raise damaged(shown, f"says that it has the shape {shape}, and has another size")

@@ -1,0 +1,129 @@
+"""The child process that parses PDFs: the same answers, and no harm from what happens to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.readers import pdf_process
+from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.readers.pdf import PdfWorker, read_pdf
+from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[PdfWorker]:
+    with PdfWorker() as one:
+        yield one
+
+
+def rich() -> bytes:
+    pdf = pdf_of(lines([f"Über {word} €", "more"]) + show(290, 20, str(at)) for at, word in enumerate("abcd", 1))
+    mark = pdf.add(b"")
+    root = pdf.add(b"<</Type/Outlines/First %d 0 R/Last %d 0 R/Count 1>>" % (mark, mark))
+    pdf.objects[mark - 1] = b"<</Title(more)/Parent %d 0 R/Dest[%d 0 R/Fit]>>" % (root, pdf.kids[1])
+    pdf.page(b"")
+    pdf.catalog = b"/Outlines %d 0 R" % root
+    pdf.trailer = b"/Info %d 0 R" % pdf.add(b"<</Title(A title)>>")
+    return pdf.data()
+
+
+def test_the_child_reads_what_this_process_reads(tmp_path: Path, worker: PdfWorker) -> None:
+    path = tmp_path / "ä\udce4.pdf"  # a name that is no valid text
+    path.write_bytes(rich())
+    parsed = read_pdf(path)
+
+    assert worker.read(path) == parsed
+    assert (len(parsed.map.headings), parsed.map.page_labels[:2], parsed.title) == (1, ("1", "2"), "A title")
+    assert len(parsed.warnings) == 1
+
+
+def test_the_childs_refusals_are_read_errors_of_the_file(tmp_path: Path, worker: PdfWorker) -> None:
+    path = tmp_path / "empty.pdf"
+    path.write_bytes(b"")
+
+    with pytest.raises(ReadError) as caught:
+        worker.read(path)
+    assert (caught.value.path, caught.value.reason) == (str(path), "the file is empty (0 bytes)")
+
+
+def test_a_missing_engine_names_the_extra(tmp_path: Path) -> None:
+    answer = {"configuration": "The engine needs a package: `pip install x`", "setting": "pdf_engine"}
+
+    with pytest.raises(ConfigurationError, match="pip install") as caught:
+        pdf_process._parsed(tmp_path / "a.pdf", answer)
+    assert caught.value.setting == "pdf_engine"
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    pytest.importorskip("resource", reason="this system cannot limit memory")
+    if sys.platform == "darwin":
+        pytest.skip("macOS does not keep this limit")
+    pdf = RawPdf()
+    pdf.page(pdf.stream(bomb(49_000_000), b"/Filter[/FlateDecode/FlateDecode]"))
+    path = tmp_path / "big.pdf"
+    path.write_bytes(pdf.data())
+
+    with PdfWorker(max_memory=1_000_000) as small, pytest.raises(ReadError, match=r"MemoryError|memory|crashed"):
+        small.read(path)
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> Iterator[PdfWorker]:
+    """A worker whose child hangs, crashes or leaves when the name of the file says so."""
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.stuck_child")
+    with PdfWorker() as one:
+        yield one
+
+
+SOON = ReadLimits(max_seconds=0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hangs.pdf", "parsing took longer than 0.05 seconds and was stopped"),
+        ("crashes.pdf", "the parser crashed (SIGSEGV)"),
+        ("leaves.pdf", "the parser crashed (exit code 3)"),
+    ],
+)
+def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
+    odd: PdfWorker, name: str, reason: str
+) -> None:
+    first = odd.read(Path("fine.pdf")).text
+    with pytest.raises(ReadError) as caught:
+        odd.read(Path(name), limits=SOON if name == "hangs.pdf" else ReadLimits())
+
+    assert (caught.value.path, caught.value.reason) == (name, reason)
+    assert odd.read(Path("fine.pdf")).text != first
+
+
+def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) -> None:
+    ids = {odd.read(Path("fine.pdf")).text for _ in range(3)}
+    odd.close()
+
+    assert len(ids) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ids.pop()), 0)
+
+
+def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_process, "CHILD", "tests.support.no_such_module")
+
+    with PdfWorker() as one, pytest.raises(ReadError, match=r"the parser crashed \(exit code 1\)"):
+        one.read(Path("a.pdf"))
+
+
+def test_the_child_gets_no_keys(odd: PdfWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD"):
+        monkeypatch.setenv(name, "hidden")
+
+    environment = odd.read(Path("fine.pdf")).metadata
+    assert "hidden" not in environment.values()
+    assert "PATH" in environment

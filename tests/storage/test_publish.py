@@ -1,0 +1,190 @@
+"""Publishing: a version is live as a whole or not at all, and what is live is never removed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage import publish as publishing
+from llama_index_contextual.storage.manifest import FAISS_FILE
+from llama_index_contextual.storage.publish import current_name, leftovers, version_names
+from tests.support.file_spy import FileSpy
+from tests.support.models import CountingEmbedding
+
+
+def note(number: int) -> Document:
+    return Document(id_="note", text=f"Note number {number} about iron.")
+
+
+@pytest.fixture
+def small(manager: ProjectManager) -> Project:
+    """An empty project that keeps as few versions as possible."""
+    return manager.create("small", ProjectConfig.local(keep_versions=2), embed_model=CountingEmbedding())
+
+
+@pytest.fixture
+def spy(small: Project, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
+    system = FileSpy(small.directory)
+    monkeypatch.setattr(files, "system", system)
+    return system
+
+
+# ---- order ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_version_is_synced_described_verified_renamed_and_only_then_made_live(
+    small: Project, spy: FileSpy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = publishing._check_built
+
+    def check(building: Path, manifest: object) -> None:
+        spy.calls.append(("verify", building.name))
+        real(building, manifest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(publishing, "_check_built", check)
+    small.ingest([note(1)])
+    calls = spy.calls
+    built = "versions/v000001.building"
+
+    def at(*call: str) -> int:
+        return len(calls) - 1 - calls[::-1].index(call)  # type: ignore[arg-type]
+
+    contents = [
+        path.relative_to(small.directory / "versions" / "v000001").as_posix()
+        for path in files.walk(small.directory / "versions" / "v000001")
+    ]
+    assert FAISS_FILE in contents
+    order = [
+        max(at("sync", f"{built}/{name}") for name in contents if name != "manifest.json"),
+        calls.index(("write", f"{built}/manifest.json")),
+        at("sync", f"{built}/manifest.json"),
+        max(at("sync_directory", built), at("sync_directory", f"{built}/bm25")),
+        calls.index(("verify", "v000001.building")),
+        calls.index(("rename", "versions/v000001")),
+        at("sync_directory", "versions"),
+        calls.index(("write", "CURRENT.new")),
+        calls.index(("sync", "CURRENT.new")),
+        calls.index(("rename", "CURRENT")),
+        at("sync_directory", "."),
+    ]
+    assert order == sorted(order)
+    after_description = calls[calls.index(("write", f"{built}/manifest.json")) + 1 :]
+    assert not [call for call in after_description if call[0] in ("write", "let_write") and "building" in call[1]]
+
+
+def test_an_error_at_an_operation_leaves_a_version_that_opens_and_the_next_writer_clears_up(
+    manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = manager.create("reports", ProjectConfig.local(keep_versions=2), embed_model=CountingEmbedding())
+    for number in (1, 2):
+        first.ingest([note(number)])
+    answers: list[str] = []
+    for operation in itertools.count(0, 3):
+        root = tmp_path / f"copy {operation}"
+        shutil.copytree(manager.root, root)
+        project = ProjectManager(root).load("reports", embed_model=CountingEmbedding())
+        spy = FileSpy(project.directory)
+        spy.fail_at = operation
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "system", spy)
+            with contextlib.suppress(OSError, ContextualError):
+                project.ingest([note(3)])
+        live = current_name(project.directory)
+        answers.append(project.read("note"))
+        assert answers[-1] == {"v000002": note(2).text, "v000003": note(3).text}[str(live)]
+        project.ingest([note(4)])
+        assert leftovers(project.directory) == []
+        assert project.read("note") == note(4).text
+        assert project.verify().sound
+        shutil.rmtree(root)
+        if len(spy.calls) <= operation:
+            break
+    assert answers == sorted(answers)  # once it is live, it stays live
+    assert set(answers) == {note(2).text, note(3).text}
+
+
+# ---- old versions --------------------------------------------------------------------------------------------------
+
+
+def test_pruning_keeps_the_live_version_its_predecessor_and_as_many_as_were_asked_for(
+    manager: ProjectManager,
+) -> None:
+    project = manager.create("many", ProjectConfig.local(keep_versions=3), embed_model=CountingEmbedding())
+    seen = []
+    for number in range(1, 6):
+        project.ingest([note(number)])
+        seen.append(version_names(project.directory))
+    assert seen[2] == ["v000001", "v000002", "v000003"]
+    assert seen[4] == ["v000003", "v000004", "v000005"]
+
+
+def test_after_a_rollback_the_version_that_was_live_is_kept_although_it_is_old(small: Project) -> None:
+    for number in (1, 2):
+        small.ingest([note(number)])
+    assert small.rollback() == "v000001"
+    assert small.read("note") == note(1).text
+    small.ingest([note(3)])
+    assert current_name(small.directory) == "v000003"
+    assert "v000001" in version_names(small.directory)
+    assert small.rollback("v000001") == "v000001"
+    small.ingest([note(4)])
+    assert {"v000001", "v000004"} <= set(version_names(small.directory))
+
+
+def test_a_rollback_goes_to_what_is_there_and_sound_or_nowhere(small: Project) -> None:
+    small.ingest([note(1)])
+    with pytest.raises(InputError, match=r"There is no version before the live one; versions: v000001"):
+        small.rollback()
+    with pytest.raises(InputError, match=r"There is no version v000009; versions: v000001"):
+        small.rollback("v000009")
+    with pytest.raises(InputError, match=r"There is no version ../other"):
+        small.rollback("../other")
+    small.ingest([note(2)])
+    (small.directory / "versions" / "v000001" / "docstore.sqlite").write_bytes(b"damaged")
+    with pytest.raises(CorruptVersionError, match=r"versions/v000001/docstore.sqlite has 7 bytes"):
+        small.rollback()
+    assert current_name(small.directory) == "v000002"
+
+
+def test_a_version_with_fewer_chunks_than_it_should_have_is_never_published(
+    small: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llama_index_contextual.ingestion.builder import SQLiteDocumentStore
+
+    small.ingest([note(1)])
+    monkeypatch.setattr(SQLiteDocumentStore, "add_documents", lambda *_arguments, **_options: None)
+    with pytest.raises(CorruptVersionError):
+        small.ingest([Document(id_="other", text="Lost.")])
+    assert current_name(small.directory) == "v000001"
+    assert leftovers(small.directory) == []
+
+
+def test_queries_go_on_during_a_publication_and_see_one_version_or_the_other(
+    small: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.ingest([note(1)])
+    retriever = small.as_retriever()
+    seen: list[str] = []
+
+    class Asking(files.System):
+        def rename(self, source: Path, target: Path) -> None:
+            seen.append(retriever.retrieve("note")[0].node.get_content())
+            super().rename(source, target)
+            seen.append(retriever.retrieve("note")[0].node.get_content())
+
+    monkeypatch.setattr(files, "system", Asking())
+    small.ingest([note(2)])
+    one, two = note(1).text, note(2).text
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (one, two)
+    assert set(seen) == {one, two}

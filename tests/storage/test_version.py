@@ -1,0 +1,285 @@
+"""A published version: read-only, checked before it is parsed, and as good as any LlamaIndex store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from llama_index.core import Document, StorageContext, load_index_from_storage
+from llama_index.core.data_structs.data_structs import IndexDict
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import TextNode
+from llama_index.core.storage.index_store import SimpleIndexStore
+
+from llama_index_contextual import open_storage_context
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    CorruptVersionError,
+    FormatError,
+    InputError,
+    ReadOnlyVersionError,
+)
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest
+from llama_index_contextual.storage.version import Check, OpenVersion
+from tests.support.documents import MARKDOWN, TEXT
+from tests.support.models import CountingEmbedding
+
+MANUAL, QUARTER = "reports/manual.txt", "reports/quarter.md"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# ---- LlamaIndex ----------------------------------------------------------------------------------------------------
+
+
+def test_an_index_loads_from_it_answers_and_leaves_every_file_as_it_was(published: Project, version: Path) -> None:
+    before = contents(published.directory)
+    index = load_index_from_storage(published.storage_context, embed_model=published.embed_model)
+    answer = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("pump runs dry")
+    assert "TS-999" in str(answer)
+    assert "TS-999" in answer.source_nodes[0].node.get_content()
+    retriever = index.as_retriever(similarity_top_k=2, doc_ids=[QUARTER])
+    assert {hit.node.ref_doc_id for hit in retriever.retrieve("pump")} == {QUARTER}
+    assert contents(published.directory) == before
+
+
+def test_loading_an_index_from_the_stock_store_writes_its_struct_back() -> None:
+    class Guarded(SimpleIndexStore):
+        written = 0
+
+        def add_index_struct(self, index_struct: object) -> None:
+            self.written += 1
+            super().add_index_struct(index_struct)  # type: ignore[arg-type]
+
+    store = Guarded()
+    store.add_index_struct(IndexDict(index_id="one"))
+    load_index_from_storage(StorageContext.from_defaults(index_store=store), embed_model=CountingEmbedding())
+    assert store.written == 2  # which is why ours keeps the struct in memory
+
+
+def test_a_version_opens_by_its_directory_alone(published: Project, version: Path) -> None:
+    index = load_index_from_storage(open_storage_context(version), embed_model=CountingEmbedding())
+    (hit,) = index.as_retriever(similarity_top_k=1).retrieve("orders from shipyards made up half of it")
+    assert hit.node.ref_doc_id == QUARTER
+    index = load_index_from_storage(open_storage_context(str(version)), embed_model=CountingEmbedding())
+    assert len(index.docstore.docs) == len(published.storage_context.docstore.docs)
+
+
+def test_the_index_struct_stays_empty_however_many_chunks_there_are(published: Project) -> None:
+    (struct,) = published.storage_context.index_store.index_structs()
+    assert isinstance(struct, IndexDict)
+    assert struct.nodes_dict == {}
+
+
+CHANGES: dict[str, Callable[[Project], object]] = {
+    "index.insert": lambda p: p.index.insert(Document(text="new")),
+    "index.insert_nodes": lambda p: p.index.insert_nodes([TextNode(text="new")]),
+    "index.delete_ref_doc": lambda p: p.index.delete_ref_doc(MANUAL),
+    "index.delete_ref_doc with its nodes": lambda p: p.index.delete_ref_doc(MANUAL, delete_from_docstore=True),
+    "index.delete_nodes": lambda p: p.index.delete_nodes([p.storage_context.docstore.ids[0]]),  # type: ignore[attr-defined]
+    "index.update_ref_doc": lambda p: p.index.update_ref_doc(Document(id_=MANUAL, text="new")),
+    "index.refresh_ref_docs": lambda p: p.index.refresh_ref_docs([Document(id_=MANUAL, text="new")]),
+    "docstore.add_documents": lambda p: p.storage_context.docstore.add_documents([TextNode(text="new")]),
+    "docstore.delete_document": lambda p: p.storage_context.docstore.delete_document("unknown", raise_error=False),
+    "docstore.set_document_hash": lambda p: p.storage_context.docstore.set_document_hash("a", "b"),
+    "vector_store.add": lambda p: p.storage_context.vector_store.add([TextNode(text="new", embedding=[1.0] * 64)]),
+    "vector_store.delete": lambda p: p.storage_context.vector_store.delete(MANUAL),
+    "vector_store.delete_nodes": lambda p: p.storage_context.vector_store.delete_nodes(["a"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_every_change_is_refused_before_anything_changes(
+    change: Callable[[Project], object], published: Project
+) -> None:
+    before = contents(published.directory)
+    chunks = len(published.storage_context.docstore.docs)
+    with pytest.raises(
+        ReadOnlyVersionError, match=r"A published version does not change: use `project.ingest\(\[...\]\)`"
+    ):
+        change(published)
+    assert len(published.storage_context.docstore.docs) == chunks
+    assert len(published.storage_context.vector_store) == chunks  # type: ignore[arg-type]
+    assert published.retrieve("pump").results
+    assert contents(published.directory) == before
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_span_of_the_original_is_read_back_with_what_stands_between_the_chunks(published: Project) -> None:
+    texts = {MANUAL: TEXT, QUARTER: MARKDOWN}
+    for doc_id, text in texts.items():
+        chunks = [n for n in published.storage_context.docstore.docs.values() if n.ref_doc_id == doc_id]
+        assert len(chunks) > 1
+        assert sum(len(n.get_content()) for n in chunks) < len(text)
+        step = 17
+        for start in range(0, len(text) + step, step):
+            for end in range(start, len(text) + step, step):
+                assert published.read(doc_id, start, end) == text[start:end]
+        assert published.read(doc_id) == text
+        assert published.read(doc_id, -5, 10) == text[:10]
+
+
+def test_an_unknown_document_is_named(published: Project) -> None:
+    with pytest.raises(InputError, match=r"Project 'reports' has no document 'other.txt'"):
+        published.read("other.txt")
+
+
+def test_a_document_is_had_again_as_it_was_ingested(published: Project, version: Path) -> None:
+    opened = OpenVersion(version)
+    record = opened.manifest.document(QUARTER)
+    assert record is not None
+    document = opened.document(record)
+    assert document is not None
+    assert (document.doc_id, document.text) == (QUARTER, MARKDOWN)
+    assert document.metadata["title"] == "Orlen Valve Works, second quarter"
+    opened.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        opened.docstore.get_node("a")
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------
+
+
+def names_of_files(published: Project) -> list[str]:
+    return sorted(OpenVersion(published.directory / "versions" / "v000001").manifest.files)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "removed":
+        path.unlink()
+    elif how == "a directory":
+        path.unlink()
+        path.mkdir()
+    else:
+        middle = len(content) // 2
+        path.write_bytes(
+            {
+                "emptied": b"",
+                "truncated": content[:-1],
+                "appended": content + b"\0",
+                "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            }[how]
+        )
+
+
+@pytest.mark.parametrize("how", ["removed", "a directory", "emptied", "truncated", "appended", "flipped"])
+def test_damage_to_any_file_is_named_with_the_ways_out_before_the_file_is_parsed(
+    how: str, published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import faiss
+
+    names = [*names_of_files(published), "manifest.json"]
+    assert len(names) >= 8
+    monkeypatch.setattr(faiss, "read_index", lambda *_arguments: pytest.fail("a damaged file was parsed"))
+    for name in names:
+        sound = version.with_name("sound")
+        shutil.copytree(version, sound)
+        damage(version / name, how)
+        with pytest.raises(CorruptVersionError) as caught:
+            published.retrieve("pump")
+        assert caught.value.file == f"versions/v000001/{name}", caught.value
+        assert str(caught.value).startswith(f"versions/v000001/{name} ")
+        assert "`rollback`" in str(caught.value)
+        assert "ledger" in str(caught.value)
+        shutil.rmtree(version)
+        sound.rename(version)
+
+
+def test_files_of_another_version_are_found(published: Project, version: Path) -> None:
+    names = names_of_files(published)
+    published.ingest([Document(id_="note", text="Something about tin.")])
+    other = version.with_name("v000002")
+    for name in [*names, "manifest.json"]:
+        if (version / name).read_bytes() == (other / name).read_bytes():
+            continue
+        kept = (other / name).read_bytes()
+        shutil.copyfile(version / name, other / name)
+        with pytest.raises(CorruptVersionError, match=r"versions/v000002/"):
+            OpenVersion(other)
+        (other / name).write_bytes(kept)
+    OpenVersion(other).close()
+
+
+def test_a_whole_version_under_another_name_is_found(published: Project, version: Path) -> None:
+    shutil.copytree(version, version.with_name("v000002"))
+    with pytest.raises(CorruptVersionError, match=r"versions/v000002/manifest.json belongs to version v000001"):
+        OpenVersion(version.with_name("v000002"))
+
+
+def test_a_foreign_index_beside_the_others_is_not_read(published: Project, version: Path) -> None:
+    lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(faiss=False))
+    lexical.ingest([Document(id_="note", text="Something about tin.")])
+    directory = lexical.directory / "versions" / "v000001"
+    shutil.copyfile(version / FAISS_FILE, directory / FAISS_FILE)
+    opened = OpenVersion(directory)
+    assert not opened.has_semantic
+    assert opened.storage_context.index_store.index_structs() == []
+    response = lexical.retrieve("tin", mode="semantic")
+    assert (response.mode_used, len(response.results)) == ("lexical", 1)
+    assert "no semantic index" in response.warnings[0]
+    with pytest.raises(ConfigurationError, match=r"no semantic index"):
+        _ = lexical.index
+
+
+def test_sha256_finds_what_the_quick_checks_do_not_look_for(
+    published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(version / "docstore.sqlite", "flipped")
+    checks: dict[Check, bool] = {}
+    for check in ("size", "xxh3", "sha256"):
+        try:
+            OpenVersion(version, check=check).close()
+            checks[check] = True
+        except CorruptVersionError:
+            checks[check] = False
+    assert checks == {"size": True, "xxh3": False, "sha256": False}
+
+
+def test_a_version_of_a_newer_release_is_refused_with_a_sentence(published: Project, version: Path) -> None:
+    raw = json.loads((version / "manifest.json").read_bytes())
+    (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 2}), encoding="utf-8")
+    for use in (
+        lambda: published.retrieve("pump"),
+        lambda: published.ingest([Document(text="new")]),
+        published.documents,
+    ):
+        with pytest.raises(
+            FormatError, match=r"has format 2, this release reads up to 1: upgrade llama-index-contextual"
+        ):
+            use()
+
+
+@pytest.mark.parametrize("content", [b"", b"v000001 \n", b"../../elsewhere", b"v1", b"\xff\xfe", b"v000001\nv000002\n"])
+def test_a_damaged_pointer_to_the_live_version_is_named(content: bytes, published: Project) -> None:
+    (published.directory / "CURRENT").write_bytes(content)
+    with pytest.raises(CorruptVersionError, match=r"^CURRENT ") as caught:
+        published.retrieve("pump")
+    assert caught.value.file == "CURRENT"
+    assert "rollback" in str(caught.value)
+
+
+def test_the_manifest_tells_what_is_in_the_version(published: Project, version: Path) -> None:
+    manifest = Manifest.from_json((version / "manifest.json").read_bytes(), file="manifest.json")
+    nodes = published.storage_context.docstore.docs
+    assert (manifest.version, manifest.embed_model, manifest.dimensions) == (
+        "v000001",
+        "CountingEmbedding:counting",
+        64,
+    )
+    assert [record.doc_id for record in manifest.documents] == [MANUAL, QUARTER]
+    assert manifest.chunks == len(nodes)
+    assert manifest.config == published.config.model_dump()
+    assert set(manifest.files) | {"manifest.json"} == set(contents(version))
+    assert all(file["bytes"] == (version / name).stat().st_size for name, file in manifest.files.items())
+    assert sum(record.tokens for record in manifest.documents) == sum(n.metadata["token_count"] for n in nodes.values())

@@ -1,0 +1,31 @@
+"""Stands in for the child process of `PdfWorker`: ready at once, then it does what the file's name says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    """Answer with the process id, hang, die of a signal, or leave in the middle of an answer."""
+    sys.stdout.write("{}\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        name = os.path.basename(json.loads(line)["path"])
+        if name == "hangs.pdf":
+            signal.pause()
+        if name == "crashes.pdf":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if name == "leaves.pdf":
+            sys.stdout.write('{"text": "ha')
+            sys.stdout.flush()
+            os._exit(3)
+        answer = {"text": str(os.getpid()), "map": {}, "title": None, "warnings": [], "metadata": dict(os.environ)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

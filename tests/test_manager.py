@@ -1,0 +1,379 @@
+"""The root folder: names, creating, loading, listing, deleting."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import (
+    FormatError,
+    InputError,
+    NoVersionError,
+    ProjectError,
+    ProjectExistsError,
+    ProjectLockedError,
+    ProjectNotFoundError,
+)
+from llama_index_contextual.manager import MAX_NAME_BYTES, MAX_NAME_LENGTH, ProjectManager, check_name
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.storage.project_file import write_lock
+from tests.support.models import ScriptedLLM
+
+GOOD_NAMES = [
+    "contracts",
+    "Contracts 2024-Q1_final",
+    "v1.2",
+    "7",
+    "Verträge",
+    "契約書",
+    "हिन्दी",
+    "x" * MAX_NAME_LENGTH,
+]
+BAD_NAMES = {
+    "empty": "",
+    "blank": "   ",
+    "parent": "..",
+    "here": ".",
+    "path": "a/b",
+    "windows path": "a\\b",
+    "absolute": "/etc",
+    "hidden": ".x",
+    "two dots": "a..b",
+    "dot at the end": "a.",
+    "space at the end": "a ",
+    "space at the front": " a",
+    "option": "-rf",
+    "underscore first": "_a",
+    "NUL": "a\0b",
+    "line break": "a\nb",
+    "terminal escape": "a\x1b[31m",
+    "right-to-left override": "a\u202eb",
+    "lone surrogate": "a\udcff",
+    "too long": "x" * (MAX_NAME_LENGTH + 1),
+    "much too long": "x" * 300,
+    "too many bytes": "\U00020000" * MAX_NAME_LENGTH,
+    "wildcard": "a*",
+    "drive": "c:",
+    "zero-width space": "a\u200bb",
+    "variation selector": "a\ufe0f",
+    "invisible filler": "\u1160",
+    "full width twin": "ｃontracts",
+    "ligature twin": "ﬁles",
+    "decomposed twin": "Vertra\u0308ge",
+}
+RESERVED_NAMES = ["con", "CON", "nul.txt", "com1", "Lpt9", "aux", "prn .x"]
+
+
+def entries(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*"))
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_a_project_of_a_good_name_is_listed_and_loaded(manager: ProjectManager, name: str) -> None:
+    manager.create(name, ProjectConfig.local())
+    assert manager.list() == [name]
+    assert manager.load(name).name == name
+
+
+@pytest.mark.parametrize("call", ["create", "load", "delete"])
+@pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
+def test_a_bad_name_is_refused_before_anything_is_touched(manager: ProjectManager, call: str, name: str) -> None:
+    with pytest.raises(
+        InputError, match=r"cannot be the name of a project: use letters|A project needs a name"
+    ) as raised:
+        getattr(manager, call)(name)
+    assert raised.value.value == name
+    assert len(str(raised.value)) < 600
+    assert not manager.root.exists()
+
+
+@pytest.mark.parametrize("name", RESERVED_NAMES)
+def test_a_name_that_is_no_file_on_windows_is_refused_everywhere(manager: ProjectManager, name: str) -> None:
+    with pytest.raises(InputError, match="is reserved on Windows"):
+        manager.create(name)
+
+
+@pytest.mark.parametrize("name", [None, 7, Path("a")])
+def test_a_name_that_is_no_text_is_refused(manager: ProjectManager, name: Any) -> None:
+    with pytest.raises(InputError, match="A project needs a name"):
+        manager.create(name)
+
+
+@given(st.text(max_size=80))
+def test_an_accepted_name_is_one_visible_component_of_a_path(name: str) -> None:
+    try:
+        check_name(name)
+    except InputError:
+        return
+    assert Path("root", name).parent == Path("root")
+    assert not {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, name))
+    assert name == name.strip(" .")
+    assert len(name.encode()) <= MAX_NAME_BYTES
+
+
+@pytest.mark.parametrize(("first", "second"), [("Contracts", "contracts"), ("straße", "STRASSE"), ("ΣΑΣ", "σας")])
+def test_a_name_that_some_systems_take_for_another_is_taken(manager: ProjectManager, first: str, second: str) -> None:
+    manager.create(first, ProjectConfig.local())
+    with pytest.raises(ProjectExistsError, match=f"'{first}' is there already"):
+        manager.create(second, ProjectConfig.local())
+    assert manager.list() == [first]
+
+
+# ---- create --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_project_is_its_settings_and_nothing_else(manager: ProjectManager) -> None:
+    config = ProjectConfig.local(chunk_size=512)
+    project = manager.create("a", config)
+    assert project.config == config == manager.load("a").config
+    assert set(entries(project.directory)) <= {"project.json", "CURRENT", ".lock"}
+    written = json.loads((project.directory / "project.json").read_text(encoding="utf-8"))
+    assert (written["format_version"], written["config"]) == (1, config.model_dump())
+
+
+def test_without_settings_the_defaults_are_taken_and_no_key_is_needed(manager: ProjectManager) -> None:
+    assert manager.create("a").config == ProjectConfig()
+
+
+def test_models_that_are_given_are_used_instead_of_the_named_ones(manager: ProjectManager) -> None:
+    llm = ScriptedLLM()
+    manager.create("a", ProjectConfig.local(), llm=llm)
+    engine = manager.load("a", llm=llm).as_query_engine()
+    assert engine._response_synthesizer._llm is llm  # type: ignore[attr-defined]
+
+
+def test_creating_twice_names_the_ways_out_and_keeps_the_first(manager: ProjectManager) -> None:
+    manager.create("a", ProjectConfig.local())
+    with pytest.raises(ProjectExistsError, match="load it, delete it, or take another name") as raised:
+        manager.create("a", ProjectConfig())
+    assert raised.value.name == "a"
+    assert manager.load("a").config == ProjectConfig.local()
+
+
+def test_a_project_does_not_move_in_with_the_files_of_others(manager: ProjectManager) -> None:
+    precious = manager.root / "contracts" / "thesis.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("years of work")
+    with pytest.raises(InputError, match=r"holds other files \('thesis.txt'\): a project needs one of its own"):
+        manager.create("contracts", ProjectConfig.local())
+    assert entries(manager.root) == ["contracts", "contracts/thesis.txt"]
+
+
+@pytest.mark.parametrize("taken", [".", "a"])
+def test_a_file_in_the_place_of_a_folder_is_named(manager: ProjectManager, taken: str) -> None:
+    path = manager.root / taken
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("not a folder")
+    with pytest.raises(InputError, match="is a file: take another name or another root folder"):
+        manager.create("a", ProjectConfig.local())
+    assert manager.list() == []
+    assert path.read_text() == "not a folder"
+
+
+def test_what_an_interrupted_deletion_left_does_not_come_to_life_again(
+    manager: ProjectManager, text_folder: Path
+) -> None:
+    project = manager.create("a", ProjectConfig.local())
+    project.ingest([text_folder])
+    (project.directory / "project.json").unlink()
+    fresh = manager.create("a", ProjectConfig.local())
+    assert fresh.documents() == ()
+    with pytest.raises(NoVersionError):
+        fresh.retrieve("error TS-999")
+
+
+# ---- load, list ----------------------------------------------------------------------------------------------------
+
+
+def test_the_list_is_sorted_and_holds_projects_only(manager: ProjectManager) -> None:
+    assert manager.list() == []
+    for name in ("b", "a", "C"):
+        manager.create(name, ProjectConfig.local())
+    (manager.root / "no project").mkdir()
+    (manager.root / "file.txt").write_text("x")
+    assert manager.list() == ["C", "a", "b"]
+
+
+def test_two_managers_of_one_root_see_the_same_projects(manager: ProjectManager) -> None:
+    manager.create("a", ProjectConfig.local())
+    assert ProjectManager(str(manager.root)).list() == ["a"]
+
+
+@pytest.mark.parametrize("call", ["load", "delete"])
+def test_a_project_that_is_not_there_is_answered_with_those_that_are(manager: ProjectManager, call: str) -> None:
+    with pytest.raises(ProjectNotFoundError, match=r"There is no project 'a' in .*; projects there: none yet"):
+        getattr(manager, call)("a")
+    manager.create("b", ProjectConfig.local())
+    with pytest.raises(ProjectNotFoundError, match="projects there: b") as raised:
+        getattr(manager, call)("a")
+    assert raised.value.name == "a"
+    assert not (manager.root / "a").exists()
+
+
+DAMAGED = {
+    "cut": b'{"format_version": 1, "conf',
+    "empty": b"",
+    "a list": b"[]",
+    "a number": b"7",
+    "without its format": b'{"config": {}}',
+    "without its settings": b'{"format_version": 1}',
+    "format as text": b'{"format_version": "1", "config": {}}',
+    "settings as a list": b'{"format_version": 1, "config": [1]}',
+    "not UTF-8": b"\xff\xfe\x00",
+    "very deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_settings_are_named_with_a_way_out(manager: ProjectManager, content: bytes) -> None:
+    project = manager.create("a", ProjectConfig.local())
+    (project.directory / "project.json").write_bytes(content)
+    with pytest.raises(ProjectError, match=r"a/project.json is damaged \(\w+\): restore it, or .*create the project"):
+        manager.load("a")
+    assert manager.list() == ["a"]
+
+
+def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager) -> None:
+    project = manager.create("a", ProjectConfig.local())
+    (project.directory / "project.json").write_text('{"format_version": 2, "config": {}}')
+    with pytest.raises(FormatError, match="'a' has format 2, this release reads up to 1: upgrade"):
+        manager.load("a")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"chunk_sise": 5}, r"a/project.json: Unknown setting 'chunk_sise'. Known settings: .*chunk_size"),
+        ({"chunk_size": -5}, r"a/project.json: Setting 'chunk_size' cannot be -5"),
+        ({"__class__": "os.system"}, r"a/project.json: Unknown setting '__class__'"),
+    ],
+)
+def test_a_wrong_setting_in_the_file_is_named(manager: ProjectManager, config: dict[str, Any], message: str) -> None:
+    project = manager.create("a", ProjectConfig.local())
+    (project.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": config}))
+    with pytest.raises(ProjectError, match=message) as raised:
+        manager.load("a")
+    assert raised.value.name == "a"
+
+
+# ---- delete --------------------------------------------------------------------------------------------------------
+
+
+def filled(manager: ProjectManager, folder: Path) -> Project:
+    project = manager.create("a", ProjectConfig.local())
+    project.ingest([folder])
+    with contextlib.closing(Ledger(project.directory / "ledger.sqlite")) as ledger:
+        ledger.add_contexts([LedgerEntry(key="k", context="A paid context.", model="openai:gpt-4.1")])
+    return project
+
+
+def test_a_deleted_project_leaves_nothing(manager: ProjectManager, text_folder: Path) -> None:
+    filled(manager, text_folder)
+    manager.create("b", ProjectConfig.local())
+    manager.delete("a")
+    assert manager.list() == ["b"]
+    assert not (manager.root / "a").exists()
+    assert (text_folder / "manual.txt").exists()
+
+
+def test_a_kept_ledger_pays_for_the_next_project_of_the_name(manager: ProjectManager, text_folder: Path) -> None:
+    filled(manager, text_folder)
+    manager.delete("a", keep_ledger=True)
+    assert manager.list() == []
+    assert entries(manager.root) == ["a", "a/ledger.sqlite"]
+    assert manager.create("a", ProjectConfig.local()).info().ledger.contexts == 1
+    manager.delete("a")
+    assert entries(manager.root) == []
+    assert manager.create("a", ProjectConfig.local()).info().ledger.contexts == 0
+
+
+def test_deleting_leaves_files_of_others_alone(manager: ProjectManager, text_folder: Path) -> None:
+    project = filled(manager, text_folder)
+    (project.directory / "notes.txt").write_text("mine")
+    manager.delete("a")
+    assert entries(manager.root) == ["a", "a/notes.txt"]
+
+
+def test_a_damaged_project_can_be_deleted(manager: ProjectManager, text_folder: Path) -> None:
+    project = filled(manager, text_folder)
+    for name in ("project.json", "ledger.sqlite", "CURRENT"):
+        (project.directory / name).write_bytes(b"junk")
+    manager.delete("a")
+    assert entries(manager.root) == []
+
+
+def test_a_project_is_not_deleted_under_its_writer(manager: ProjectManager, text_folder: Path) -> None:
+    project = filled(manager, text_folder)
+    before = entries(project.directory)
+    with (
+        write_lock(project.directory),
+        pytest.raises(ProjectLockedError, match="Another process is writing to project 'a'"),
+    ):
+        manager.delete("a")
+    assert entries(project.directory) == before
+
+
+def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
+    manager: ProjectManager, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = filled(manager, text_folder)
+    real = files.system.remove_tree
+
+    def interrupted(path: Path) -> None:
+        raise OSError("interrupted")
+
+    monkeypatch.setattr(files.system, "remove_tree", interrupted)
+    with pytest.raises(OSError, match="interrupted"):
+        manager.delete("a")
+    assert manager.list() == ["a"]
+    with pytest.raises(NoVersionError):
+        project.retrieve("error TS-999")
+    monkeypatch.setattr(files.system, "remove_tree", real)
+    manager.delete("a")
+    assert entries(manager.root) == []
+
+
+def test_a_project_object_does_not_bring_a_deleted_project_back(manager: ProjectManager, text_folder: Path) -> None:
+    project = filled(manager, text_folder)
+    manager.delete("a")
+    with pytest.raises(ProjectNotFoundError, match="'a' is not there any more: it was deleted or moved"):
+        project.ingest([text_folder])
+    assert entries(manager.root) == []
+
+
+# ---- rights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX rights")
+@pytest.mark.parametrize(("umask", "others"), [(0o077, 0o077), (0o027, 0o027)])
+def test_the_umask_is_respected(manager: ProjectManager, text_folder: Path, umask: int, others: int) -> None:
+    before = os.umask(umask)
+    try:
+        project = filled(manager, text_folder)
+    finally:
+        os.umask(before)
+    paths = [manager.root, project.directory, *project.directory.rglob("*")]
+    assert len(paths) > 10
+    assert {path.name: oct(path.stat().st_mode & others) for path in paths if path.stat().st_mode & others} == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32" or (hasattr(os, "geteuid") and os.geteuid() == 0), reason="root may write")
+def test_a_root_folder_that_cannot_be_written_is_an_error_of_the_system(manager: ProjectManager) -> None:
+    manager.root.mkdir(mode=0o500)
+    with pytest.raises(PermissionError):
+        manager.create("a", ProjectConfig.local())
