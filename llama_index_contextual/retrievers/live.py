@@ -94,7 +94,7 @@ class VersionIndexes:
                 return self.semantic
             if mode == "lexical":
                 return self.lexical
-            legs = [self.semantic, self.lexical]
+            legs: list[BaseRetriever] = [self.semantic, self.lexical]
         return HybridRetriever(
             legs,
             retriever_weights=[config.semantic_weight, config.lexical_weight],
