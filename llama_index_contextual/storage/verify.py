@@ -77,7 +77,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
         *_ledger(project_dir),
         *_left_behind(project_dir),
     ]
-    return VerifyReport(names, problems)
+    return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
 
 def repair_project(project_dir: Path) -> VerifyReport:
@@ -120,10 +120,10 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
     try:
         live = current_name(project_dir)
     except CorruptVersionError as error:
-        yield Problem(CURRENT, _what(error), remedy)
+        yield Problem(CURRENT, _what(error, CURRENT), remedy)
         return
     if live is not None and not version_directory(project_dir, live).is_dir():
-        yield Problem(CURRENT, f"CURRENT names {live}, which is not there", remedy)
+        yield Problem(CURRENT, f"names {live}, which is not there", remedy)
 
 
 def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
@@ -144,15 +144,15 @@ def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exce
     for name, found in damage.items():
         file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
         if live is not None and name != live:
-            yield Problem(file, _what(found), _command(project_dir, "verify", "--repair"), harmless=True)
+            yield Problem(file, _what(found, file), _command(project_dir, "verify", "--repair"), harmless=True)
         elif sound:
-            yield Problem(file, _what(found), _command(project_dir, "rollback", f"--to {sound[-1]}"))
+            yield Problem(file, _what(found, file), _command(project_dir, "rollback", f"--to {sound[-1]}"))
         else:
-            yield Problem(file, _what(found), _command(project_dir, "ingest", "PATHS", "--replace"))
+            yield Problem(file, _what(found, file), _command(project_dir, "ingest", "PATHS", "--replace"))
 
 
-def _what(error: Exception) -> str:
-    return str(error).split(". ")[0]
+def _what(error: Exception, file: str) -> str:
+    return str(error).split(". ")[0].removeprefix(f"{file} ")
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
@@ -166,10 +166,10 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
             with closing(Ledger(path)) as ledger:
                 ledger.info()
     except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error), "pip install --upgrade llama-index-contextual")
+        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), "pip install --upgrade llama-index-contextual")
         return
     except CorruptVersionError as error:
-        answer = _what(error)
+        answer = _what(error, LEDGER_FILE)
     except sqlite3.DatabaseError as error:
         answer = str(error)
     if answer != "ok":
