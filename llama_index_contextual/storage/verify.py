@@ -87,6 +87,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
 
     Raises:
         ProjectLockedError: Another process is writing.
+        FormatError: A newer release wrote the ledger.
     """
     with write_lock(project_dir):
         names = version_names(project_dir)
@@ -95,7 +96,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
             if live is not None and name != live:
                 remove_version(project_dir, name)
         path = project_dir / LEDGER_FILE
-        if any(_ledger(project_dir)):
+        if path.exists() and _damage_of_ledger(path):
             damaged = path.with_name(f"{LEDGER_FILE}{DAMAGED}")
             files.rename(path, damaged)
             with closing(Ledger(path)) as ledger:
@@ -160,20 +161,29 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     if not path.exists():
         return
     try:
+        if damage := _damage_of_ledger(path):
+            yield Problem(LEDGER_FILE, f"is damaged ({damage})", _command(project_dir, "verify", "--repair"))
+    except FormatError as error:
+        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), "pip install --upgrade llama-index-contextual")
+
+
+def _damage_of_ledger(path: Path) -> str | None:
+    """Return what is wrong with a ledger, or None.
+
+    Raises:
+        FormatError: A newer release wrote it.
+    """
+    try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if answer == "ok":
             with closing(Ledger(path)) as ledger:
                 ledger.info()
-    except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), "pip install --upgrade llama-index-contextual")
-        return
     except CorruptVersionError as error:
-        answer = _what(error, LEDGER_FILE)
+        return _what(error, LEDGER_FILE)
     except sqlite3.DatabaseError as error:
-        answer = str(error)
-    if answer != "ok":
-        yield Problem(LEDGER_FILE, f"is damaged ({answer})", _command(project_dir, "verify", "--repair"))
+        return str(error)
+    return None if answer == "ok" else answer
 
 
 def _left_behind(project_dir: Path) -> Iterator[Problem]:
