@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_index_contextual import calls
 from llama_index_contextual.calls import RetryPolicy, acall, call, describe, is_retryable, retry_after, run_sync
 
 
@@ -286,3 +289,31 @@ async def test_errors_come_back_from_the_other_loop() -> None:
 
     with pytest.raises(KeyError, match="lost"):
         run_sync(fail)
+
+
+async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, stopped = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            future = super().submit(*arguments, **options)
+
+            def result() -> None:
+                assert started.wait(10)
+                raise KeyboardInterrupt
+
+            future.result = result  # type: ignore[method-assign, assignment]
+            return future
+
+    monkeypatch.setattr(calls, "ThreadPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work)
+    assert stopped.is_set()

@@ -15,6 +15,7 @@ from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo
 
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.metadata import Heading
 
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
@@ -120,6 +121,11 @@ def _hash(node: BaseNode) -> str:
     except UnicodeEncodeError:  # Document.hash does not take lone surrogates.
         content = text_of(node) + str(node.metadata)
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
+    """Return where the headings of a document begin in a text that begins at `base`; None if none are known."""
+    return [heading.start - base for heading in headings] if headings and base is not None else None
 
 
 class SpanNodeParser(NodeParser):

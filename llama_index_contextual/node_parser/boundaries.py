@@ -84,13 +84,13 @@ def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> di
     return {rank: [offset for offset in sorted(found) if offset <= last] for rank, found in out.items()}
 
 
-def heading_offsets(text: str, known: Iterable[int] = ()) -> list[int]:
-    """Return where headings begin: the known ones if there are any, else the lines that begin with "#".
+def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
+    """Return where headings begin: the known ones, or the lines that begin with "#" if nothing is known.
 
     Known offsets that do not stand at the beginning of a word (a map of another text) are left out.
     """
-    found = {_first_non_blank(text, offset) for offset in known if 0 <= offset < len(text)}
-    if not found and "#" in text:
+    found = {_first_non_blank(text, offset) for offset in known or () if 0 <= offset < len(text)}
+    if known is None and "#" in text:
         fences = code_fences(text)
         starts = [start for start, _ in fences]
         for match in _ATX_HEADING.finditer(text):

@@ -33,7 +33,14 @@ from llama_index_contextual.metadata import (
     source_line,
     user_metadata,
 )
-from llama_index_contextual.node_parser.base import Origin, SpanNodeParser, check_overlap, link_neighbours, text_of
+from llama_index_contextual.node_parser.base import (
+    Origin,
+    SpanNodeParser,
+    check_overlap,
+    heading_offsets_in,
+    link_neighbours,
+    text_of,
+)
 from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan
 from llama_index_contextual.node_parser.layout import Layout
 from llama_index_contextual.node_parser.segment import SEGMENT_CORE
@@ -101,10 +108,9 @@ class ChunkNodeParser(SpanNodeParser):
         # Of what the segment before shares no more is read than an overlap can reach.
         tokens = TokenMap.of(part.text, since=part.core - 16 * self.chunk_overlap)
         base = part.origin.base
-        headings = () if base is None else (heading.start - base for heading in part.map.headings)
         # A short last chunk of the segment before is not to be repeated as a whole.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        layout = Layout.of(part.text, tokens, self.chunk_size, headings)
+        layout = Layout.of(part.text, tokens, self.chunk_size, heading_offsets_in(part.map.headings, base))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:

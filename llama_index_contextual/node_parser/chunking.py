@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from llama_index_contextual.node_parser.boundaries import Rank
+from llama_index_contextual.node_parser.cut_points import CutPoints
 from llama_index_contextual.node_parser.graphemes import (
-    LAST_NON_WORD_CHARACTER,
-    NON_WORD_CHARACTER,
-    WORD_START,
-    grapheme_boundaries,
     grapheme_end,
     grapheme_floor,
-    in_word,
     is_grapheme_boundary,
     is_surrogate_pair,
     skip_space,
     strip_end,
 )
 from llama_index_contextual.node_parser.layout import Layout
+from llama_index_contextual.node_parser.overlap import overlap_start
 from llama_index_contextual.node_parser.spans import TokenMap
 
 # How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
-_LONGEST_GRAPHEME = 8
-_MOST_TRIES = 64
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
-_OVERLAP_RANGE = (0.55, 1.45)
+# Characters for each token of a chunk; what is longer is taken for too long without reading on.
+_LONGEST_GRAPHEME = 8
+_LONGEST_WORD = 64
 
 
 @dataclass(frozen=True)
@@ -58,14 +54,17 @@ class ChunkCutter:
         tokens: The text and its tokens.
         layout: Its structure.
         size: Most tokens of a chunk when it is encoded alone.
-        overlap: Wanted tokens of overlap; the overlap is within 0.5 and 1.5 times it, or nothing where no word or
-            sentence begins there.
+        overlap: Wanted tokens of overlap, see `overlap_start`.
     """
 
     tokens: TokenMap
     layout: Layout
     size: int
     overlap: int
+
+    @cached_property
+    def _points(self) -> CutPoints:
+        return CutPoints(self.tokens.text, self.layout)
 
     def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
         """Yield the chunks of the text in order.
@@ -129,20 +128,22 @@ class ChunkCutter:
         least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
         for rank, fill in _FILL:
             low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
-            found = self._last_of(self.layout.at_least[rank], low, limit, core)
+            found = self._points.last_of(rank, low, limit, core)
             if found is not None:
                 return found
-        found = self._last_word_start(least, limit, core)
+        found = self._points.last_word_start(least, limit, core)
         if found is None:
-            found = self._last_word_end(least, limit, core)
-        if found is not None:
-            return found
-        early = [self._last_word_start(core + 1, limit, core), self._last_word_end(core + 1, limit, core)]
+            found = self._points.last_word_end(least, limit, core)
+        return self._choose_early(core, limit) if found is None else found
+
+    def _choose_early(self, core: int, limit: int) -> int | None:
+        """Return a cut that leaves the chunk less than half full."""
+        points = self._points
+        early = points.last_word_start(core + 1, limit, core), points.last_word_end(core + 1, limit, core)
         found = max((offset for offset in early if offset is not None), default=None)
         if found is None:
-            # A mark behind white space forms a grapheme with it: rather that one is divided than a word.
-            found = _word_start(self.tokens.text, core + 1, limit)
-            return None if found is None or self.layout.whole_at(found) else found
+            # Rather a mark is divided from the white space before it, with which it forms a grapheme, than a word.
+            return points.last_divided_word_start(core + 1, limit)
         if self._oversized_word(found):
             # It has to be cut anyway: rather a full chunk than a scrap before it.
             return max(found, grapheme_floor(self.tokens.text, limit, found))
@@ -157,60 +158,12 @@ class ChunkCutter:
             offset = skip_space(text, offset)
         return min(offset, len(text))
 
-    def _last_of(self, offsets: list[int], low: int, high: int, known: int) -> int | None:
-        at = bisect_right(offsets, high) - 1
-        while at >= 0 and offsets[at] >= low:
-            if self._is_clean(offsets[at], known):
-                return offsets[at]
-            at -= 1
-        return None
-
-    def _is_clean(self, offset: int, known: int) -> bool:
-        """Return whether a cut leaves graphemes whole on both sides of the white space before `offset`."""
-        text = self.tokens.text
-        if not is_grapheme_boundary(text, offset, known):
-            return False
-        return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
-
-    def _last_word_start(self, low: int, high: int, known: int) -> int | None:
-        """Return the last offset behind white space at which a cut is clean."""
-        text = self.tokens.text
-        offset = _word_start(text, low, high)
-        for _ in range(_MOST_TRIES):
-            if offset is None:
-                break
-            whole = self.layout.whole_at(offset)
-            if whole:
-                offset = whole[0]
-                if offset < low:
-                    return None
-            if text[offset - 1].isspace() and self._is_clean(offset, known):
-                return offset
-            offset = _word_start(text, low, offset - 1)
-        return None
-
-    def _last_word_end(self, low: int, high: int, known: int) -> int | None:
-        """Return the last offset behind a character that is no part of a word, such as a comma without a space."""
-        text = self.tokens.text
-        while high >= low:
-            found = LAST_NON_WORD_CHARACTER.search(text, low - 1, high)
-            if not found:
-                return None
-            offset = grapheme_floor(text, found.end(), known)
-            whole = self.layout.whole_at(offset)
-            if not whole and offset >= low and not in_word(text, offset) and self._is_clean(offset, known):
-                return skip_space(text, offset)
-            high = min(whole[0] if whole else offset, found.start())
-        return None
-
     def _oversized_word(self, offset: int) -> bool:
-        found = NON_WORD_CHARACTER.search(self.tokens.text, offset + 1)
-        end = found.start() if found else len(self.tokens.text)
+        end = self._word_end(offset, len(self.tokens.text))
         return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
 
-    def _word_end(self, core: int, tail: int) -> int:
-        found = NON_WORD_CHARACTER.search(self.tokens.text, core + 1, tail)
-        return found.start() if found else tail
+    def _word_end(self, start: int, tail: int) -> int:
+        return self._points.word_end(start, min(tail, start + _LONGEST_WORD * self.size))
 
     def _unit_fits(self, core: int, tail: int) -> bool:
         """Return whether the word, fence or table row that begins at `core` fits a chunk that has no overlap."""
@@ -251,53 +204,4 @@ class ChunkCutter:
         return skip_space(text, offset), offset, tokens.count(core, offset)
 
     def _overlap_start(self, core: int, end: int, floor: int) -> int:
-        """Return where the chunk with the given core begins.
-
-        Args:
-            core: The first character of the chunk's own.
-            end: The end of the chunk before.
-            floor: The new chunk begins behind it, as it does behind the start of the one before.
-        """
-        tokens = self.tokens
-        if not self.overlap or end <= 0 or core >= len(tokens.text):
-            return core
-        least, most = math.ceil(_OVERLAP_RANGE[0] * self.overlap), int(_OVERLAP_RANGE[1] * self.overlap)
-        at = tokens.index(end)
-        low = max(floor + 1, tokens.offset(at - most), 1)
-        high = tokens.offset(at - least)
-        for offset in self._overlap_candidates(low, high, tokens.offset(at - self.overlap), max(0, floor)):
-            if low <= offset <= high and least <= tokens.count(offset, end) <= most:
-                return offset
-        return core
-
-    def _overlap_candidates(self, low: int, high: int, wanted: int, known: int) -> Iterator[int]:
-        for near in self._overlap_tiers(low, high):
-            free = grapheme_boundaries(self.tokens.text, sorted(near), known)
-            yield from sorted(free, key=lambda offset: abs(offset - wanted))
-
-    def _overlap_tiers(self, low: int, high: int) -> Iterator[Iterable[int]]:
-        text, layout = self.tokens.text, self.layout
-        rows = _between(layout.rows, low, high)
-        for rank in (Rank.SENTENCE, Rank.LINE):
-            yield [*_between(layout.at_least[rank], low, high), *rows]
-        words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
-        yield (offset for offset in words if not layout.whole_at(offset))
-        behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
-        yield (o for o in behind if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
-
-
-def _word_start(text: str, low: int, high: int) -> int | None:
-    """Return the last offset between `low` and `high` that has white space before and none behind it."""
-    if low > high:
-        return None
-    if high < len(text) and text[high - 1].isspace() and not text[high].isspace():
-        return high
-    head = text[low - 1 : high].rstrip()
-    words = head.rsplit(None, 1)
-    if not words or len(words[-1]) == len(head):
-        return None
-    return low - 1 + len(head) - len(words[-1])
-
-
-def _between(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
-    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
+        return overlap_start(self.tokens, self.layout, self.overlap, core=core, end=end, floor=floor)

@@ -43,8 +43,8 @@ class Layout:
         return containing(self.wholes, self.whole_starts, offset)
 
     @classmethod
-    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] = ()) -> Layout:
-        """Scan `text` once; `headings` are the offsets known from the reader, if any."""
+    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] | None = None) -> Layout:
+        """Scan `text` once; `headings` are the offsets known from the reader, or None."""
         wholes, rows = _wholes(text, tokens, size)
         starts = [start for start, _ in wholes]
         by_rank = structural_offsets(text)

@@ -21,7 +21,14 @@ from llama_index_contextual.metadata import (
     excluded_llm_keys,
     user_metadata,
 )
-from llama_index_contextual.node_parser.base import Origin, SpanNodeParser, check_overlap, link_neighbours, text_of
+from llama_index_contextual.node_parser.base import (
+    Origin,
+    SpanNodeParser,
+    check_overlap,
+    heading_offsets_in,
+    link_neighbours,
+    text_of,
+)
 from llama_index_contextual.node_parser.segmenting import SegmentCutter, SegmentSpan
 
 SEGMENT_CORE = "_contextual_segment_core"
@@ -70,13 +77,12 @@ class SegmentNodeParser(SpanNodeParser):
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
         text, origin = text_of(node), Origin.of(node)
-        base = origin.base or 0
-        headings = DocumentMap.from_metadata(node.metadata).headings if origin.base is not None else ()
+        headings = DocumentMap.from_metadata(node.metadata).headings
         cutter = SegmentCutter.of(
             text,
             size=self.segment_size,
             overlap=self.segment_overlap,
-            headings=(heading.start - base for heading in headings),
+            headings=heading_offsets_in(headings, origin.base),
         )
         return [self._node(node, origin, index, span, text) for index, span in enumerate(cutter.spans())]
 

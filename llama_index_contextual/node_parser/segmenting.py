@@ -71,8 +71,8 @@ class SegmentCutter:
     wholes: Sequence[tuple[int, int]]
 
     @classmethod
-    def of(cls, text: str, *, size: int, overlap: int, headings: Iterable[int] = ()) -> SegmentCutter:
-        """Tokenise and scan `text`; `headings` are the offsets known from the reader, if any."""
+    def of(cls, text: str, *, size: int, overlap: int, headings: Iterable[int] | None = None) -> SegmentCutter:
+        """Tokenise and scan `text`; `headings` are the offsets known from the reader, or None."""
         return cls(TokenMap.of(text), size, overlap, heading_offsets(text, headings), blocks(text))
 
     def spans(self) -> Iterator[SegmentSpan]:

@@ -85,10 +85,11 @@ def token_ends(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.integer
 def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
     """Yield spans that tile `text`, none longer than 100,000 characters, cut where a token ends in any case.
 
-    tiktoken raises on about a million white-space characters in a row (run-llama/tiktoken's regular expressions keep
-    a stack). A stretch without a safe place is cut at fixed distances from its beginning, so that the tokens are the
+    tiktoken raises on about a million white-space characters in a row, as its regular expressions keep a stack. A
+    stretch without a safe place is cut at fixed distances from its beginning, so that the tokens are the
     same for every `size`.
     """
+    size = min(size, PIECE_SIZE)
     start, length = 0, len(text)
     while start < length:
         stop = length if length - start <= size else _piece_end(text, start, start + size)

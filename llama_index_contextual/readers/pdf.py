@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from stat import S_ISREG
 from typing import TypeVar
 
 from llama_index_contextual.errors import ReadError
@@ -71,7 +72,10 @@ def read_pdf(
 def _check_file(path: Path, limits: ReadLimits) -> list[str]:
     """Return what is noticed about the file before it is parsed."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise ReadError(str(path), "this is no regular file")
+        size = status.st_size
         with path.open("rb") as file:
             head = file.read(END)
             file.seek(-min(size, END), os.SEEK_END)
@@ -117,9 +121,11 @@ def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list
             failed.append(f"page {number} was left out: {error.reason}")
             page = NO_PAGE
         else:
+            cleaned = (replace(line, text=clean(line.text).strip()) for line in page.lines)
+            page = page._replace(lines=[line for line in cleaned if line.text])
             if not page.lines:
                 (scanned if page.is_drawn else blank).append(number)
-        pages.append(page._replace(lines=[replace(line, text=clean(line.text)) for line in page.lines]))
+        pages.append(page)
         size += sum(len(line.text) + 1 for line in page.lines)
         if size > limits.max_characters:
             raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")

@@ -15,6 +15,7 @@ class FontTable:
     """What each code of a font means and how wide it is."""
 
     def __init__(self, resource: DictionaryObject) -> None:
+        self.resource = resource  # kept, so that its id stays its own
         font = self._font = Font.from_font_resource(resource)
         self._glyphs: dict[str, tuple[str, float]] = {}
         matrix = resource.get("/FontMatrix") if font.sub_type == "Type3" else None

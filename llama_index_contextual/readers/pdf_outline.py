@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from llama_index_contextual.readers.pdf_engine import OutlineEntry
 MAX_LINES = 3  # that one heading may take
 MIN_RATIO = 0.6
 MAX_COMPARED = 200  # lines of a page that are compared letter by letter
+MAX_LETTERS = 200  # of a title
 
 
 class PlacedLine(NamedTuple):
@@ -38,7 +40,7 @@ def headings(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[PlacedLin
     """
     found = []
     for entry in outline:
-        title = " ".join(entry.title.replace("\x00", "").split())
+        title = " ".join(entry.title.split())[:MAX_LETTERS]
         if title and 0 <= entry.page < len(pages) and pages[entry.page]:
             found.append(Heading(_find(title, entry.top, pages[entry.page]).start, entry.level, title))
     return sorted(found, key=lambda heading: heading.start)
@@ -49,14 +51,16 @@ def _find(title: str, top: float | None, lines: Sequence[PlacedLine]) -> PlacedL
     exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
     if exact:
         return lines[min(exact, key=lambda at: _distance(top, lines[at]))]
-    ratio, at = max(
-        (SequenceMatcher(None, wanted, _letters(line.text)).ratio(), -at)
-        for at, line in enumerate(lines[:MAX_COMPARED])
-    )
-    if wanted and ratio >= MIN_RATIO:
-        return lines[-at]
+    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=wanted)))
+    if wanted and _similarity(SequenceMatcher(b=wanted), similar) >= MIN_RATIO:
+        return similar
     below = [line for line in lines if top is not None and line.y <= top]
     return max(below, key=lambda line: line.y, default=lines[0])
+
+
+def _similarity(matcher: SequenceMatcher[str], line: PlacedLine) -> float:
+    matcher.set_seq1(_letters(line.text)[:MAX_LETTERS])
+    return matcher.ratio() if matcher.real_quick_ratio() >= MIN_RATIO <= matcher.quick_ratio() else 0.0
 
 
 def _begins(wanted: str, lines: Sequence[PlacedLine]) -> bool:

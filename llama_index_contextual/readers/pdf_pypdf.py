@@ -85,10 +85,10 @@ class PypdfSource:
             page = self._pdf.pages[index]
             runs = self._runs(page)
             lines = page_lines(runs) if runs else _plain_lines(page)
-            is_drawn = self._content.images > 0 or self._content.paths >= MIN_PATHS
-            return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
         except PARSER_ERRORS as error:
             raise self._error("pypdf cannot parse it", error) from error
+        is_drawn = self._content.images > 0 or self._content.paths >= MIN_PATHS
+        return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
 
     def _runs(self, page: PageObject) -> list[Run]:
         """Return the text with its places; nothing for a page that is left to pypdf's own extraction.
@@ -156,7 +156,10 @@ def _is_right_to_left(text: str) -> bool:
 
 def _span(page: PageObject, angle: int) -> tuple[float, float]:
     """Return the lower and upper edge of the page, seen in the direction of its text."""
-    left, bottom, right, top = map(float, page.mediabox)
+    try:
+        left, bottom, right, top = map(float, page.mediabox)
+    except PARSER_ERRORS:  # without a size nothing is taken for a margin
+        return 0.0, 0.0
     along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
     return min(heights), max(heights)

@@ -65,7 +65,9 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             verbose=verbose,
         )
         self._store: UnitFaissVectorStore = index.vector_store
-        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: self._embed_model)
+        # Without `self`: a cycle would keep the files of a version open until the garbage is collected.
+        model = self._embed_model
+        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k most similar (node id, cosine), best first."""

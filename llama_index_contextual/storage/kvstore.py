@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,9 @@ class SQLiteKVStore(BaseKVStore):
         self.access = access
         self._lock = threading.RLock()
         self._connection = _connect(path, access)
+        # A connection is part of a cycle (its cache of statements): dropped, it would stay open until the garbage is
+        # collected, and so would the file of a version that was removed.
+        weakref.finalize(self, self._connection.close)
         if access != "read":
             self.execute(
                 "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"

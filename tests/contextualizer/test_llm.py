@@ -19,6 +19,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.llm import MAX_CONTEXT_TOKENS, clean
+from llama_index_contextual.contextualizer.segments import segments
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
@@ -350,3 +351,18 @@ def test_a_copy_with_another_model_asks_that_model() -> None:
     copy.deepcopy(original)(loose("One."))
     original.model_copy(update={"llm": second})(loose("One."))
     assert (len(first.history), len(second.history)) == (1, 1)
+
+
+def test_chunks_that_came_with_contexts_cost_nothing() -> None:
+    llm = ScriptedLLM()
+    given_chunks = loose("One.", "Two.", context="Written by hand.")
+    done = contextualizer(llm).contextualize([*given_chunks, *loose("Three.", doc_id="other")])
+    assert len(llm.history) == done.paid == 1
+    assert contexts(done.nodes) == ["Written by hand.", "Written by hand.", "A context."]
+
+
+async def test_one_segment_can_be_asked_for_alone() -> None:
+    llm = ScriptedLLM()
+    (segment,) = segments(loose("One.", "Two."), segment_size=100)
+    found = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
+    assert [(context.text, context.paid) for context in found] == [("A context.", True)]

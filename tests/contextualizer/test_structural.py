@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,14 +117,20 @@ def test_scripts_without_spaces_have_an_opening_and_no_clauses_for_terms(text: s
     assert 100 <= count_tokens(context) <= 120
 
 
-def test_the_same_chunks_give_the_same_contexts_in_every_process() -> None:
-    script = (
-        "from tests.contextualizer.samples import chunks\n"
-        "from llama_index_contextual.contextualizer import StructuralContextualizer\n"
-        "print([node.metadata['context'] for node in StructuralContextualizer()(chunks())])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(contexts(chunks()))
+def test_the_same_chunks_give_the_same_contexts_everywhere() -> None:
+    title = "Orlen Valve Works, second quarter (report.md)."
+    opening = "Begins: # Results Revenue grew by 3 % over the quarter before. Orders from shipyards made up half of it."
+    first = "Terms: Results, Revenue, grew, quarter, Orders, shipyards, half, margin, pump, division, fell, cast."
+    then = "Terms: Outlook, board, expects, pump, division, close, year, profit, decided, foundry, north, decision."
+    manual = "Terms: Close, valve, bench, switched, Error, TS-, means, pump, runs, dry, Fill, tank."
+    assert contexts(chunks()) == [
+        title,
+        f"{title} Section: Results. {first} {opening}",
+        f"{title} Section: Outlook. {then} {opening}",
+        f"{title} Section: Outlook. {then} {opening}",
+        "manual.txt.",
+        f"manual.txt. {manual} Begins: Close valve V2 before the bench is switched off. Error TS-999 means that the pump runs",
+    ]
 
 
 # ---- its parts -------------------------------------------------------------------------------------------------------

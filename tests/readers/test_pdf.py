@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfReader
+from pypdf.errors import DependencyError
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import Heading
@@ -242,6 +243,18 @@ def test_no_file_is_no_traceback(tmp_path: Path) -> None:
         read_pdf(tmp_path / "missing.pdf")
 
 
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="no regular file"):
+        read_pdf(tmp_path)
+
+
+def test_a_page_without_a_size_is_read(tmp_path: Path) -> None:
+    pdf = pdf_of([lines(["Text"])])
+    pdf.objects = [body.replace(b"/MediaBox[0 0 600 800]", b"/MediaBox(none)") for body in pdf.objects]
+
+    assert read(tmp_path, pdf).text == "Text"
+
+
 def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
     assert refusal(tmp_path, b"") == "the file is empty (0 bytes)"
 
@@ -287,6 +300,14 @@ def test_an_encrypted_file_opens_with_its_password(tmp_path: Path, engine: PdfEn
 
 def test_a_file_encrypted_without_a_user_password_opens_without_one(tmp_path: Path, engine: PdfEngine) -> None:
     assert read(tmp_path, encrypted(""), engine=engine).text == "A secret clause"
+
+
+def test_a_missing_package_for_decryption_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise DependencyError("cryptography>=3.1 is required for AES algorithm")
+
+    monkeypatch.setattr(PdfReader, "decrypt", fail)
+    assert "pip install cryptography" in refusal(tmp_path, encrypted("sesame"), password="sesame")
 
 
 def test_a_password_does_not_hinder_a_file_without_one(tmp_path: Path, engine: PdfEngine) -> None:

@@ -52,7 +52,7 @@ def test_headings_come_in_the_order_of_the_text_and_keep_their_levels() -> None:
 
 
 def test_bookmarks_without_a_title_or_a_page_with_text_are_left_out() -> None:
-    outline = [OutlineEntry(" \x00", 1, 0), OutlineEntry("Term", 1, 7), OutlineEntry("Term", 1, 1)]
+    outline = [OutlineEntry("  ", 1, 0), OutlineEntry("Term", 1, 7), OutlineEntry("Term", 1, 1)]
 
     assert headings(outline, placed(["Term"], [])) == []
 

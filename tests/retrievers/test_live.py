@@ -15,10 +15,12 @@ from llama_index.core.schema import Document, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, InputError, NoVersionError
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, ScoredChunk
+from llama_index_contextual.retrievers import live
+from llama_index_contextual.retrievers.live import ProjectRetriever
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"
@@ -231,6 +233,71 @@ def test_files_of_an_opened_version_may_vanish_without_harm_to_lexical_search(tm
     before = project.retrieve(QUERY, mode="lexical").to_dict()
     shutil.rmtree(tmp_path / "p" / "versions" / "v000001" / "bm25")
     assert project.retrieve(QUERY, mode="lexical").to_dict() == before
+
+
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_a_query_whose_version_was_removed_under_it_is_asked_again(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(tmp_path)
+    real, versions = ProjectRetriever._respond, []
+
+    def respond(self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any) -> RetrievalResponse:
+        versions.append(current.version.name)
+        if len(versions) == 1:
+            project.ingest(documents(quince="The quince harvest was poor."))
+            raise FileNotFoundError("a file of the version before")
+        return real(self, bundle, current, *rest)
+
+    monkeypatch.setattr(ProjectRetriever, "_respond", respond)
+    response = project.retrieve("quince") if run == "sync" else await project.aretrieve("quince")
+    assert versions == ["v000001", "v000002"]
+    assert (response.version, ids(response)[0]) == ("v000002", "quince")
+
+
+@pytest.mark.parametrize("run", ["sync", "async"])
+async def test_a_failure_of_the_live_version_is_not_hidden(
+    run: str, built: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def respond(self: ProjectRetriever, *_: Any) -> RetrievalResponse:
+        calls.append("asked")
+        raise OSError("disk failure")
+
+    monkeypatch.setattr(ProjectRetriever, "_respond", respond)
+    with pytest.raises(OSError, match="disk failure"):
+        _ = built.retrieve(QUERY) if run == "sync" else await built.aretrieve(QUERY)
+    assert calls == ["asked"]
+
+
+def test_a_version_that_is_removed_while_it_is_opened_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project_of(tmp_path)
+    writer, reader = (ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding()) for _ in range(2))
+    real, opened = live.OpenVersion, []
+
+    def open_version(directory: Path) -> Any:
+        opened.append(directory.name)
+        if len(opened) == 1:
+            with monkeypatch.context() as patch:
+                patch.setattr(live, "OpenVersion", real)
+                writer.ingest(documents(quince="The quince harvest was poor."))
+            raise CorruptVersionError("gone")
+        return real(directory)
+
+    monkeypatch.setattr(live, "OpenVersion", open_version)
+    assert reader.retrieve("quince").version == "v000002"
+    assert opened == ["v000001", "v000002"]
+
+
+def test_a_damaged_live_version_is_named(tmp_path: Path) -> None:
+    project_of(tmp_path)
+    manifest = tmp_path / "p" / "versions" / "v000001" / "manifest.json"
+    manifest.write_text("{}")
+    with pytest.raises(CorruptVersionError, match="manifest"):
+        ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding()).retrieve(QUERY)
 
 
 # ---- as a LlamaIndex retriever ---------------------------------------------------------------------------------------

@@ -90,11 +90,12 @@ def test_restrictions_that_would_not_be_kept_are_refused(store: CountingStore, e
             SemanticRetriever(index, **{name: ["dry"]})  # type: ignore[arg-type]
 
 
-def test_an_embedding_that_came_with_the_query_is_not_made_again(
+async def test_an_embedding_that_came_with_the_query_is_not_made_again(
     retriever: SemanticRetriever, embedding: CountingEmbedding
 ) -> None:
     bundle = QueryBundle("something else", embedding=embedding.vector(PASSAGES["tariff"]))
     assert retriever.retrieve(bundle)[0].node.node_id == "tariff"
+    assert (await retriever.aretrieve(bundle))[0].node.node_id == "tariff"
     assert embedding.queries == []
 
 

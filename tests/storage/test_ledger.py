@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llama_index_contextual.errors import FormatError, InputError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage.ledger import FORMAT_VERSION, Ledger, LedgerEntry, LedgerInfo, content_key
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -154,6 +154,19 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path
     ):
         Ledger(path)
     assert path.read_bytes() == before
+
+
+def test_what_is_no_ledger_is_named_with_a_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"not a database, but long enough to look like one" * 20)
+    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged .*`verify --repair` keeps what can"):
+        Ledger(path)
+    path.unlink()
+    ledger = Ledger(path)
+    ledger._kv.put("format", {"version": "one"})
+    ledger.close()
+    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged"):
+        Ledger(path)
 
 
 # ---- export and import ---------------------------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""Break projects in every way that is known here, and print what did not hold: `python -m tests.benchmarks.faults`.
+
+All cases of tests/faults that the suite draws a sample of. `--minutes` sets how long readers and a writer work against
+each other (0 leaves it out), `--only` names single parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from unittest import mock
+
+from tests.faults import test_corruption as corruption
+from tests.faults import test_operations as operations
+from tests.faults.cases import Bench, create, documents, ingest, load
+from tests.faults.load import BUSY, STOP
+
+SHOWN = 10
+Result = tuple[str, list[str]]
+
+
+def faults(folder: Path, options: argparse.Namespace) -> Result:
+    """Fail every operation in every way."""
+    bench = Bench(folder)
+    return _all(lambda case: operations.run_fault(bench, *case), list(operations.fault_cases(bench)), options)
+
+
+def power(folder: Path, options: argparse.Namespace) -> Result:
+    """Cut the power at every operation."""
+    bench = Bench(folder)
+    cases = list(operations.power_cases(bench, options.seeds))
+    return _all(lambda case: operations.run_power_loss(bench, *case)[0], cases, options)
+
+
+def syncs(folder: Path, options: argparse.Namespace) -> Result:
+    """Leave out one sync after the other: each one must be missed."""
+    found = operations.needless_syncs(Bench(folder), options.seeds)
+    lines = "".join(f"\n    {place}: missed after {cases or 'no'} cases" for place, cases in found.items())
+    return f"{len(found)} places ask for a sync{lines}", [place for place, cases in found.items() if not cases]
+
+
+def kills(folder: Path, options: argparse.Namespace) -> Result:
+    """Kill a process that adds contexts."""
+    command = [sys.executable, "-m", "tests.faults.kills", str(folder / "ledger.sqlite"), str(options.kills), "7"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    wrong = [f"{name}: {found[name]}" for name in ("lost", "damaged") if found[name]]
+    return f"{found['kills']} kills, {found['acknowledged']} acknowledged contexts", wrong
+
+
+def damage(folder: Path, options: argparse.Namespace) -> Result:
+    """Damage every file of a version in every way, and open it."""
+    disk = _project(folder)
+    cases, found = corruption.check_damage(disk, folder / "damaged", bits=options.bits, seed=3)
+    return f"{cases} damaged files", found
+
+
+def flips(folder: Path, options: argparse.Namespace) -> Result:
+    """Flip every bit of project.json, CURRENT and manifest.json."""
+    project_dir = _project(folder) / corruption.ROOT / corruption.NAME
+    cases, found = corruption.check_flips(project_dir, step=1, bits=range(8))
+    return f"{cases} flipped bits", found
+
+
+def machine(folder: Path, options: argparse.Namespace) -> Result:
+    """Run random sequences against a dictionary."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/faults/test_state_machine.py"]
+    environment = {**os.environ, "CONTEXTUAL_SEQUENCES": str(options.sequences)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return f"{options.sequences} sequences", [] if done.returncode == 0 else [done.stdout[-2000:]]
+
+
+def readers(folder: Path, options: argparse.Namespace) -> Result:
+    """Let 8 threads in 2 processes read while a writer publishes every 2 seconds and sometimes rolls back."""
+    disk = _project(folder)
+    command = [sys.executable, "-m", "tests.faults.load", str(disk), "4"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    seconds = options.minutes * 60
+    time.sleep(min(20.0, seconds / 4))
+    (disk / BUSY).touch()
+    project, published, end = load(disk), 0, time.monotonic() + seconds * 3 / 4
+    while time.monotonic() < end:
+        begin = time.monotonic()
+        published += 1
+        project.ingest(documents(2 + published))
+        if published % 7 == 0:
+            project.rollback()
+        time.sleep(max(0.0, 2 - (time.monotonic() - begin)))
+    (disk / STOP).touch()
+    found = [json.loads(process.communicate()[0]) for process in processes]
+    wrong = [f"{name}: {one[name]}" for one in found for name in ("errors", "mixed") if one[name]]
+    answers = sum(one["answers"] for one in found)
+    lines = "".join(
+        f"\n    p99 {one['p99_quiet'] * 1000:.1f} ms quiet, {one['p99_busy'] * 1000:.1f} ms busy;"
+        f" memory {one['memory_first'] / 1e6:.0f} -> {one['memory_last'] / 1e6:.0f} MB;"
+        f" open files at most {one['files_most']}, {one['files_last']} in the end"
+        for one in found
+    )
+    return f"{options.minutes} minutes, {published} versions, {answers} answers{lines}", wrong
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Result]] = {
+    part.__name__: part for part in (faults, power, syncs, kills, damage, flips, machine, readers)
+}
+
+
+def _project(folder: Path) -> Path:
+    disk = folder / "disk"
+    disk.mkdir()
+    for command in (create, ingest(1), ingest(2)):
+        command(disk)
+    return disk
+
+
+def _all(run: Callable[..., list[str]], cases: list[tuple[object, ...]], options: argparse.Namespace) -> Result:
+    found: list[str] = []
+    chosen = cases[options.offset :: options.every]
+    for number, case in enumerate(chosen):
+        found.extend(f"{case[0].name}, {case[1:]}: {what}" for what in run(case))  # type: ignore[attr-defined]
+        if number % 50 == 0:
+            gc.collect()
+    return f"{len(chosen)} of {len(cases)} cases", found
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the parts and return 1 if anything did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=tuple(PARTS), default=tuple(PARTS))
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--sequences", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=1, help="Take every so many cases of faults and power.")
+    parser.add_argument("--offset", type=int, default=0, help="Begin with this one.")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    violations = 0
+    for name in options.only:
+        if name == "readers" and not options.minutes:
+            continue
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync", lambda _descriptor: None):
+            figures, found = PARTS[name](Path(folder), options)
+        violations += len(found)
+        print(f"{name:<8} {figures}; {len(found)} violations; {time.monotonic() - begin:.0f} s", flush=True)
+        for line in found[:SHOWN]:
+            print(f"    {line}")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

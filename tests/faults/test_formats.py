@@ -1,0 +1,61 @@
+"""A project that the first release wrote opens and answers for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from tests.faults.golden import CONTEXT, FORMAT_1, NAME, make
+from tests.support.documents import MARKDOWN, TEXT
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+MARKDOWN_ID, TEXT_ID = "golden-documents/quarter.md", "golden-documents/manual.txt"
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Project:
+    """A copy of the project, since opening it makes a lock."""
+    shutil.copytree(FORMAT_1, tmp_path / "root")
+    return ProjectManager(tmp_path / "root").load(
+        NAME, llm=ScriptedLLM(default=CONTEXT), embed_model=CountingEmbedding(dimensions=16)
+    )
+
+
+def test_a_project_of_format_1_is_sound_and_answers(golden: Project) -> None:
+    assert list(golden.verify().problems) == []
+    best = golden.retrieve("error TS-999 pump")[0]
+    assert best.source.doc_id == TEXT_ID
+    assert best.context == CONTEXT
+    assert best.semantic is not None
+    assert best.lexical is not None
+    assert golden.read(MARKDOWN_ID) == MARKDOWN
+    assert golden.read(TEXT_ID) == TEXT
+    assert [(v.name, v.documents, v.live) for v in golden.versions()] == [("v000001", 1, False), ("v000002", 2, True)]
+
+
+def test_a_project_of_format_1_goes_on(golden: Project, tmp_path: Path) -> None:
+    with contextlib.closing(Ledger(golden.directory / LEDGER_FILE)) as ledger:
+        paid = ledger.info()
+    assert paid.contexts > 0
+    assert paid.embeddings == paid.contexts
+    folder = tmp_path / "golden-documents"
+    folder.mkdir()
+    (folder / "quarter.md").write_text(MARKDOWN, encoding="utf-8")
+    (folder / "manual.txt").write_text(TEXT + "\nError TS-300 is new.\n", encoding="utf-8")
+    report = golden.ingest([folder])
+    assert (report.unchanged, report.updated) == ((MARKDOWN_ID,), (TEXT_ID,))
+    assert golden.retrieve("TS-300")[0].source.doc_id == TEXT_ID
+    assert golden.rollback() == "v000002"
+    assert list(golden.verify().problems) == []
+
+
+def test_the_golden_project_is_never_made_anew() -> None:
+    with pytest.raises(InputError, match="never made anew"):
+        make(FORMAT_1)
