@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from llama_index_contextual.readers.pdf import read_pdf
 def main() -> None:
     """Say that the process is ready, then answer requests until stdin ends."""
     max_memory = int(sys.argv[1])
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="surrogatepass")
-    os.dup2(2, 1)  # what a library prints must not come between
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not come between
+    if isinstance(answers, TextIOWrapper):
+        answers.reconfigure(encoding="utf-8", errors="surrogatepass")
     limit_memory(max_memory)
     answers.write("{}\n")
     answers.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -56,7 +57,9 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
-    return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
+    # An answer that breaks off in the middle may be no JSON.
+    kinds = (ConnectionError, TimeoutError, json.JSONDecodeError)
+    return isinstance(error, kinds) or type(error).__name__ in RETRYABLE_NAMES
 
 
 def retry_after(error: BaseException) -> float | None:

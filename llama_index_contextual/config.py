@@ -157,5 +157,5 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
         known = ", ".join(sorted(ProjectConfig.model_fields))
         return ConfigurationError(f"Unknown setting {name!r}. Known settings: {known}.", setting=name)
     if name is None:
-        return ConfigurationError(f"{message[0].upper()}{message[1:]}.")
+        return ConfigurationError(f"Wrong settings: {message}.")
     return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)

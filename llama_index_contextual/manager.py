@@ -85,8 +85,10 @@ class ProjectManager:
             raise _exists(taken.name)
         self._require_free(directory)
         config = config or ProjectConfig()
-        files.make_directory(self.root)
         files.make_directory(directory)
+        # Also where it was there before: what an interrupted run has made may not have come to the disk.
+        files.sync_directory(self.root)
+        files.sync_directory(self.root.absolute().parent)
         with write_lock(directory):
             if is_project(directory):
                 raise _exists(name)

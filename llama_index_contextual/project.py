@@ -154,16 +154,17 @@ class Project:
         items = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
         return await self._arun(items, options, show_progress=show_progress, progress=progress)
 
-    def remove(self, doc_ids: Sequence[str]) -> IngestReport:
+    def remove(self, doc_ids: Sequence[str] | str) -> IngestReport:
         """Publish a version without some documents.
 
         Raises:
             InputError: The live version does not have one of them.
         """
+        wanted = [doc_ids] if isinstance(doc_ids, str) else doc_ids
         known = {record.doc_id for record in self.documents()}
-        if unknown := [doc_id for doc_id in doc_ids if doc_id not in known]:
+        if unknown := [doc_id for doc_id in wanted if doc_id not in known]:
             raise InputError(f"Project {self.name!r} has no document {unknown[0]!r}.", value=unknown[0])
-        return run_sync(lambda: self._arun([], RunOptions(remove=frozenset(doc_ids))))
+        return run_sync(lambda: self._arun([], RunOptions(remove=frozenset(wanted))))
 
     def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
         """Ask again for the contexts that the LLM failed to write, and publish a version that has them."""

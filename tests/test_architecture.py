@@ -14,7 +14,7 @@ from tests.support.source import PACKAGE, Source, module_of, sources
 # beside. What is not there yet has its place already.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_version"}),
-    frozenset({"config", "metadata", "calls"}),
+    frozenset({"config", "metadata", "calls", "clients"}),
     frozenset({"node_parser", "readers", "_pdf_worker"}),
     frozenset({"embeddings"}),
     frozenset({"models", "storage"}),
@@ -56,10 +56,11 @@ WRITING_METHODS = frozenset(
 )
 WRITERS: dict[str, set[str]] = {
     # the one place
-    "storage/files.py": {"open", "mkdir", "os.open", "os.replace", "unlink", "shutil.rmtree"},
-    # SQLite writes its own files; verify.py opens them with mode=ro
+    "storage/files.py": {"open", "mkdir", "os.open", "os.replace", "unlink", "rmdir", "shutil.rmtree"},
+    # SQLite writes its own files; verify.py and the salvage of a damaged ledger open them with mode=ro
     "storage/kvstore.py": {"sqlite3.connect"},
     "storage/verify.py": {"sqlite3.connect"},
+    "storage/ledger.py": {"sqlite3.connect"},
     # into a file that storage/files.py has opened
     "storage/faiss_store.py": {"faiss.write_index"},
     # bm25s writes its own files, which are synced before they are published

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 from llama_index.core.llms import LLM, ChatMessage
@@ -12,6 +13,7 @@ from llama_index.core.schema import BaseNode
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.clients import own_client
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, check_template, fill, header
 from llama_index_contextual.contextualizer.segments import Segment
@@ -69,7 +71,6 @@ class LLMContextualizer(Contextualizer):
     )
 
     _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
-    _loaded: LLM | None = PrivateAttr(default=None)
 
     def __init__(self, **values: Any) -> None:
         if isinstance(values.get("prompt"), str):
@@ -97,15 +98,16 @@ class LLMContextualizer(Contextualizer):
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
         limit = asyncio.Semaphore(self.num_workers)
+        run = _Run(self.llm, self.model)
 
         async def one(segment: Segment, chunk: BaseNode) -> ChunkContext:
             async with limit:
-                context = await self._acontext(segment, chunk)
+                context = await self._acontext(segment, chunk, run)
             progress(1)
             return context
 
         try:
-            async with asyncio.TaskGroup() as group:
+            async with run, asyncio.TaskGroup() as group:
                 tasks = [[group.create_task(one(segment, chunk)) for chunk in chunks] for segment, chunks in work]
         except BaseExceptionGroup as failed:
             first = failed.exceptions[0]
@@ -115,12 +117,12 @@ class LLMContextualizer(Contextualizer):
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
 
-    async def _acontext(self, segment: Segment, chunk: BaseNode) -> ChunkContext:
+    async def _acontext(self, segment: Segment, chunk: BaseNode, run: _Run) -> ChunkContext:
         key = content_key(self.prompt, self.model, header(segment), segment.text, chunk.get_content())
         if self.ledger is not None and (known := self.ledger.context(key)) is not None:
             return ChunkContext(known, "llm")
         try:
-            answer, entry = await self._ask(key, segment, chunk)
+            answer, entry = await self._ask(key, segment, chunk, run)
         except ModelError:
             raise
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
@@ -131,8 +133,8 @@ class LLMContextualizer(Contextualizer):
             self.ledger.add_contexts([entry])
         return ChunkContext(answer, "llm", paid=True)
 
-    async def _ask(self, key: str, segment: Segment, chunk: BaseNode) -> tuple[str, LedgerEntry]:
-        llm = self._model()
+    async def _ask(self, key: str, segment: Segment, chunk: BaseNode, run: _Run) -> tuple[str, LedgerEntry]:
+        llm = await run.llm()
         message = ChatMessage(role="user", content=fill(self.prompt, segment, chunk))
         try:
             response = await acall(lambda: llm.achat([message]), self.retry)
@@ -152,18 +154,25 @@ class LLMContextualizer(Contextualizer):
             output_tokens=getattr(usage, "completion_tokens", None),
         )
 
-    def _model(self) -> LLM:
-        if self.llm is not None:
-            return self.llm
-        if self._loaded is None:
-            self._loaded = load_llm(self.model)
-        return self._loaded
-
     def _failed(self, segment: Segment, chunk: BaseNode, reason: str, error: Exception | None) -> ChunkContext:
         if self.on_error == "raise":
             raise ContextualizationError(reason, node_ids=(chunk.node_id,)) from error
         structural = self._structural.contexts(segment, [chunk])[0]
         return ChunkContext(structural.text, structural.source, error=reason)
+
+
+class _Run(AsyncExitStack):
+    """The LLM of one run: loaded for the first call, with a client that ends with the run."""
+
+    def __init__(self, given: LLM | None, name: str) -> None:
+        super().__init__()
+        self._given, self._name = given, name
+        self._lent: LLM | None = None
+
+    async def llm(self) -> LLM:
+        if self._lent is None:
+            self._lent = await self.enter_async_context(own_client(self._given or load_llm(self._name)))
+        return self._lent
 
 
 def _is_fatal(error: Exception) -> bool:

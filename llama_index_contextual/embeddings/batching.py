@@ -9,6 +9,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.clients import own_client
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
@@ -61,7 +62,7 @@ async def aembed(
     """
     if not texts:
         return np.zeros((0, 0), dtype=np.float32)
-    counts = [0 if name == LOCAL else count_tokens(text, encoding=ENCODING) for text in texts]
+    counts = [0] * len(texts) if name == LOCAL else [_tokens(text) for text in texts]
     longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
@@ -71,14 +72,9 @@ async def aembed(
         )
     policy = policy or RetryPolicy()
     rows: list[list[float]] = []
-    for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-        chosen = list(texts[part])
-        try:
-            rows += await acall(lambda chosen=chosen: model.aget_text_embedding_batch(chosen), policy)  # type: ignore[misc]
-        except ModelError:
-            raise
-        except Exception as error:  # any embedding class may raise anything
-            raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
+    async with own_client(model) as connected:
+        for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
+            rows += await _one_request(connected, list(texts[part]), name, policy)
     if len(rows) != len(texts) or len({len(row) for row in rows}) != 1:
         raise ModelError(
             f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for {len(texts)}):"
@@ -86,6 +82,20 @@ async def aembed(
             setting="embed_model",
         )
     return unit_vectors(np.asarray(rows, dtype=np.float32))
+
+
+def _tokens(text: str) -> int:
+    # LlamaIndex's OpenAI class sends line breaks as spaces, which make other tokens.
+    return count_tokens(text.replace("\n", " "), encoding=ENCODING)
+
+
+async def _one_request(model: BaseEmbedding, texts: list[str], name: str, policy: RetryPolicy) -> list[list[float]]:
+    try:
+        return await acall(lambda: model.aget_text_embedding_batch(texts), policy)
+    except ModelError:
+        raise
+    except Exception as error:  # any embedding class may raise anything
+        raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -72,6 +72,8 @@ def progress_bar() -> Iterator[ReportProgress]:
     task = bar.add_task("", total=None, left="-:--:--")
 
     def report(state: IngestProgress) -> None:
+        if not state.documents_total:
+            return
         bar.start()
         seconds = bar.tasks[0].elapsed or 0.0
         bar.update(

@@ -12,6 +12,7 @@ from llama_index_contextual.node_parser.graphemes import (
     LAST_NON_WORD_CHARACTER,
     NON_WORD_CHARACTER,
     WORD_START,
+    grapheme_boundaries,
     grapheme_end,
     grapheme_floor,
     in_word,
@@ -25,6 +26,7 @@ from llama_index_contextual.node_parser.spans import TokenMap
 
 # How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
+_LONGEST_GRAPHEME = 8
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
 _OVERLAP_RANGE = (0.55, 1.45)
@@ -228,7 +230,7 @@ class ChunkCutter:
             limit = min(tail, tokens.offset(tokens.index(start) + budget))
             offset = grapheme_floor(text, limit, core)
             if offset <= core:
-                whole = grapheme_end(text, core)
+                whole = grapheme_end(text, core, min(tail, core + _LONGEST_GRAPHEME * self.size))
                 if tokens.count(start, whole) <= self.size:
                     offset = whole
                 elif start < core or limit <= core:
@@ -267,7 +269,7 @@ class ChunkCutter:
 
     def _overlap_candidates(self, low: int, high: int, wanted: int, known: int) -> Iterator[int]:
         for near in self._overlap_tiers(low, high):
-            free = [offset for offset in near if is_grapheme_boundary(self.tokens.text, offset, known)]
+            free = grapheme_boundaries(self.tokens.text, sorted(near), known)
             yield from sorted(free, key=lambda offset: abs(offset - wanted))
 
     def _overlap_tiers(self, low: int, high: int) -> Iterator[Iterable[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
@@ -10,6 +11,7 @@ WORD_CHARACTER = regex.compile(r"[\w\p{L}\p{M}\p{N}]")
 NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
 LAST_NON_WORD_CHARACTER = regex.compile(r"(?r)[^\w\p{L}\p{M}\p{N}]")
 WORD_START = re.compile(r"(?<=\s)\S")
+_FEW = 8
 _GRAPHEME = regex.compile(r"\X")
 _NON_SPACE = re.compile(r"\S")
 # Neighbours of this kind never share a grapheme cluster (but for CR LF, which is white space anyway): Latin without
@@ -82,18 +84,30 @@ def grapheme_end(text: str, start: int) -> int:
     return int(found.end()) if found else start
 
 
-def grapheme_starts(text: str, low: int, high: int, known: int = 0) -> list[int]:
-    """Return the offsets from `low` to before `high` at which a grapheme cluster begins; `known` is one before them."""
-    first = _safe_start(text, low, known)
-    starts = (int(match.start()) for match in _GRAPHEME.finditer(text, first, high))
-    return [start for start in starts if start >= low and not is_surrogate_pair(text, start - 1)]
+def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
+    """Return those of the sorted `offsets` that are grapheme boundaries, in one pass; `known` is one before them."""
+    if len(offsets) < _FEW or text[offsets[0] - 1 : offsets[-1] + 1].isascii():
+        return [offset for offset in offsets if is_grapheme_boundary(text, offset, known)]
+    starts = set(_cluster_starts(text, _safe_start(text, offsets[0], known), offsets[-1] + 1))
+    return [offset for offset in offsets if offset in starts and not is_surrogate_pair(text, offset - 1)]
+
+
+def grapheme_end(text: str, start: int, limit: int) -> int:
+    """Return where the grapheme cluster that begins at `start` ends, or `limit` if it is longer."""
+    if is_surrogate_pair(text, start):
+        return start + 2
+    found = _GRAPHEME.match(text, start, limit)
+    return int(found.end()) if found else limit
 
 
 def _cluster_start(text: str, offset: int, known: int) -> int:
-    start = _safe_start(text, offset, known)
-    for match in _GRAPHEME.finditer(text, start, offset + 1):
-        start = match.start()
-    return start
+    *_, last = _cluster_starts(text, _safe_start(text, offset, known), offset + 1)
+    return last
+
+
+def _cluster_starts(text: str, start: int, stop: int) -> Iterator[int]:
+    # A slice, as \X counts all regional indicators before each match, back to the beginning of the string.
+    return (start + int(match.start()) for match in _GRAPHEME.finditer(text[start:stop]))
 
 
 def _safe_start(text: str, offset: int, known: int) -> int:

@@ -24,7 +24,7 @@ from llama_index_contextual.node_parser.boundaries import (
 from llama_index_contextual.node_parser.graphemes import (
     NON_WORD_CHARACTER,
     WORD_START,
-    grapheme_starts,
+    grapheme_boundaries,
     in_word,
     is_grapheme_boundary,
     skip_space,
@@ -148,14 +148,13 @@ class SegmentCutter:
         text = self.tokens.text
         half = known + max(1, (low - known) // 2)
         for first, last in ((low, high), (half, low)):
-            words = (match.start() for match in WORD_START.finditer(text, first, last))
-            found = self._lowest(words, known)
-            if found is None:
-                behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
-                found = self._lowest((o for o in behind if o < last and not in_word(text, o)), known)
-            if found is not None:
-                return skip_space(text, found)
-        starts = grapheme_starts(text, low, high, known)
+            words = [match.start() for match in WORD_START.finditer(text, first, last)]
+            behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
+            for offsets in (words, [o for o in behind if o < last and not in_word(text, o)]):
+                whole = grapheme_boundaries(text, offsets, known)
+                if whole:
+                    return skip_space(text, min(whole, key=self._hash))
+        starts = grapheme_boundaries(text, range(low, high), known)
         return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, behind: int, core: int) -> int:

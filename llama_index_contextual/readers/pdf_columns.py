@@ -6,15 +6,18 @@ its labels is read beside them. Everything else stays as it is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, takewhile
-from statistics import mean, median
+from statistics import median
 
 from llama_index_contextual.readers.pdf_pieces import Cell, Row, beside
 
 MIN_FIGURES = 3  # one below the other
 MIN_COLUMN_ROWS = 5
-MIN_COLUMN_WORDS = 3.5
+MIN_WORDS = 3  # of a line of prose
+FILLED = 0.7  # of the width of a column
+LINE_STEP = 1.3  # of the distance of lines: more is another paragraph
+MAX_WEAK_ROWS = 2  # in a row that have text in both columns, but no prose in both
 
 
 def figures_beside_labels(rows: list[Row]) -> list[Row]:
@@ -49,10 +52,9 @@ def _descending(rows: list[Row]) -> list[list[Row]]:
 def _row_beside(row: Row, rows: list[Row]) -> Row:
     """Return the row to the left of a row that is a single cell, or an empty one."""
     cell = row[0]
-    beside = (
-        other for other in reversed(rows) if len(row) == 1 and beside(other[-1], cell) and other[-1].x1 <= cell.x0
-    )
-    return next(beside, [])
+    if len(row) > 1:
+        return []
+    return next((other for other in reversed(rows) if beside(other[-1], cell) and other[-1].x1 <= cell.x0), [])
 
 
 def _is_short(cell: Cell) -> bool:
@@ -69,26 +71,20 @@ def columns_in_order(rows: list[Row]) -> list[Row]:
     if gutter is None:
         return rows
     out: list[Row] = []
-    band: list[Row] = []
-    for row in rows:
-        if any(cell.x0 < gutter < cell.x1 for cell in row):
-            out.extend(_unfold(band, gutter))
-            out.append(row)
-            band = []
-        else:
-            band.append(row)
-    return out + _unfold(band, gutter)
-
-
-def _unfold(band: list[Row], gutter: float) -> list[Row]:
-    left = [part for row in band if (part := [cell for cell in row if cell.x1 <= gutter])]
-    right = [part for row in band if (part := [cell for cell in row if cell.x1 > gutter])]
-    return columns_in_order(left) + columns_in_order(right)
+    done = 0
+    for first, last in _regions(rows, gutter):
+        out.extend(rows[done:first])
+        region = rows[first:last]
+        for side in (True, False):
+            part = [cells for row in region if (cells := [cell for cell in row if (cell.x1 <= gutter) is side])]
+            out.extend(columns_in_order(part))
+        done = last
+    return out + rows[done:]
 
 
 def _gutter(rows: list[Row]) -> float | None:
     """Return the x that most rows leave blank between two columns of prose, or None."""
-    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0]
+    pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0 and _is_prose(a) and _is_prose(b)]
     if len(pairs) < MIN_COLUMN_ROWS:
         return None
     edges = sorted([(a.x1, 1) for a, _ in pairs] + [(b.x0, -1) for _, b in pairs])
@@ -96,15 +92,52 @@ def _gutter(rows: list[Row]) -> float | None:
     at = max(range(len(edges)), key=depth.__getitem__)
     x = (edges[at][0] + edges[at + 1][0]) / 2
     here = [(a, b) for a, b in pairs if a.x1 <= x <= b.x0]
-    if len(here) >= MIN_COLUMN_ROWS and all(_is_prose(side) for side in zip(*here, strict=True)):
+    if len(here) >= MIN_COLUMN_ROWS and all(_is_filled(side) for side in zip(*here, strict=True)):
         return x
     return None
 
 
-def _is_prose(column: Sequence[Cell]) -> bool:
-    """Whether the lines have several words and fill the width of their column, as those of a table do not."""
+def _is_prose(cell: Cell) -> bool:
+    return sum(word[0].isalpha() for word in cell.text.split()) >= MIN_WORDS
+
+
+def _is_filled(column: Sequence[Cell]) -> bool:
+    """Whether most lines fill the width of their column, as those of a table do not."""
     width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
-    return (
-        mean(len(cell.text.split()) for cell in column) >= MIN_COLUMN_WORDS
-        and median(cell.x1 - cell.x0 for cell in column) >= 0.7 * width
-    )
+    return median(cell.x1 - cell.x0 for cell in column) >= FILLED * width
+
+
+def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the row after the last one of each stretch in which both columns go on."""
+    both = [_is_prose_on_both_sides(row, gutter) for row in rows]
+    steps = sorted(a[0].y - b[0].y for (a, b), here in zip(pairwise(rows), both, strict=False) if here)
+    step = LINE_STEP * steps[len(steps) // 2] if steps else 0.0
+    at = 0
+    while at < len(rows):
+        if not both[at]:
+            at += 1
+            continue
+        last, weak = at, 0
+        for index in range(at, len(rows)):
+            row = rows[index]
+            if any(cell.x0 < gutter < cell.x1 for cell in row) or weak > MAX_WEAK_ROWS:
+                break
+            if both[index]:
+                last, weak = index, 0
+            else:
+                weak += row[0].x1 <= gutter < row[-1].x0
+        while last + 1 < len(rows) and _goes_on(rows[last], rows[last + 1], gutter, step):
+            last += 1
+        yield at, last + 1
+        at = last + 1
+
+
+def _is_prose_on_both_sides(row: Row, gutter: float) -> bool:
+    left = any(_is_prose(cell) for cell in row if cell.x1 <= gutter)
+    return left and any(_is_prose(cell) for cell in row if cell.x0 >= gutter)
+
+
+def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
+    """Whether the next row is a line that only one of the columns still has."""
+    one_side = following[-1].x1 <= gutter or following[0].x0 >= gutter
+    return one_side and 0 < row[0].y - following[0].y <= step

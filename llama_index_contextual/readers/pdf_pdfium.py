@@ -5,6 +5,7 @@ It decides itself where lines and spaces are; columns that are drawn row by row 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from llama_index_contextual.readers.pdf_pieces import Line
 SUCCESS = 0  # FPDF_ERR_SUCCESS, which pdfium reports of a page tree that it finds empty
 PASSWORD_ERROR = 4  # FPDF_ERR_PASSWORD
 IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
-_LINE_END_HYPHENS = str.maketrans("\x02\ufffe", "--")  # how pdfium marks a hyphen at a line end, be it hard or soft
+_HYPHENS = ("\x02", "\ufffe")  # how pdfium marks a hyphen at the end of a line, instead of ending the line
+_LINE = re.compile(r"([^\r\n\x02\ufffe]*)(\r\n|[\r\n\x02\ufffe]|\Z)")
 
 
 class PdfiumSource:
@@ -96,10 +98,11 @@ def _entry(mark: Any) -> OutlineEntry | None:
 def _lines(page: Any) -> list[Line]:
     text, lines, at = page.get_text_range(), [], 0
     last = page.count_chars() - 1
-    for line in text.split("\r\n"):
-        words = " ".join(line.translate(_LINE_END_HYPHENS).split())
+    for piece, end in _LINE.findall(text):
+        words = " ".join(piece.split())
         if words:
-            _left, bottom, _right, top = page.get_charbox(min(at + len(line) - len(line.lstrip()), last), loose=True)
-            lines.append(Line(words, bottom, top - bottom))
-        at += len(line) + 2
+            start = min(at + len(piece) - len(piece.lstrip()), last)
+            _left, bottom, _right, top = page.get_charbox(start, loose=True)
+            lines.append(Line(words + ("-" if end in _HYPHENS else ""), bottom, top - bottom))
+        at += len(piece) + len(end)
     return lines

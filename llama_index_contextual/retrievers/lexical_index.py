@@ -74,6 +74,8 @@ class LexicalIndex:
         settings = {"language": self.analyzer.language, "size": self.size, "empty": self._bm25 is None}
         if (bm25 := self._bm25) is not None:
             files.let_write(directory, lambda: bm25.save(str(directory), show_progress=False))
+            for path in directory.glob("*.index.*"):
+                files.sync_file(path)
         files.write(directory / SETTINGS_FILE, json.dumps(settings).encode())
 
     @classmethod

@@ -16,6 +16,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.calls import RetryPolicy, acall, call, describe
+from llama_index_contextual.clients import PerLoop
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.models import model_name
 from llama_index_contextual.results import LegScore
@@ -64,6 +65,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             verbose=verbose,
         )
         self._store: UnitFaissVectorStore = index.vector_store
+        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: self._embed_model)
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k most similar (node id, cosine), best first."""
@@ -76,9 +78,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         if bundle.embedding is not None:
             return bundle
         try:
-            embedding = await acall(
-                lambda: self._embed_model.aget_agg_embedding_from_queries(bundle.embedding_strs), _RETRY
-            )
+            model = await self._model.running()
+            embedding = await acall(lambda: model.aget_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
         except Exception as error:
             raise self._explained(error) from error
         prepared = copy(bundle)  # of its own class, with whatever that class carries
@@ -98,7 +99,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     def _embed(self, bundle: QueryBundle) -> list[float]:
         try:
-            return call(lambda: self._embed_model.get_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
+            model = self._model.sync()
+            return call(lambda: model.get_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
         except Exception as error:
             raise self._explained(error) from error
 

@@ -148,7 +148,8 @@ def _newest(project_dir: Path) -> str | None:
     current = _read_if_sound(project_dir)
     if current.known:
         return current.newest
-    return (directories(project_dir) or [None])[-1]
+    names = directories(project_dir)
+    return names[-1] if names else None
 
 
 def _read_if_sound(project_dir: Path) -> Current:

@@ -283,7 +283,11 @@ class UnitFaissVectorStore(FaissVectorStore):
             raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
         check_faiss(path)
-        store = cls(faiss.read_index(str(path)), docstore=nodes)
+        try:
+            index = faiss.read_index(str(path))
+        except RuntimeError as error:
+            raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
+        store = cls(index, docstore=nodes)
         store._owns_docstore = docstore is None
         return store
 

@@ -75,12 +75,9 @@ system = System()
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, each synced into the one above it; what is there already is fine."""
-    missing = [p for p in path.parents if not p.exists()]
-    # The directory itself is synced in any case: an interrupted run may have made it without coming that far.
-    for directory in (*reversed(missing), path):
+    """Create a directory and its parents; what is there already is fine, and syncing is left to the caller."""
+    for directory in (*(p for p in reversed(path.parents) if not p.exists()), path):
         system.make_directory(directory)
-        system.sync_directory(directory.parent)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -141,7 +138,6 @@ def remove_if_empty(path: Path) -> bool:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         return False
-    system.sync_directory(path.parent)
     return True
 
 

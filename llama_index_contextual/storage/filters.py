@@ -14,6 +14,7 @@ from typing import Any
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.storage.storable import INTEGERS, has_surrogate
 
 Condition = tuple[str, list[Any]]
 
@@ -33,7 +34,6 @@ _WANTED = "SELECT 1 FROM json_each(?) AS wanted WHERE"
 # SQLite refuses what its parser cannot stack: in the build with the smallest one, 11 levels.
 _MAX_NESTING = 8
 _MAX_FILTERS = 500
-_INTEGERS = range(-(2**63), 2**63)
 
 
 def to_sql(filters: MetadataFilters | None) -> Condition | None:
@@ -161,13 +161,13 @@ def _dump(values: Sequence[str | int | float]) -> str:
 def _fit_for_sql(value: str | int | float, key: str) -> str | int | float:
     if isinstance(value, str):
         return _text_fit_for_sql(value, key)
-    if isinstance(value, int) and value not in _INTEGERS:
+    if isinstance(value, int) and value not in INTEGERS:
         raise InputError(f"Filter {key!r}: {value} does not fit into 64 bits, and no metadata holds it.", value=value)
     return value
 
 
 def _text_fit_for_sql(value: str, key: str) -> str:
-    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+    if "\0" in value or has_surrogate(value):
         raise InputError(
             f"Filter {key!r}: {value!r} contains a NUL character or a lone surrogate, and no metadata holds it.",
             value=value,

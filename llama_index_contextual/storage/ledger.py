@@ -104,7 +104,7 @@ def _damaged(path: Path, error: Exception) -> CorruptVersionError:
 
 def _names_damage(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
     @functools.wraps(method)
-    def named(self: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
+    def named(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with _damage_named(self.path):
             return method(self, *args, **kwargs)
 

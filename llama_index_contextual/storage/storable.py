@@ -9,7 +9,8 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.errors import InputError
 
-_INTEGERS = range(-(2**63), 2**63)
+INTEGERS = range(-(2**63), 2**63)
+"""The whole numbers that SQLite keeps as such."""
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:
@@ -26,7 +27,7 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 def storable_fault(node: BaseNode) -> str | None:
     """Return why a node cannot be stored, and what to do, or None if it can."""
     for name, text in _texts(node):
-        if _has_surrogate(text):
+        if has_surrogate(text):
             return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"
     for key, value in node.metadata.items():
         if fault := (_text_fault(key) or _fault(value)):
@@ -48,7 +49,7 @@ def _fault(value: object) -> str | None:
     if isinstance(value, str):
         return _text_fault(value)
     if isinstance(value, int):
-        return None if value in _INTEGERS else "does not fit into 64 bits: pass it as text"
+        return None if value in INTEGERS else "does not fit into 64 bits: pass it as text"
     if isinstance(value, float):
         return None if math.isfinite(value) else "is not a finite number: leave it out"
     if isinstance(value, (list, tuple)):
@@ -61,8 +62,9 @@ def _fault(value: object) -> str | None:
 def _text_fault(text: str) -> str | None:
     if "\0" in text:
         return "contains a NUL character: remove it"
-    return "contains lone surrogates: remove them" if _has_surrogate(text) else None
+    return "contains lone surrogates: remove them" if has_surrogate(text) else None
 
 
-def _has_surrogate(text: str) -> bool:
+def has_surrogate(text: str) -> bool:
+    """Return whether a text has half a character, as wrong decoding leaves it, which UTF-8 cannot hold."""
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from pathlib import Path
 
@@ -340,3 +341,12 @@ def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not
 
 def test_a_mock_model_works() -> None:
     assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3))(loose("One."))) == ["text text text"]
+
+
+def test_a_copy_with_another_model_asks_that_model() -> None:
+    first, second = ScriptedLLM(), ScriptedLLM()
+    original = contextualizer(first)
+    original(loose("One."))
+    copy.deepcopy(original)(loose("One."))
+    original.model_copy(update={"llm": second})(loose("One."))
+    assert (len(first.history), len(second.history)) == (1, 1)

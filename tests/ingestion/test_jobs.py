@@ -75,6 +75,18 @@ def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(te
         assert hashes["old manual.txt"] == before[0].content_hash
 
 
+def test_a_file_whose_id_a_known_file_has_is_refused_and_both_are_named(text_folder: Path, tmp_path: Path) -> None:
+    before = records_of(Intake.of([text_folder / "manual.txt"]))
+    assert [record.doc_id for record in before] == ["manual.txt"]
+    (tmp_path / "elsewhere").mkdir()
+    other = tmp_path / "elsewhere" / "manual.txt"
+    other.write_text("Another manual.", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"reports/manual.txt and .*elsewhere/manual.txt would both be document 'manual"
+    ):
+        Intake.of([text_folder, other], before)
+
+
 def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
     text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

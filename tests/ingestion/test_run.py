@@ -32,6 +32,7 @@ from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.project_file import LOCK_FILE
 from llama_index_contextual.storage.publish import current_name, leftovers, version_names
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -232,6 +233,51 @@ def test_a_node_id_that_another_document_has_is_refused_and_nothing_is_published
     with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: give it its own"):
         counted.ingest([chunk("n", doc_id="e")])
     assert current_name(counted.directory) == "v000001"
+
+
+METALS = ("zinc", "copper", "tin")
+
+
+def test_many_ready_chunks_keep_their_order_and_their_documents(counted: Project) -> None:
+    chunks = [chunk(f"{d}-{n}", f"Line {n} of {d}.", doc_id=d) for d in METALS for n in range(200)]
+    report = counted.ingest(chunks)
+    assert report.chunks == 600
+    assert [node.node_id for node in nodes_of(counted)] == [node.node_id for node in chunks]
+    assert [(record.doc_id, record.chunks) for record in counted.documents()] == [(metal, 200) for metal in METALS]
+    assert counted.retrieve("line 150 of copper", mode="lexical").results[0].node_id == "copper-150"
+
+
+def test_a_rebuild_writes_contexts_again_but_not_those_that_were_given(
+    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
+) -> None:
+    config = ProjectConfig.local(context="none")
+    project = manager.create("plain", config, embed_model=model)
+    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
+    report = project.ingest([text_folder, given, chunk("p", "Orders rose.", doc_id="ready")])
+    assert report.contexts_paid == 0
+    sources = {node.node_id: node.metadata["context_source"] for node in nodes_of(project)}
+    assert (sources.pop("g"), set(sources.values())) == ("given", {"none"})
+    assert project.update_config(context="structural") == ["context"]
+    report = project.rebuild()
+    assert sorted(report.rebuilt) == ["ready", MANUAL, QUARTER]
+    nodes = {node.node_id: node for node in nodes_of(project)}
+    assert nodes["g"].metadata["context"] == "The cost report."
+    assert {node.metadata["context_source"] for node in nodes.values()} == {"given", "structural"}
+    assert nodes.keys() == {"g", *sources}
+    assert project.read(QUARTER) == MARKDOWN
+
+
+@pytest.mark.parametrize("leg", ["faiss", "bm25"])
+def test_a_project_with_one_index_takes_over_what_it_has(leg: str, manager: ProjectManager, text_folder: Path) -> None:
+    config = ProjectConfig.local(**{leg: False})
+    project = manager.create("one", config, embed_model=CountingEmbedding())
+    project.ingest([text_folder])
+    project.ingest([Document(id_="note", text="A note on tin.")])
+    assert len(project.documents()) == 3
+    response = project.retrieve("pump runs dry")
+    assert response.mode_used == {"faiss": "lexical", "bm25": "semantic"}[leg]
+    assert response.results[0].source.doc_id == MANUAL
+    assert project.info().ledger.embeddings == (0 if leg == "faiss" else 3)
 
 
 # ---- what cannot be read -------------------------------------------------------------------------------------------
@@ -487,10 +533,9 @@ async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
 
 HOLDER = """
 import sys
-from pathlib import Path
-from llama_index_contextual.storage.project_file import write_lock
+from filelock import FileLock
 
-with write_lock(Path(sys.argv[1])):
+with FileLock(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -499,7 +544,7 @@ with write_lock(Path(sys.argv[1])):
 @pytest.fixture
 def locked_by_another_process(counted: Project) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(counted.directory)],
+        [sys.executable, "-c", HOLDER, str(counted.directory / LOCK_FILE)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -551,6 +596,17 @@ def test_progress_counts_up_to_everything_that_there_was_to_do(counted: Project,
 
 
 # ---- damage and handles --------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_pointer_does_not_keep_a_replacement_from_being_published(
+    counted: Project, text_folder: Path
+) -> None:
+    counted.ingest([text_folder])
+    (counted.directory / "CURRENT").write_bytes(b"nonsense")
+    with pytest.raises(CorruptVersionError, match=r"^CURRENT "):
+        counted.ingest([text_folder])
+    assert len(counted.ingest([text_folder], replace=True).added) == 2
+    assert counted.read(MANUAL) == TEXT
 
 
 def test_a_damaged_version_can_be_replaced_without_paying_again(

@@ -219,7 +219,8 @@ def test_a_query_that_has_begun_is_answered_by_the_version_it_began_with(
 ) -> None:
     project = project_of(tmp_path)
     retriever = project.as_retriever()
-    prepared = retriever._prepare(QueryBundle("quince"))
+    current = retriever._current(QueryBundle("quince"))
+    prepared = (current, *retriever._prepare(current))
     project.ingest(documents(quince="The quince harvest was poor."))
     response = retriever._respond(QueryBundle("quince"), *prepared)
     assert response.version == "v000001"

@@ -354,6 +354,13 @@ def test_files_that_are_not_there_and_an_empty_store_are_named(tmp_path: Path) -
         UnitFaissVectorStore().persist(str(path))
 
 
+@pytest.mark.parametrize("content", [b"", b"I", b"IxF2" + bytes(40), b"nonsense", b"IxFI" + bytes(60)])
+def test_a_file_that_is_no_index_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "vectors.faiss").write_bytes(content)
+    with pytest.raises(CorruptVersionError, match=r"^vectors.faiss "):
+        UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=SQLiteDocumentStore())
+
+
 def test_a_published_store_refuses_every_change_before_anything_changes(tmp_path: Path) -> None:
     store_of(embedded("a", [1, 0], doc_id="d")).persist(str(tmp_path / "vectors.faiss"))
     docstore = SQLiteDocumentStore(tmp_path / "vectors.faiss.nodes.sqlite", access="read")

@@ -56,14 +56,11 @@ def test_a_short_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert caught.value.errno == errno.EIO
 
 
-def test_every_new_directory_is_synced_into_the_one_above_it(tmp_path: Path, spy: FileSpy) -> None:
+def test_a_directory_is_made_with_those_above_it_and_syncing_is_left_to_the_caller(
+    tmp_path: Path, spy: FileSpy
+) -> None:
     files.make_directory(tmp_path / "a" / "b")
-    assert spy.calls == [
-        ("make_directory", "a"),
-        ("sync_directory", "."),
-        ("make_directory", "a/b"),
-        ("sync_directory", "a"),
-    ]
+    assert spy.calls == [("make_directory", "a"), ("make_directory", "a/b")]
     files.make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
 

@@ -146,6 +146,7 @@ nested_filters = st.recursive(
 @example([{"year": "[]"}, {"year": []}, {"year": ""}, {}], one("year", "is_empty"))
 @example([{"year": True}, {"year": 1}, {"year": "1"}], one("year", "==", 1))
 @example([{"year": ["a", None]}, {"year": "ab"}], one("year", "all", ["a", "b"]))
+@example([{"year": None}, {"year": []}, {"year": 1}, {}], one("year", "all", []))
 def test_every_filter_lets_pass_what_plain_python_lets_pass(
     metadata: list[dict[str, Any]], filters: MetadataFilters
 ) -> None:

@@ -1,0 +1,76 @@
+"""Models and event loops: which HTTP client a call goes through.
+
+OpenAI's classes keep the asynchronous client of the event loop that first used it, and fail in every other, after the
+request was sent; with `reuse_client=False` they make a client for each call, which costs tens of milliseconds of CPU
+time. So every event loop gets a copy of the model with a client of its own. Other models are used as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def unconnected(model: T) -> T:
+    """Return a copy of a model that makes its clients when they are first used, and keeps them.
+
+    A model without the setting `reuse_client` is returned itself.
+    """
+    if not hasattr(model, "reuse_client"):
+        return model
+    copied: Any = model.model_copy(update={"reuse_client": True})  # type: ignore[attr-defined]
+    copied._client = copied._aclient = None
+    return copied  # type: ignore[no-any-return]
+
+
+async def _lend(model: T) -> AsyncGenerator[T, None]:
+    lent: Any = unconnected(model)
+    try:
+        yield lent
+    finally:
+        client = getattr(lent, "_aclient", None)
+        # A client that the user brought stays open.
+        if lent is not model and client is not None and getattr(lent, "_async_http_client", None) is None:
+            await client.close()
+
+
+def own_client(model: T) -> AbstractAsyncContextManager[T]:
+    """Give a copy of a model with a client of its own, which is closed at the end."""
+    return asynccontextmanager(_lend)(model)
+
+
+class PerLoop(Generic[T]):
+    """A model for callers in any thread and event loop; each loop keeps one client until it ends.
+
+    Args:
+        load: Gives the model, when it is first needed.
+    """
+
+    def __init__(self, load: Callable[[], T]) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._sync: T | None = None
+        self._lent: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
+
+    def sync(self) -> T:
+        """Return the model for blocking calls; its client serves all threads."""
+        with self._lock:
+            if self._sync is None:
+                self._sync = unconnected(self._load())
+            return self._sync
+
+    async def running(self) -> T:
+        """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._lent = {known: lent for known, lent in self._lent.items() if not known.is_closed()}
+            if loop not in self._lent:
+                # An asynchronous generator, because those are what a loop finishes when it ends.
+                generator = _lend(self._load())
+                self._lent[loop] = generator, await anext(generator)  # does not suspend
+            return self._lent[loop][1]

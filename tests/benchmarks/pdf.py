@@ -1,0 +1,213 @@
+"""Speed and exactness of the PDF reader on the shared contracts: `python -m tests.benchmarks.pdf --data ../shared/data`.
+
+Parts (`--parts`): `speed` against bare pypdf; `oracle` against pdftotext (needs poppler-utils) before and after;
+`retrieval` before and after each repair; `typeset` the same on the contracts set anew in two columns with cut words and
+ligatures, which the originals do not have. The engine pdfium takes part where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from pypdf import PdfReader
+
+from llama_index_contextual.readers.pdf import PdfEngine, read_pdf
+from llama_index_contextual.readers.pdf_content import ContentReader
+from llama_index_contextual.readers.pdf_engine import PageContent
+from llama_index_contextual.readers.pdf_layout import cells_of, rows_of
+from llama_index_contextual.readers.pdf_pypdf import PypdfSource
+from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
+from llama_index_contextual.readers.pdf_running import strip_running
+from tests.benchmarks.pdf_oracle import Pages, agreement, found, poppler
+from tests.benchmarks.pdf_typeset import typeset
+from tests.benchmarks.sets import load
+
+PARTS = ("speed", "oracle", "retrieval", "typeset")
+OPENING = 600  # characters of the document before each chunk, as the simplest context
+ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium") if find_spec("pypdfium2") else ("pypdf",)
+
+
+# ---- readings ----------------------------------------------------------------------------------------------------------
+
+
+def bare(path: Path) -> list[str]:
+    """What pypdf gives by itself."""
+    return [page.extract_text() for page in PdfReader(path).pages]
+
+
+@cache
+def contents(path: Path) -> list[PageContent]:
+    """The pages as lines, before anything is taken off or repaired."""
+    source = PypdfSource(path, None)
+    return [source.page(index) for index in range(source.page_count)]
+
+
+def as_lines(path: Path) -> list[str]:
+    """Lines and spaces from the places of the glyphs, columns and tables in order."""
+    return ["\n".join(line.text for line in page.lines) for page in contents(path)]
+
+
+def without_columns(path: Path) -> list[str]:
+    """Lines and spaces from the places of the glyphs, in the order of drawing."""
+    pdf = PdfReader(path)
+    reader = ContentReader(pdf)
+    rows = [rows_of(cell for cell in cells_of(reader.runs(page)) if cell.text.strip()) for page in pdf.pages]
+    return ["\n".join(" ".join(" ".join(cell.text.split()) for cell in row) for row in page) for page in rows]
+
+
+def without_running(path: Path) -> list[str]:
+    """The lines, running headers and footers off."""
+    return ["\n".join(line.text for line in page) for page in strip_running(contents(path)).pages]
+
+
+def with_letters(path: Path) -> list[str]:
+    """The same, ligatures as letters."""
+    return [clean(page) for page in without_running(path)]
+
+
+def with_whole_words(path: Path) -> list[str]:
+    """The same, cut words together."""
+    pages = [page.split("\n") for page in with_letters(path)]
+    joiner = HyphenJoiner(pages)
+    return ["\n".join(filter(None, joiner.join(page))) for page in pages]
+
+
+def finished(path: Path, engine: PdfEngine = "pypdf") -> list[str]:
+    """What `read_pdf` gives, page by page."""
+    parsed = read_pdf(path, engine=engine)
+    ends = [*parsed.map.page_starts[1:], len(parsed.text) + 1]
+    return [parsed.text[start : end - 1] for start, end in zip(parsed.map.page_starts, ends, strict=True)]
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------------
+
+
+def speed(paths: Sequence[Path]) -> None:
+    """Print pages per second of processor time; the readings take turns file by file."""
+    readings: dict[str, Callable[[Path], object]] = {"pypdf alone": bare}
+    readings |= {f"read_pdf, {engine}": lambda path, engine=engine: read_pdf(path, engine=engine) for engine in ENGINES}
+    for reading in readings.values():
+        reading(paths[0])  # imports
+    seconds = dict.fromkeys(readings, 0.0)
+    for path in paths:
+        for name, reading in readings.items():
+            started = time.process_time()
+            reading(path)
+            seconds[name] += time.process_time() - started
+    pages = sum(len(PdfReader(path).pages) for path in paths)
+    for name, taken in seconds.items():
+        print(f"{name:20s} {pages / taken:7.1f} pages/s   {seconds['pypdf alone'] / taken:5.2f} x pypdf alone")
+
+
+def oracle(paths: Sequence[Path], clauses: Sequence[tuple[str, str]]) -> None:
+    """Print the agreement with pdftotext, and how many marked clauses are in the text."""
+    reference, raw = poppler(paths), poppler(paths, "-raw")
+    readings: dict[str, Callable[[Path], list[str]]] = {
+        "before: pypdf alone": bare,
+        "after: lines": as_lines,
+        "after: read_pdf": finished,
+    }
+    if "pdfium" in ENGINES:
+        readings["read_pdf, pdfium"] = lambda path: finished(path, "pdfium")
+    for name, reading in readings.items():
+        ours: Pages = {path.name: reading(path) for path in paths}
+        count, missing = found(ours, clauses)
+        print(f"{name:20s} {agreement(ours, reference, raw)}; clauses {count} of {len(clauses)}")
+        for file, clause in missing:
+            print(f"    not found in {file[:30]}: {' '.join(clause.split())[:100]}")
+    removed = sum(
+        len(page.lines) - len(left)
+        for path in paths
+        for page, left in zip(contents(path), strip_running(contents(path)).pages, strict=True)
+    )
+    print(f"running headers and footers taken off by read_pdf: {removed} lines")
+
+
+def retrieval(paths: Sequence[Path], data: Path, steps: dict[str, Callable[[Path], list[str]]]) -> None:
+    """Print recall for each reading, and the change that each step brings."""
+    from tests.benchmarks.pdf_retrieval import Retrieval, line
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    scorer = Retrieval(load(data, "contracts").questions)
+    texts = {name: {path.name: "\n".join(step(path)) for path in paths} for name, step in steps.items()}
+    opening = {path.name: f"{path.stem}\n{' '.join(as_lines(path))[:OPENING]}\n\n" for path in paths}
+    for label, prefixes in (("chunks alone", None), ("opening of the document first", opening)):
+        print(f"{label}: recall at 1, 5, 10, 20 (change to the line above)")
+        before = None
+        for name, reading in texts.items():
+            scores = scorer.recall(reading, prefixes=prefixes)
+            print("  " + line(name, scores, before))
+            before = scores
+
+
+def collapsed(path: Path) -> list[str]:
+    """What pypdf gives, runs of white space as one space."""
+    return [" ".join(page.split()) for page in bare(path)]
+
+
+def originals(paths: Sequence[Path], data: Path) -> None:
+    """Repairs on the contracts as they are."""
+    steps: dict[str, Callable[[Path], list[str]]] = {
+        "pypdf alone": bare,
+        "white space collapsed": collapsed,
+        "lines, spaces, tables from places": as_lines,
+        "running headers and footers off": without_running,
+        "ligatures as letters": with_letters,
+        "cut words together": with_whole_words,
+    }
+    if "pdfium" in ENGINES:
+        steps["(all, engine pdfium)"] = lambda path: finished(path, "pdfium")
+    retrieval(paths, data, steps)
+
+
+def set_anew(paths: Sequence[Path], data: Path, clauses: Sequence[tuple[str, str]]) -> None:
+    """Repairs on the contracts in two columns with cut words and ligatures."""
+    steps: dict[str, Callable[[Path], list[str]]] = {
+        "pypdf alone": bare,
+        "lines from places": without_columns,
+        "columns in order": as_lines,
+        "running headers and footers off": without_running,
+        "ligatures as letters": with_letters,
+        "cut words together": with_whole_words,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        anew = [Path(folder) / path.name for path in paths]
+        for path, new in zip(paths, anew, strict=True):
+            new.write_bytes(typeset("\n".join(without_running(path)), path.stem[:60]))
+        for name, step in steps.items():
+            count, _ = found({path.name: step(path) for path in anew}, clauses)
+            print(f"{name:34s} clauses found: {count} of {len(clauses)}")
+        retrieval(anew, data, steps)
+
+
+def main() -> None:
+    """Print the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
+    arguments = parser.parse_args()
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
+    paths = sorted((arguments.data / "contracts" / "pdf").iterdir())
+    rows = (arguments.data / "contracts" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    clauses = [(row["file"], clause) for row in map(json.loads, rows) for clause in row["evidence"]]
+    run = {
+        "speed": lambda: speed(paths),
+        "oracle": lambda: oracle(paths, clauses),
+        "retrieval": lambda: originals(paths, arguments.data),
+        "typeset": lambda: set_anew(paths, arguments.data, clauses),
+    }
+    for part in arguments.parts:
+        print(f"# {part}")
+        run[part]()
+
+
+if __name__ == "__main__":
+    main()

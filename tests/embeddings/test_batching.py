@@ -1,0 +1,118 @@
+"""Batches within the provider's limits, vectors of unit length, and answers that cannot be right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.embeddings import batching
+from llama_index_contextual.embeddings.batching import aembed, batches, unit_vectors
+from llama_index_contextual.errors import InputError, ModelError
+from tests.support.models import CountingEmbedding
+
+QUICK = RetryPolicy(attempts=3, base_delay=0)
+
+
+@given(
+    counts=st.lists(st.integers(0, 8_192) | st.just(8_192), max_size=300),
+    max_inputs=st.integers(1, 60),
+)
+def test_batches_keep_both_limits_and_every_text_once(counts: list[int], max_inputs: int) -> None:
+    texts = [str(at) for at in range(len(counts))]
+    slices = list(batches(texts, counts, max_inputs=max_inputs))
+    assert [text for part in slices for text in texts[part]] == texts
+    for part in slices:
+        assert 0 < len(texts[part]) <= max_inputs
+        assert sum(counts[part]) <= batching.MAX_TOKENS_PER_REQUEST
+    for part, following in zip(slices, slices[1:], strict=False):
+        full = len(texts[part]) == max_inputs
+        assert full or sum(counts[part]) + counts[following.start] > batching.MAX_TOKENS_PER_REQUEST, "not filled"
+
+
+def test_nothing_makes_no_batch() -> None:
+    assert list(batches([], [], max_inputs=5)) == []
+
+
+@given(st.lists(st.lists(st.floats(-1e30, 1e30, width=32), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_rows_become_unit_vectors_or_stay_zero(rows: list[list[float]]) -> None:
+    units = unit_vectors(np.asarray(rows, dtype=np.float32))
+    for row, unit in zip(rows, units, strict=True):
+        assert np.linalg.norm(unit) == (pytest.approx(1, abs=1e-4) if any(row) else 0)
+
+
+def test_nan_counts_as_nothing() -> None:
+    assert unit_vectors(np.array([[math.nan, 3, 4], [math.nan] * 3], dtype=np.float32)) == pytest.approx(
+        np.array([[0, 0.6, 0.8], [0, 0, 0]])
+    )
+
+
+# ---- aembed ----------------------------------------------------------------------------------------------------------
+
+
+async def test_vectors_come_in_the_order_of_the_texts() -> None:
+    model = CountingEmbedding(embed_batch_size=2)
+    texts = ["pump", "valve", "pump valve", "oil", "steam"]
+    found = await aembed(model, texts, name="m")
+    assert model.batches == [2, 2, 1]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+
+
+async def test_no_text_needs_no_call() -> None:
+    model = CountingEmbedding()
+    assert (await aembed(model, [], name="m")).shape[0] == 0
+    assert model.batches == []
+
+
+async def test_a_text_that_is_too_long_is_refused_before_anything_is_sent() -> None:
+    model = CountingEmbedding()
+    with pytest.raises(InputError, match=r"has 8193 tokens, more than the 8192 that an embedding takes: lower chunk_s"):
+        await aembed(model, ["short", "a" + " a" * 8192], name="openai:m")
+    assert model.batches == []
+
+
+async def test_the_local_model_has_no_limit() -> None:
+    model = CountingEmbedding(embed_batch_size=2048)
+    await aembed(model, ["a" + " a" * 9000] * 40, name="local")
+    assert model.batches == [40]
+
+
+class Crooked(CountingEmbedding):
+    """Answers with what `answer` says."""
+
+    answer: list[list[float]]
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
+async def test_an_answer_with_another_number_of_vectors_is_not_believed(answer: list[list[float]]) -> None:
+    with pytest.raises(ModelError, match="'m' did not answer with one vector of the same length per text") as raised:
+        await aembed(Crooked(answer=answer), ["one", "two"], name="m")
+    assert raised.value.setting == "embed_model"
+
+
+@pytest.mark.parametrize("error", [ValueError("refused"), ConnectionError("gone"), ModelError("Said already.")])
+async def test_a_failure_is_one_sentence_about_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    async def fail(self: CountingEmbedding, texts: list[str]) -> list[list[float]]:
+        calls.append(len(texts))
+        raise error
+
+    monkeypatch.setattr(CountingEmbedding, "_aget_text_embeddings", fail)
+    with pytest.raises(ModelError) as raised:
+        await aembed(CountingEmbedding(), ["one"], name="some:model", policy=QUICK)
+    assert len(calls) == (QUICK.attempts if isinstance(error, ConnectionError) else 1)
+    if isinstance(error, ModelError):
+        assert raised.value is error
+    else:
+        assert raised.value.__cause__ is error
+        assert "'some:model'" in str(raised.value)
+        assert raised.value.setting == "embed_model"

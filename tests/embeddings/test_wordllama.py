@@ -1,0 +1,143 @@
+"""The embedding without key and network: unit vectors, no NaN, no trace in the application's log."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.embeddings import wordllama
+from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
+from llama_index_contextual.errors import ModelError
+
+model = WordLlamaEmbedding()
+
+
+def test_it_works_without_any_network() -> None:
+    script = (
+        "import socket\n"
+        "def refuse(*arguments, **options): raise OSError('no network')\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
+        "from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding\n"
+        "print(len(WordLlamaEmbedding().get_text_embedding('revenue')))"
+    )
+    environment = {"PATH": "", "HOME": "/nowhere"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "256", done.stderr
+
+
+@given(st.text(max_size=200))
+def test_every_vector_is_of_unit_length_or_zero(text: str) -> None:
+    vector = np.array(model.get_text_embedding(text))
+    assert vector.shape == (256,)
+    assert np.isfinite(vector).all()
+    length = np.linalg.norm(vector)
+    assert length == pytest.approx(1, abs=1e-5) or length == 0
+
+
+@pytest.mark.parametrize("text", ["revenue grew by 3 %", "x", "文", "…", "\n"])
+def test_text_that_says_something_has_a_direction(text: str) -> None:
+    assert np.linalg.norm(model.get_text_embedding(text)) == pytest.approx(1, abs=1e-5)
+
+
+def test_empty_text_is_the_zero_vector_where_the_library_gives_nan() -> None:
+    with np.errstate(all="ignore"):
+        stock = wordllama._model().embed([""], norm=True)
+    assert np.isnan(stock).any()
+    for vector in (
+        model.get_text_embedding(""),
+        model.get_query_embedding(""),
+        model.get_text_embedding_batch(["", "pump"])[0],
+    ):
+        assert not np.isnan(vector).any()
+    assert np.isfinite(model.get_text_embedding_batch(["", "pump"])).all()
+
+
+def test_similar_texts_are_closer_than_others() -> None:
+    pump, pumps, bread = np.array(
+        model.get_text_embedding_batch(["the pump runs dry", "dry running of pumps", "bake the bread"])
+    )
+    assert pump @ pumps > pump @ bread + 0.2
+
+
+def test_texts_alone_and_in_batches_have_the_same_vectors() -> None:
+    texts = [f"sentence {n} about the pump" + " and more" * (n % 7) for n in range(20)]
+    alone = [model.get_text_embedding(text) for text in texts]
+    together = model.get_text_embedding_batch(texts)
+    assert np.allclose(alone, together, atol=1e-6)
+    assert np.allclose(alone, [model.get_query_embedding(text) for text in texts], atol=1e-6)
+    assert model.get_text_embedding_batch([]) == []
+
+
+async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["the pump", "the valve"]
+    wanted = model.get_text_embedding_batch(texts)
+    loop, real = asyncio.get_running_loop(), wordllama._model
+
+    def turning() -> object:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        return real()
+
+    monkeypatch.setattr(wordllama, "_model", turning)
+    assert await model.aget_text_embedding_batch(texts) == wanted
+    assert await model.aget_query_embedding("the pump") == wanted[0]
+    assert await model.aget_text_embedding("the pump") == wanted[0]
+
+
+def test_the_weights_are_loaded_once_by_all_threads() -> None:
+    wordllama._load.cache_clear()
+    barrier = threading.Barrier(4)
+
+    def load() -> object:
+        barrier.wait(10)
+        return wordllama._model()
+
+    with ThreadPoolExecutor(4) as threads:
+        loaded = [future.result() for future in [threads.submit(load) for _ in range(4)]]
+    assert all(one is loaded[0] for one in loaded)
+
+
+def test_the_root_logger_stays_as_the_application_left_it() -> None:
+    script = (
+        "import logging\n"
+        "root = logging.getLogger()\n"
+        "before = root.handlers[:], root.level\n"
+        "from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding\n"
+        "WordLlamaEmbedding().get_text_embedding('x')\n"
+        "assert (root.handlers, root.level) == before, root.handlers\n"
+        "import wordllama, importlib\n"
+        "importlib.reload(importlib.import_module('wordllama.wordllama'))\n"
+        "print((root.handlers[:], root.level) != before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "True", "the library itself sets it up: the guard is needed"
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    wordllama._load.cache_clear()
+    with pytest.raises(ModelError, match=r'pip install "llama-index-contextual\[local\]"') as raised:
+        model.get_text_embedding("x")
+    assert raised.value.setting == "embed_model"
+    wordllama._load.cache_clear()
+
+
+def test_it_survives_as_a_dictionary() -> None:
+    data = WordLlamaEmbedding(embed_batch_size=7).to_dict()
+    assert data["class_name"] == "WordLlamaEmbedding"
+    assert WordLlamaEmbedding.from_dict(data).embed_batch_size == 7
+
+
+def test_the_sockets_of_this_suite_are_closed_too() -> None:
+    with pytest.raises(RuntimeError, match="only the loopback interface"):
+        socket.create_connection(("192.0.2.1", 80), timeout=1)

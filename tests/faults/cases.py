@@ -1,0 +1,306 @@
+"""Commands on a small project, interrupted, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import leftovers
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from tests.faults.system import Crash, RecordingSystem, installed
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.nodes import chunk
+
+NAME = "p"
+ROOT = "knowledge"
+EXPORT = "export"
+CONFIG = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4, keep_versions=2)
+QUERIES = ("alpha report", "mark2")
+
+State = Any
+Run = Callable[[Path], object]
+
+
+def documents(mark: int, count: int = 3) -> list[Document]:
+    """Return documents whose every chunk carries a mark."""
+    return [
+        Document(id_=f"doc{n}", text=f"mark{mark} alpha report number {n}. mark{mark} beta.", metadata={"mark": mark})
+        for n in range(count)
+    ]
+
+
+def load(disk: Path) -> Project:
+    """Open the project with models that cost nothing."""
+    return manager(disk).load(NAME, llm=ScriptedLLM(), embed_model=CountingEmbedding())
+
+
+def manager(disk: Path) -> ProjectManager:
+    """Return the projects on a disk."""
+    return ProjectManager(disk / ROOT)
+
+
+def state(disk: Path) -> State:
+    """Return what can be seen of the project: nothing, or its settings and its answers."""
+    exported = [(p.relative_to(disk).as_posix(), files.xxh3(p)) for p in files.walk(disk / EXPORT)]
+    if NAME not in manager(disk).list():
+        return None, exported
+    project = load(disk)
+    try:
+        responses = [project.retrieve(query) for query in QUERIES]
+    except NoVersionError:
+        return (project.config, None), exported
+    answers = tuple(tuple((c.node_id, c.text, c.context, round(c.score, 6)) for c in r) for r in responses)
+    return (project.config, answers, tuple(d.doc_id for d in project.documents())), exported
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command, from a state that earlier commands have led to.
+
+    Attributes:
+        name: What it does.
+        before: Commands that lead to the state.
+        run: The command.
+        between: A state that may be seen in between, as commands.
+        done: Errors of `run` that say that it was done before.
+    """
+
+    name: str
+    before: Sequence[Run]
+    run: Run
+    between: Sequence[Run] = ()
+    done: tuple[type[Exception], ...] = ()
+
+
+def create(disk: Path) -> None:
+    manager(disk).create(NAME, CONFIG, llm=ScriptedLLM(), embed_model=CountingEmbedding())
+
+
+def ingest(mark: int, count: int = 3, *, replace: bool = False) -> Run:
+    return lambda disk: load(disk).ingest(documents(mark, count), replace=replace)
+
+
+def remove(disk: Path) -> None:
+    load(disk).remove(["doc1"])
+
+
+def rollback(to: str) -> Run:
+    return lambda disk: load(disk).rollback(to)
+
+
+def update_config(disk: Path) -> None:
+    load(disk).update_config(top_k=2)
+
+
+def delete(keep_ledger: bool) -> Run:
+    return lambda disk: manager(disk).delete(NAME, keep_ledger=keep_ledger)
+
+
+def export(disk: Path) -> None:
+    load(disk).export(disk / EXPORT)
+
+
+def persist_alone(disk: Path) -> None:
+    """Write the three stores where no version is published."""
+    nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
+    memory = SQLiteDocumentStore()
+    vectors = UnitFaissVectorStore(docstore=memory)
+    vectors.add_vectors(nodes, np.eye(3, 8, dtype=np.float32))
+    memory.persist(str(disk / EXPORT / "memory.sqlite"))
+    vectors.persist(str(disk / EXPORT / "vectors.faiss"))
+    LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
+    built = SQLiteDocumentStore(disk / EXPORT / "file.sqlite")
+    built.add_documents(nodes)
+    built.persist(str(disk / EXPORT / "file.sqlite"))
+    built.close()
+    for directory in (disk, disk / EXPORT, disk / EXPORT / "bm25"):
+        files.sync_directory(directory)
+
+
+_THREE = (create, ingest(1), ingest(2), ingest(3))
+SCENARIOS = (
+    Scenario("create", (), create, done=(ProjectExistsError,)),
+    Scenario("ingest, first", (create,), ingest(1)),
+    Scenario("ingest, update", (create, ingest(1)), ingest(2)),
+    Scenario("ingest, third, prunes", (create, ingest(1), ingest(2)), ingest(3)),
+    Scenario("ingest, after a rollback", (*_THREE, rollback("v000002")), ingest(4)),
+    Scenario("ingest, replace", (create, ingest(1)), ingest(2, 1, replace=True)),
+    Scenario("remove", (create, ingest(1)), remove, done=(InputError,)),
+    Scenario("rollback", _THREE, rollback("v000002")),
+    Scenario("update_config", (create, ingest(1)), update_config),
+    Scenario("delete", _THREE, delete(False), between=(create,), done=(ContextualError,)),
+    Scenario("delete, ledger kept", _THREE, delete(True), between=(create,), done=(ContextualError,)),
+    Scenario("create, after delete", (create, ingest(1), delete(True)), create, done=(ProjectExistsError,)),
+    Scenario("export", (create, ingest(1)), export, done=(InputError,)),
+)
+
+ALONE = Scenario("stores on their own", (), persist_alone)
+
+
+@dataclass
+class Bench:
+    """Prepares scenarios once and runs them, each case in a folder of its own.
+
+    Attributes:
+        folder: Where everything happens.
+    """
+
+    folder: Path
+    _templates: dict[str, tuple[Path, list[State], int]] = field(default_factory=dict)
+    _number: int = 0
+
+    def disk(self, scenario: Scenario) -> Path:
+        """Return a fresh folder in the state before the command."""
+        template, _, _ = self._template(scenario)
+        self._number += 1
+        disk = self.folder / f"case{self._number}" / "disk"
+        shutil.copytree(template, disk)
+        return disk
+
+    def states(self, scenario: Scenario) -> list[State]:
+        """Return what may be seen: before, after, and in between."""
+        return self._template(scenario)[1]
+
+    def operations(self, scenario: Scenario) -> int:
+        """Return the number of operations of the command."""
+        return self._template(scenario)[2]
+
+    def _template(self, scenario: Scenario) -> tuple[Path, list[State], int]:
+        if scenario.name not in self._templates:
+            disk = self.folder / f"template-{len(self._templates)}" / "disk"
+            disk.mkdir(parents=True)
+            for command in scenario.before:
+                command(disk)
+            probe = disk.with_name("probe")
+            shutil.copytree(disk, probe)
+            states = [state(probe)]
+            with installed(system := RecordingSystem()):
+                scenario.run(probe)
+            states.append(state(probe))
+            for number, command in enumerate(scenario.between):
+                other = disk.with_name(f"between{number}")
+                other.mkdir()
+                command(other)
+                states.append(state(other))
+            self._templates[scenario.name] = disk, states, len(system.log)
+        return self._templates[scenario.name]
+
+
+@contextlib.contextmanager
+def acknowledged() -> Iterator[list[LedgerEntry]]:
+    """Collect the contexts whose commit was acknowledged."""
+    entries: list[LedgerEntry] = []
+    real = Ledger.add_contexts
+
+    def add(self: Ledger, given: Any) -> None:
+        rows = list(given)
+        real(self, rows)
+        entries.extend(rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "add_contexts", add)
+        yield entries
+
+
+def attempt(run: Run, disk: Path, system: files.System) -> BaseException | None:
+    """Run a command on a system, and return what it raised, if a fault may raise it."""
+    with installed(system):
+        try:
+            run(disk)
+        except (OSError, ContextualError, Crash) as error:
+            return error.with_traceback(None)
+    return None
+
+
+def violations(
+    bench: Bench, scenario: Scenario, disk: Path, paid: Sequence[LedgerEntry], *, finished: bool
+) -> list[str]:
+    """Return what does not hold after an interruption; empty when all is well.
+
+    Args:
+        bench: Knows the states that may be seen.
+        scenario: The command.
+        disk: The folder that the interruption has left.
+        paid: Contexts that were acknowledged.
+        finished: Whether the command returned, so that nothing but the state after it may be seen.
+    """
+    found: list[str] = []
+    try:
+        _check(bench, scenario, disk, paid, finished, found)
+    except Exception as error:  # noqa: BLE001 - whatever is raised here is a violation
+        found.append(f"{type(error).__name__}: {error}")
+    if still_open := open_below(disk):
+        gc.collect()  # an exception may hold what was open; it is slow, hence only now
+        still_open = open_below(disk)
+    found.extend(f"{name} is open" for name in still_open)
+    shutil.rmtree(disk.parent)
+    return found
+
+
+def _check(
+    bench: Bench, scenario: Scenario, disk: Path, paid: Sequence[LedgerEntry], finished: bool, found: list[str]
+) -> None:
+    before, after, *between = bench.states(scenario)
+    seen = state(disk)
+    if seen not in ([after] if finished else [before, after, *between]):
+        found.append("what is seen is neither the state before nor the one after")
+    _check_sound(disk, found, paid)
+    try:
+        scenario.run(disk)
+    except scenario.done as error:
+        if seen != after:
+            found.append(f"it cannot be run again: {error}")
+    if state(disk) != after:
+        found.append("run again, it does not lead to the state after it")
+    _check_sound(disk, found, paid if after[0] is not None else ())
+    project_dir = disk / ROOT / NAME
+    if left := leftovers(project_dir):
+        found.append(f"left behind: {left}")
+    if strange := [path.name for path in disk.iterdir() if path.name not in (ROOT, EXPORT)]:
+        found.append(f"left behind outside: {strange}")
+    if after[0] is not None:
+        load(disk).ingest(documents(9))
+        answered = load(disk).retrieve("alpha report")
+        if any("mark9" not in chunk.text for chunk in answered if chunk.source.doc_id in ("doc0", "doc1", "doc2")):
+            found.append("the next ingest has no effect")
+
+
+def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> None:
+    if NAME not in manager(disk).list():
+        return
+    project = load(disk)
+    report = project.verify()
+    if not report.sound:
+        found.append(f"verify: {[(p.file, p.message) for p in report.problems]}")
+    project.versions()
+    path = project.directory / LEDGER_FILE
+    if paid:
+        with contextlib.closing(Ledger(path)) as ledger:
+            found.extend(f"context {e.key} is lost" for e in paid if ledger.context(e.key) != e.context)
+
+
+def open_below(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open; none where the system does not tell."""
+    listing = Path("/proc/self/fd")
+    if not listing.is_dir():
+        return []
+    targets = (os.path.realpath(listing / number) for number in os.listdir(listing))
+    return sorted(target for target in targets if target.startswith(f"{os.path.realpath(folder)}{os.sep}"))

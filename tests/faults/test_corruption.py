@@ -1,0 +1,286 @@
+"""Damage is found before a file is parsed, named, and mended by the command that `verify` prints."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from llama_index_contextual.errors import ContextualError, CorruptVersionError, FormatError, ProjectError
+from llama_index_contextual.storage.current import CURRENT, read_current, version_directory
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.headers import check_faiss, check_npy
+from llama_index_contextual.storage.manifest import MANIFEST, Manifest
+from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
+from llama_index_contextual.storage.verify import verify_project
+from llama_index_contextual.storage.version import OpenVersion
+from tests.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
+from tests.faults.damage import damage, damaged_projects
+
+# What is damaged on purpose stays damaged.
+LEAVES_DAMAGE = True
+
+LIVE, BEFORE = "v000002", "v000001"
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two versions that no test changes."""
+    disk = tmp_path_factory.mktemp("sound")
+    for command in (create, ingest(1), ingest(2)):
+        command(disk)
+    return disk
+
+
+@pytest.fixture
+def copy(disk: Path, tmp_path: Path) -> Path:
+    """The directory of a project that may be damaged."""
+    shutil.copytree(disk, tmp_path / "disk")
+    return tmp_path / "disk" / ROOT / NAME
+
+
+def ask_in_a_child(folders: Iterable[Path]) -> list[Any]:
+    """Return what a process of its own found in each folder; a signal would end it."""
+    given = json.dumps([str(folder) for folder in folders])
+    command = [sys.executable, "-m", "tests.faults.damage"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, list[str]]:
+    """Damage every file in every way; return the number of cases and what went unnoticed."""
+    found: list[str] = []
+    cases = list(damaged_projects(disk, into, live=LIVE, other=BEFORE, bits=bits, seed=seed))
+    for name, kind, folder in cases:
+        directory = version_directory(folder / ROOT / NAME, LIVE)
+        named = f"versions/{LIVE}/{name}"
+        for check in ("xxh3", "sha256"):
+            try:
+                OpenVersion(directory, check=check).close()  # type: ignore[arg-type]
+                found.append(f"{name}, {kind}: opened by {check}")
+            except CorruptVersionError as error:
+                if error.file != named:
+                    found.append(f"{name}, {kind}: {error.file} is named")
+        if [p.file for p in verify_project(folder / ROOT / NAME).problems] != [named]:
+            found.append(f"{name}, {kind}: verify does not name it")
+    for (name, kind, folder), answer in zip(cases, ask_in_a_child(c[2] for c in cases), strict=True):
+        if answer != ["CorruptVersionError", f"versions/{LIVE}/{name}"]:
+            found.append(f"{name}, {kind}: answered {answer}")
+        shutil.rmtree(folder)
+    return len(cases), found
+
+
+def flips(content: bytes, step: int, bits: Iterable[int]) -> Iterable[bytes]:
+    """Yield the content with one bit changed, at every `step`-th byte."""
+    for at in range(0, len(content), step):
+        for bit in bits:
+            changed = bytearray(content)
+            changed[at] ^= 1 << bit
+            yield bytes(changed)
+
+
+def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[int, list[str]]:
+    """Flip bits of the three files that no other file vouches for; return the cases and what behaves otherwise."""
+    version = version_directory(project_dir, LIVE)
+    readers: dict[Path, Callable[[], object]] = {
+        project_dir / PROJECT_FILE: lambda: read_config(project_dir),
+        project_dir / CURRENT: lambda: read_current(project_dir),
+        version / MANIFEST: lambda: Manifest.from_json((version / MANIFEST).read_bytes(), file=MANIFEST),
+    }
+    found, cases = [], 0
+    for path, read in readers.items():
+        content, sound = path.read_bytes(), read()
+        for changed in flips(content, step, list(bits)):
+            cases += 1
+            path.write_bytes(changed)
+            try:
+                same = read() == sound
+            except (CorruptVersionError, FormatError, ProjectError):
+                continue
+            if not same:
+                found.append(f"{path.name}: {changed!r}")
+        path.write_bytes(content)
+    return cases, found
+
+
+def test_damage_to_any_file_is_named_and_never_answers(disk: Path, tmp_path: Path) -> None:
+    cases, found = check_damage(disk, tmp_path, bits=1, seed=1)
+    assert found == []
+    assert cases > 70
+
+
+def test_a_sound_project_answers_in_the_child(disk: Path) -> None:
+    ((*answers,),) = ask_in_a_child([disk])
+    assert len(answers) == 3
+    assert all(texts and all("mark2" in text for text in texts) for texts in answers)
+
+
+def test_one_changed_bit_of_the_small_files_is_noticed_or_means_the_same(copy: Path) -> None:
+    cases, found = check_flips(copy, step=3, bits=(0, 5))
+    assert found == []
+    assert cases > 500
+
+
+# ---- what verify prints mends it -----------------------------------------------------------------------------------
+
+
+def run_remedy(remedy: str, project_dir: Path, folder: Path) -> None:
+    """Run a command that `verify` printed, with the documents' folder for PATHS."""
+    from llama_index_contextual.cli import app
+
+    words = [str(folder) if word == "PATHS" else word for word in shlex.split(remedy)]
+    assert words[0] == "llama-index-contextual"
+    result = CliRunner().invoke(app, [*words[1:], "--root", str(project_dir.parent)])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def keyless(tmp_path: Path) -> tuple[Path, Path]:
+    """A project that the command line can ingest into, with two versions, and the folder of its documents."""
+    from llama_index_contextual.config import ProjectConfig
+
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    project = manager(tmp_path).create(NAME, ProjectConfig.local(faiss=False, keep_versions=2))
+    for mark in (1, 2):
+        (folder / "note.txt").write_text(documents(mark)[0].text, encoding="utf-8")
+        project.ingest([folder])
+    return project.directory, folder
+
+
+def first_file(version: Path) -> Path:
+    return version / "docstore.sqlite"
+
+
+def spoil(path: Path) -> None:
+    damage(path, "bit 0", path, random.Random(0))
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        pytest.param(lambda d: spoil(first_file(version_directory(d, LIVE))), id="live version"),
+        pytest.param(lambda d: spoil(first_file(version_directory(d, BEFORE))), id="version before"),
+        pytest.param(
+            lambda d: [spoil(first_file(version_directory(d, v))) for v in (LIVE, BEFORE)], id="every version"
+        ),
+        pytest.param(lambda d: (version_directory(d, LIVE) / MANIFEST).unlink(), id="manifest gone"),
+        pytest.param(lambda d: shutil.rmtree(version_directory(d, LIVE)), id="live version gone"),
+        pytest.param(lambda d: (d / CURRENT).unlink(), id="CURRENT gone"),
+        pytest.param(lambda d: (d / CURRENT).write_bytes(b"\xff" * 12), id="CURRENT garbled"),
+        pytest.param(lambda d: (d / "ledger.sqlite").write_bytes(b"x" * 5000), id="ledger"),
+        pytest.param(lambda d: (d / "versions" / "v000003.building").mkdir(), id="leftover"),
+        pytest.param(lambda d: (d / "CURRENT.new").write_bytes(b"v0"), id="leftover file"),
+    ],
+)
+def test_the_command_that_verify_prints_mends_it(
+    keyless: tuple[Path, Path], break_it: Callable[[Path], object]
+) -> None:
+    project_dir, folder = keyless
+    break_it(project_dir)
+    problems = verify_project(project_dir).problems
+    assert problems
+    for _ in range(3):
+        if not (problems := verify_project(project_dir).problems):
+            break
+        run_remedy(problems[0].remedy, project_dir, folder)
+    assert list(problems) == []
+    project = manager(project_dir.parent.parent).load(NAME)
+    assert project.retrieve("alpha report").results
+    (folder / "note.txt").write_text("A third state: gamma.", encoding="utf-8")
+    project.ingest([folder])
+    assert "gamma" in project.retrieve("gamma")[0].text
+
+
+def test_a_damaged_live_version_is_replaced_without_paying_again(copy: Path) -> None:
+    disk = copy.parent.parent
+    paid = load(disk).info().ledger.contexts
+    for version in (LIVE, BEFORE):
+        spoil(first_file(version_directory(copy, version)))
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has another content .* `replace=True`"):
+        load(disk).ingest(documents(2))
+    report = load(disk).ingest(documents(2), replace=True)
+    assert report.contexts_paid == 0
+    assert load(disk).info().ledger.contexts == paid
+    assert load(disk).verify(repair=True).sound
+
+
+def test_an_old_version_that_is_damaged_does_not_disturb(copy: Path) -> None:
+    spoil(first_file(version_directory(copy, BEFORE)))
+    report = verify_project(copy)
+    assert report.sound
+    assert [p.harmless for p in report.problems] == [True]
+    assert load(copy.parent.parent).retrieve("alpha").results
+    with pytest.raises(CorruptVersionError):
+        load(copy.parent.parent).rollback()
+    assert read_current(copy).live == LIVE
+    assert list(load(copy.parent.parent).verify(repair=True).problems) == []
+
+
+# ---- headers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, 2**31 - 1), (8, 2**40), (37, 2**40), (4, 0), (12, 2**31 - 1)])
+def test_a_faiss_header_that_asks_for_too_much_is_refused_before_faiss_reads_it(
+    copy: Path, at: int, value: int
+) -> None:
+    path = version_directory(copy, LIVE) / "default__vector_store.faiss"
+    content = bytearray(path.read_bytes())
+    size = 4 if at in (4, 12) else 8
+    content[at : at + size] = value.to_bytes(size, "little")
+    path.write_bytes(content)
+    with pytest.raises(CorruptVersionError, match=r"says that it holds"):
+        check_faiss(path)
+    with pytest.raises(CorruptVersionError):
+        UnitFaissVectorStore.from_persist_path(str(path), docstore=SQLiteDocumentStore())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+        b"{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }",
+        b"(" * 2000,
+    ],
+)
+def test_a_numpy_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "data.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64)
+    with pytest.raises(CorruptVersionError, match=r"data.npy (is|says)"):
+        check_npy(path)
+
+
+# ---- newer formats -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [PROJECT_FILE, f"versions/{LIVE}/{MANIFEST}"])
+def test_what_a_newer_release_wrote_is_refused_with_a_sentence(copy: Path, name: str) -> None:
+    path = copy / name
+    path.write_text(re.sub(r'("format_version": )1', r"\g<1>2", path.read_text("utf-8")), "utf-8")
+    with pytest.raises(FormatError, match=r"has format 2, this release reads up to 1: upgrade llama-index-contextual"):
+        load(copy.parent.parent).retrieve("alpha")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"null", b"1", b'"x"', b"{" * 100_000, b"\xff\xfe", b'{"a": 1e999}']
+)
+def test_what_is_no_manifest_and_no_settings_is_an_error_of_ours(copy: Path, content: bytes) -> None:
+    with pytest.raises(CorruptVersionError):
+        Manifest.from_json(content, file=MANIFEST)
+    (copy / PROJECT_FILE).write_bytes(content)
+    with pytest.raises(ContextualError):
+        load(copy.parent.parent)

@@ -1,0 +1,80 @@
+"""What was paid for and acknowledged is never lost, and a damaged ledger gives back what can still be read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from llama_index_contextual.storage.verify import DAMAGED, repair_project, verify_project
+from tests.faults.cases import NAME, ROOT, create, ingest, load
+
+
+def entries(count: int) -> list[LedgerEntry]:
+    return [LedgerEntry(key=f"k{n:04d}", context=f"Context {n}. " * 10, model="m") for n in range(count)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_killed_process_loses_no_context_that_it_had_acknowledged(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.faults.kills", str(tmp_path / LEDGER_FILE), "8", "1"]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert (result["lost"], result["damaged"]) == (0, 0)
+    assert result["acknowledged"] >= 8
+
+
+def test_a_commit_whose_journal_came_back_would_be_lost_so_its_removal_is_synced(tmp_path: Path) -> None:
+    path, journal = tmp_path / LEDGER_FILE, tmp_path / f"{LEDGER_FILE}-journal"
+    with contextlib.closing(Ledger(path)) as ledger:
+        with ledger._kv.transaction() as connection:
+            connection.execute("INSERT INTO contexts VALUES ('k', 'c', 'm', 0, 0, 0, 0)")
+            connection.execute("PRAGMA cache_spill = 1")
+            connection.execute("SELECT 1")
+            assert journal.exists()
+        extra = 3
+        assert ledger._kv.query("PRAGMA synchronous") == [(extra,)]
+        assert not journal.exists()
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read" * 40, b"\0" * 8192])
+def test_a_ledger_that_is_none_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / LEDGER_FILE).write_bytes(content)
+    with pytest.raises(CorruptVersionError, match=r"ledger.sqlite is damaged .* `verify --repair`") as raised:
+        Ledger(tmp_path / LEDGER_FILE)
+    assert raised.value.file == LEDGER_FILE
+
+
+def test_a_newer_ledger_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / LEDGER_FILE
+    Ledger(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("""UPDATE kv SET value = '{"version": 2}' WHERE key = 'format'""")
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 2, this release reads up to 1: upgrade"):
+        Ledger(path)
+
+
+def test_repair_keeps_what_can_be_read_of_a_damaged_ledger(tmp_path: Path) -> None:
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    project_dir = tmp_path / ROOT / NAME
+    path = project_dir / LEDGER_FILE
+    with contextlib.closing(Ledger(path)) as ledger:
+        ledger.add_contexts(entries(2000))
+        before = ledger.info().contexts
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    problems = verify_project(project_dir).problems
+    assert [(p.file, p.remedy) for p in problems] == [(LEDGER_FILE, f"llama-index-contextual verify {NAME} --repair")]
+    assert list(repair_project(project_dir).problems) == []
+    assert (project_dir / f"{LEDGER_FILE}{DAMAGED}").read_bytes() == content
+    with contextlib.closing(Ledger(path)) as ledger:
+        assert before // 2 < ledger.info().contexts < before
+    ingest(2)(tmp_path)
+    assert load(tmp_path).retrieve("mark2").results

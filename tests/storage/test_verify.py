@@ -1,0 +1,95 @@
+"""`verify`: every damage is found, with the command that mends it; what is harmless is said to be."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.storage.verify import VerifyReport
+
+
+def found(report: VerifyReport) -> dict[str, str]:
+    return {problem.file: problem.remedy for problem in report.problems}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_sound_project_has_no_problem(published: Project) -> None:
+    assert published.verify() == VerifyReport(["v000001"], [])
+    assert published.verify().sound
+
+
+def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_again(
+    published: Project, version: Path
+) -> None:
+    published.ingest([Document(id_="note", text="A note.")])
+    flip(version.with_name("v000002") / "docstore.sqlite")
+    report = published.verify()
+    assert not report.sound
+    assert found(report) == {"versions/v000002/docstore.sqlite": "llama-index-contextual rollback reports --to v000001"}
+    assert "has another content than when it was published" in report.problems[0].message
+
+    published.rollback()
+    report = published.verify()
+    assert report.sound  # the version that answers is sound
+    flip(version / "docstore.sqlite")
+    report = published.verify()
+    assert not report.sound
+    assert set(found(report)) == {"versions/v000001/docstore.sqlite", "versions/v000002/docstore.sqlite"}
+    assert "ingest reports PATHS --replace" in found(report)["versions/v000001/docstore.sqlite"]
+
+
+@pytest.mark.parametrize("content", [b"nonsense", None, b"v000007\n"])
+def test_a_damaged_or_missing_pointer_is_mended_by_naming_a_version(content: bytes | None, published: Project) -> None:
+    current = published.directory / "CURRENT"
+    current.unlink()
+    if content is not None:
+        current.write_bytes(content)
+    report = published.verify()
+    assert not report.sound
+    assert found(report)["CURRENT"] == "llama-index-contextual rollback reports --to v000001"
+    published.rollback("v000001")
+    assert published.verify().sound
+    assert published.retrieve("pump").results
+
+
+def test_a_damaged_ledger_is_found(published: Project) -> None:
+    path = published.directory / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger.add_contexts(LedgerEntry(key=f"{n:064}", context="c" * 500, model="m") for n in range(50))
+    ledger.close()
+    assert published.verify().sound
+    content = bytearray(path.read_bytes())
+    content[4096 * 3 : 4096 * 4] = bytes(4096)
+    path.write_bytes(content)
+    report = published.verify()
+    assert not report.sound
+    assert "ledger.sqlite" in found(report)
+    assert published.retrieve("pump").results  # queries do not need it
+    path.write_bytes(b"not a database, but long enough to look like one" * 20)
+    assert "ledger.sqlite" in found(published.verify())
+
+
+def test_what_an_interrupted_writer_left_is_named_and_does_no_harm(published: Project, version: Path) -> None:
+    (version.with_name("v000002.building")).mkdir()
+    (published.directory / "CURRENT.new").write_bytes(b"v0")
+    report = published.verify()
+    assert report.sound
+    assert set(found(report)) == {"versions/v000002.building", "CURRENT.new"}
+
+
+def test_checking_changes_nothing_and_needs_no_lock(published: Project) -> None:
+    before = {path: path.read_bytes() for path in published.directory.rglob("*") if path.is_file()}
+    with sqlite3.connect(published.directory / "ledger.sqlite") as reader:
+        reader.execute("SELECT count(*) FROM contexts").fetchone()
+        published.verify()
+    assert {path: path.read_bytes() for path in published.directory.rglob("*") if path.is_file()} == before

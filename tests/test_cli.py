@@ -1,0 +1,537 @@
+"""The command line: what it prints and where, exit codes, Ctrl-C, and text that wants to act on the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import llama_index_contextual
+from llama_index_contextual import cli
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from tests.support.records import Request
+from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
+
+SECONDS = 60.0
+
+# Every command with arguments that succeed on a project "a" with one version of two documents.
+COMMANDS: dict[str, list[str]] = {
+    "create": ["b", "--local"],
+    "list": [],
+    "info": ["a"],
+    "ingest": ["a", "{folder}"],
+    "search": ["a", "error TS-999"],
+    "documents": ["a"],
+    "remove": ["a", "reports/quarter.md"],
+    "configure": ["a", "top_k=5"],
+    "rebuild": ["a"],
+    "versions": ["a"],
+    "rollback": ["a", "--to", "v000001"],
+    "verify": ["a"],
+    "export": ["a", "{empty}/exported"],
+    "ledger export": ["a", "{empty}/contexts.jsonl"],
+    "ledger import": ["a", "{contexts}"],
+    "delete": ["a", "--yes"],
+}
+# Needs no project, takes no root, and is run in test_demo.py.
+WITHOUT_ROOT = {"demo"}
+
+
+class Result:
+    """What a command printed and how it ended."""
+
+    def __init__(self, found: Any) -> None:
+        self.code: int = found.exit_code
+        self.out: str = found.stdout
+        self.err: str = found.stderr
+        assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def run(*arguments: object, answer: str | None = None) -> Result:
+    """Run a command in this process."""
+    return Result(CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=answer))
+
+
+def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start a command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "llama_index_contextual", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def commands() -> dict[str, Any]:
+    """Return every command by its full name."""
+    found: dict[str, Any] = {}
+    for name, command in get_command(cli.app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found.update({f"{name} {sub}": leaf for sub, leaf in inner.items()} if inner else {name: command})
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty root folder, known to every command by the environment."""
+    path = tmp_path / "knowledge"
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def ingested(root: Path, text_folder: Path) -> Project:
+    """Project "a" with one version of two documents."""
+    project = ProjectManager(root).create("a", ProjectConfig.local())
+    project.ingest([text_folder])
+    return project
+
+
+# ---- every command -------------------------------------------------------------------------------------------------
+
+
+def test_every_command_is_run_here() -> None:
+    assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_json_and_nothing_else(
+    name: str, ingested: Project, root: Path, text_folder: Path, tmp_path: Path
+) -> None:
+    contexts, empty = tmp_path / "contexts.jsonl", tmp_path / "empty"
+    contexts.write_text(json.dumps({"key": content_key("x"), "context": "A context.", "model": "openai:gpt-4.1"}))
+    empty.mkdir()
+    places = {"folder": text_folder, "empty": empty, "contexts": contexts}
+    arguments = [argument.format(**places) for argument in COMMANDS[name]]
+    result = run(*name.split(), *arguments, "--root", root, "--json")
+    assert (result.code, result.err if name != "ingest" else "") == (0, "")
+    assert result.out.endswith(("}\n", "]\n"))
+    assert result.json is not None
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *WITHOUT_ROOT])
+def test_help_explains_the_command_and_every_option(name: str) -> None:
+    result = run(*name.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    command = commands()[name]
+    first = (command.help or "").partition("\n")[0]
+    assert re.fullmatch(r"[A-Z].*\.", first), first
+    assert first.split()[0] in result.out
+    for parameter in command.params:
+        if parameter.name != "help":
+            assert re.search(r"^[A-Z].*[.]$", parameter.help or ""), f"{name}: {parameter.name}: {parameter.help}"
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options
+    assert ("--root" in options) == (name not in WITHOUT_ROOT)
+
+
+def test_options_are_these() -> None:
+    found = {
+        name: sorted({o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")})
+        for name, command in commands().items()
+    }
+    extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
+    assert {name: options for name, options in extra.items() if options} == {
+        "create": ["--context", "--language", "--local", "--set"],
+        "delete": ["--keep-ledger", "--yes", "-y"],
+        "ingest": ["--quiet", "--replace"],
+        "rebuild": ["--quiet"],
+        "rollback": ["--to"],
+        "search": ["--mode", "--top-k", "-k"],
+        "verify": ["--repair"],
+    }
+
+
+def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> None:
+    assert "No projects in" in run("list").err
+    created = run("create", "reports", "--local")
+    assert created.out == (f"Created project reports in {root}.\nNext: llama-index-contextual ingest reports FILES…\n")
+    assert run("list").out == "reports\n"
+    (text_folder / "w.docx").write_text("x")
+    done = run("ingest", "reports", text_folder, "--quiet")
+    assert re.fullmatch(
+        r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; 0 contexts asked for; \d+\.\d s\.\n", done.out
+    )
+    assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
+    assert done.err.count("\n") == 1
+    found = run("search", "reports", "error TS-999", "--top-k", 1)
+    assert found.out.startswith(" 1. manual.txt  semantic 1 · lexical 1\n    manual.txt")
+    assert "Error TS-999 means that the pump runs dry." in found.out
+    assert found.err == ""
+    shown = run("info", "reports").out
+    assert re.search(r"^documents +2$", shown, re.MULTILINE)
+    assert re.search(r"^live version +v000001$", shown, re.MULTILINE)
+
+
+def test_nothing_found_is_said(ingested: Project) -> None:
+    assert run("search", "a", "zebra", "--mode", "lexical").out == "Nothing was found.\n"
+
+
+def test_the_folder_of_projects_is_knowledge_unless_another_is_given(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("create", "by-environment", "--local")
+    run("create", "by-option", "--local", "--root", tmp_path / "other")
+    monkeypatch.delenv("LLAMA_INDEX_CONTEXTUAL_ROOT")
+    run("create", "by-default", "--local")
+    assert ProjectManager(root).list() == ["by-default", "by-environment"]
+    assert root == tmp_path / "knowledge"
+    assert ProjectManager(tmp_path / "other").list() == ["by-option"]
+
+
+def test_settings_are_given_as_json_or_as_text(root: Path) -> None:
+    settings = ["chunk_size=256", "chunk_overlap=0", "faiss=false", "language=german", "context_prompt=null"]
+    settings += ["semantic_weight=0.25", "embed_model=ollama:all=minilm"]
+    options = [part for item in settings for part in ("--set", item)]
+    config = run("create", "a", "--local", "--context", "none", *options, "--json").json["config"]
+    assert (
+        config
+        == ProjectConfig.local(
+            context="none",
+            chunk_size=256,
+            chunk_overlap=0,
+            faiss=False,
+            language="german",
+            semantic_weight=0.25,
+            embed_model="ollama:all=minilm",
+        ).model_dump()
+    )
+    assert ProjectManager(root).load("a").config.chunk_size == 256
+
+
+def test_a_changed_setting_says_what_it_needs(ingested: Project) -> None:
+    assert run("configure", "a", "top_k=5").out == "Changed; the next query uses it.\n"
+    changed = run("configure", "a", "chunk_size=64", "chunk_overlap=8").out
+    assert changed.startswith("Changed. chunk_size, chunk_overlap: no effect before `llama-index-contextual rebuild a`")
+    assert "2 rebuilt" in run("rebuild", "a", "--quiet").out
+
+
+def test_version_and_help_of_the_whole() -> None:
+    assert run("--version").out == f"{llama_index_contextual.__version__}\n"
+    bare = run()
+    assert bare.code == 2
+    for name in commands():
+        assert name.split()[0] in bare.out + bare.err
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "b"], r"There is no project 'b' in .*; projects there: a\."),
+        (["create", "a"], "Project 'a' is there already: load it, delete it, or take another name"),
+        (["create", "../a"], r"'\.\./a' cannot be the name of a project"),
+        (["create", ""], "A project needs a name"),
+        (["create", "b", "--set", "chunk_size=0"], "Setting 'chunk_size' cannot be 0"),
+        (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
+        (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
+        (["search", "a", " "], "The query is empty: ask something"),
+        (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
+        (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
+        (["rollback", "a"], "version"),
+        (["ingest", "a", "{nowhere}", "--replace"], r"There is nothing to ingest\. .*nowhere: is not there"),
+        (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
+        (["delete", "b", "--yes"], "There is no project 'b'"),
+        (["create", "b", "--root", "{file}"], "file.txt is a file: take another name or another root folder"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(
+    ingested: Project, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "file.txt").write_text("x")
+    places = {"nowhere": tmp_path / "nowhere", "file": tmp_path / "file.txt"}
+    result = run(*(argument.format(**places) for argument in arguments))
+    assert (result.code, result.out) == (1, "")
+    assert re.match(f"Error: .*{message}", result.err), result.err
+    assert result.err.count("\n") == 1
+
+
+def test_without_a_key_both_ways_out_are_told(root: Path, text_folder: Path) -> None:
+    run("create", "a")
+    result = run("ingest", "a", text_folder, "--quiet")
+    assert (result.code, result.out) == (1, "")
+    assert re.match(r"Error: .*needs OPENAI_API_KEY.*set it, or .*`--local` on the command line\.\n$", result.err)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("project.json", b"[["), ("CURRENT", b"junk"), ("ledger.sqlite", b"no database " * 999)]
+)
+def test_damage_is_one_line_too_and_can_be_deleted(ingested: Project, file: str, content: bytes) -> None:
+    (ingested.directory / file).write_bytes(content)
+    result = run("info", "a")
+    assert (result.code, result.out) == (1, "")
+    assert file in result.err
+    assert result.err.count("\n") == 1
+    assert run("delete", "a", "--yes").out == "Deleted project a.\n"
+    assert run("list").out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["info"],
+        ["info", "a", "b"],
+        ["ingest", "a"],
+        ["search", "a", "x", "--mode", "magic"],
+        ["search", "a", "x", "-k", "many"],
+        ["create", "a", "--context", "magic"],
+        ["create", "a", "--set", "chunk_size"],
+        ["configure", "a", "chunk_size"],
+        ["list", "--nonsense"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(root: Path, arguments: list[str]) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local())
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert "Usage: " in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_defect_is_one_line_with_the_way_to_its_traceback(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_self: ProjectManager) -> list[str]:
+        raise RuntimeError("[bold]boom[/bold]\n\x1b[31m")
+
+    monkeypatch.setattr(ProjectManager, "list", broken)
+    monkeypatch.setattr(sys, "argv", ["llama-index-contextual", "list"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (1, "")
+    assert printed.err.startswith(r"Error: RuntimeError: [bold]boom[/bold]\x0a\x1b[31m (this is a defect")
+    assert printed.err.count("\n") == 1
+    monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
+    with pytest.raises(RuntimeError, match="boom"):
+        cli.main()
+
+
+# ---- delete --------------------------------------------------------------------------------------------------------
+
+
+def test_deleting_asks_and_says_what_is_lost(ingested: Project) -> None:
+    with contextlib.closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
+        ledger.add_contexts([LedgerEntry(key="k", context="A context.", model="openai:gpt-4.1")])
+    refused = run("delete", "a", answer="n\n")
+    assert refused.code == 1
+    assert "Delete project 'a' with 2 documents and 1 paid contexts?" in refused.err
+    assert run("delete", "a", answer="").code == 1
+    assert run("list").out == "a\n"
+    assert run("delete", "a", "--keep-ledger", answer="y\n").out.endswith("Deleted project a. Its ledger is kept.\n")
+    assert run("list").out == ""
+    assert (ingested.directory / "ledger.sqlite").exists()
+
+
+# ---- hostile and foreign text --------------------------------------------------------------------------------------
+
+HOSTILE = "[red]alert[/red] [/] :key: C:\\new \x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u200b end"
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e]")
+
+
+@pytest.fixture
+def hostile(root: Path, tmp_path: Path) -> Project:
+    """A project with a document whose name and text want to act on the terminal."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "[bold]a[_b] \x1b[31m:key:.txt").write_text(
+        f"Beginning. {HOSTILE}\n\n日本語のテキスト。", encoding="utf-8"
+    )
+    (folder / "empty \x1b[31m[i].txt").write_text("")
+    project = ProjectManager(root).create("a", ProjectConfig.local())
+    result = run("ingest", "a", folder, "--quiet")
+    assert r"empty \x1b[31m[i].txt: is empty" in result.err
+    assert not CONTROLS.search(result.out + result.err)
+    return project
+
+
+def test_names_and_text_of_documents_are_printed_as_they_are_but_harmless(hostile: Project) -> None:
+    for arguments in (["search", "a", "beginning"], ["documents", "a"], ["search", "a", HOSTILE.replace("\0", "")]):
+        result = run(*arguments)
+        assert result.code == 0
+        assert r"[bold]a[_b] \x1b[31m:key:.txt" in result.out
+        assert not CONTROLS.search(result.out + result.err)
+    shown = run("search", "a", "beginning").out
+    assert "[red]alert[/red] [/] :key: C:\\new " in shown
+    assert "日本語のテキスト" in shown
+
+
+def test_json_holds_the_text_to_the_character_and_cannot_act_on_the_terminal(hostile: Project) -> None:
+    result = run("search", "a", "beginning", "--json")
+    assert not CONTROLS.search(result.out)
+    assert "日本語" in result.out
+    (chunk,) = result.json["results"]
+    assert chunk["text"] == hostile.retrieve("beginning")[0].text
+    assert "\x1b]0;owned\x07" in chunk["text"]
+    assert "\u202e" in chunk["text"]
+
+
+def test_names_with_wide_letters_are_kept(root: Path) -> None:
+    assert run("create", "契約書 2024", "--local").out.startswith("Created project 契約書 2024 in ")
+    assert run("list").out == "契約書 2024\n"
+    assert run("list", "--json").out == '[\n  "契約書 2024"\n]\n'
+
+
+# ---- in a process of its own ---------------------------------------------------------------------------------------
+
+
+def test_the_module_runs_as_a_program() -> None:
+    child = spawn("--version")
+    assert child.communicate(timeout=SECONDS) == (f"{llama_index_contextual.__version__}\n", "")
+    assert child.returncode == 0
+
+
+def test_a_terminal_without_the_letters_ends_no_command_and_a_warning_comes_once(root: Path, text_folder: Path) -> None:
+    (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und \x85 Zeilen.", encoding="utf-8")
+    project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
+    project.ingest([text_folder])
+    plain = spawn("search", "a", "Ärger", PYTHONIOENCODING="ascii")
+    as_json = spawn("search", "a", "Ärger", "--json", PYTHONIOENCODING="ascii")
+    out, err = plain.communicate(timeout=SECONDS)
+    assert (plain.returncode, err.count("there is no semantic index")) == (0, 1)
+    assert "\\xc4rger mit \\u65e5" in out
+    out, err = as_json.communicate(timeout=SECONDS)
+    assert as_json.returncode == 0
+    assert json.loads(out)["results"][0]["text"].startswith("Ärger mit 日本語 — und")
+
+
+def test_a_reader_that_goes_away_is_no_error_to_tell(ingested: Project) -> None:
+    child = spawn("search", "a", "error TS-999", "--json")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    child.wait(SECONDS)
+    child.stderr.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, limit, released = 0, 1_000, threading.Event()
+
+    def reply(_request: Request) -> str:
+        nonlocal answered
+        answered += 1
+        if answered > limit:
+            released.wait(SECONDS)
+        return "A context that was paid for."
+
+    with LoopbackProvider(reply=reply) as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        settings = ["embed_model=local", "chunk_size=24", "chunk_overlap=0", "llm_concurrency=1"]
+        run("create", "a", *(part for item in settings for part in ("--set", item)))
+        assert run("ingest", "a", text_folder / "quarter.md", "--quiet").code == 0
+        limit = answered + 1
+        child = spawn("ingest", "a", text_folder)
+        try:
+            provider.wait_until(lambda: len(provider.chat_calls) == limit + 1, SECONDS)
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=SECONDS)
+        finally:
+            released.set()
+            child.kill()
+        assert (child.returncode, out) == (130, "")
+        assert f"Interrupted: version v000001 is live; the ledger keeps {limit} contexts and 0 embeddings." in err
+        assert "Run the same command again to go on." in err
+        assert "Traceback" not in err
+        project = ProjectManager(root).load("a")
+        assert project.verify().sound
+        assert [record.doc_id for record in project.documents()] == ["quarter.md"]
+        assert not list(project.directory.rglob("*.building"))
+        again = run("ingest", "a", text_folder, "--quiet").out
+        chunks = ProjectManager(root).load("a").info().chunks
+        assert f" {chunks - limit} contexts asked for" in again
+        assert chunks > limit
+
+
+def show(columns: int, *arguments: object) -> str:
+    """Run a command on a pseudo-terminal of so many columns and return what it wrote."""
+    pty = pytest.importorskip("pty", reason="pseudo-terminals of POSIX")
+    ours, theirs = pty.openpty()
+    with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as screen:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "llama_index_contextual", *map(str, arguments)],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TERM": "xterm-256color"},
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+            )
+        finally:
+            os.close(theirs)
+        pieces = []
+        with contextlib.suppress(OSError):  # Linux ends the reading with an error once the other side is closed
+            while piece := screen.read(65536):
+                pieces.append(piece)
+    assert child.wait(SECONDS) == 0
+    return b"".join(pieces).decode()
+
+
+def lines_of(screen: str) -> list[str]:
+    """Return the lines that were ever shown, without colours and movements of the cursor."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
+    return [line.rstrip() for line in re.split(r"[\r\n]+", plain)]
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Project, columns: int) -> None:
+    long = "The pump was inspected and found in good order by the engineers of the shipyard. " * 3
+    (hostile.directory.parent.parent / "long.txt").write_text(f"Unique marker. {long}", encoding="utf-8")
+    hostile.ingest([hostile.directory.parent.parent / "long.txt"])
+    lines = lines_of(show(columns, "search", "a", "Unique marker, beginning"))
+    assert all(cell_len(line) <= columns for line in lines)
+    passage = [line for line in lines if line.startswith("    ") and ("pump" in line or "shipyard" in line)]
+    assert len(passage) > 1
+    words = set(f"Unique marker. {long} …".split())
+    assert {word for line in passage for word in line.split()} <= words | {"…"} | _context_words(hostile)
+    assert any("[red]alert[/red]" in line for line in lines)
+    assert not CONTROLS.search("".join(lines))
+
+
+def _context_words(project: Project) -> set[str]:
+    return {word for chunk in project.retrieve("Unique marker, beginning") for word in (chunk.context or "").split()}
+
+
+def test_on_a_terminal_the_bar_fills_fits_and_is_followed_by_the_result(root: Path, text_folder: Path) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local())
+    lines = lines_of(show(80, "ingest", "a", text_folder))
+    assert all(cell_len(line) <= 80 for line in lines)
+    bars = [line for line in lines if "documents ·" in line]
+    assert re.search(r"━+ 2/2 documents · 2 chunks.* \d:\d\d:\d\d left 0:00:00$", bars[-1])
+    result = " ".join(lines[lines.index(bars[-1]) + 1 :])
+    assert "Version v000001 is live: 2 added; 2 chunks; 0 contexts asked for;" in result
+
+
+def test_the_bar_is_not_shown_when_there_is_nothing_to_do(ingested: Project, text_folder: Path) -> None:
+    result = run("ingest", "a", text_folder)
+    assert result.err == ""
+    assert result.out.startswith("Version v000001 is live: 0 added, 2 unchanged; 2 chunks;")

@@ -1,0 +1,125 @@
+"""Which client a call goes through: one per event loop, closed with it; other models as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from llama_index.embeddings.openai import OpenAIEmbedding
+
+from llama_index_contextual.clients import PerLoop, own_client, unconnected
+from tests.support.models import CountingEmbedding
+from tests.support.server import LoopbackProvider
+
+
+@pytest.fixture
+def provider() -> Iterator[LoopbackProvider]:
+    with LoopbackProvider(embedding_dimensions=8) as running:
+        yield running
+
+
+def embedding(provider: LoopbackProvider, **options: object) -> OpenAIEmbedding:
+    return OpenAIEmbedding(api_base=provider.api_base, api_key="k", max_retries=0, **options)  # type: ignore[arg-type]
+
+
+def connections(provider: LoopbackProvider) -> int:
+    return len({record.connection_id for record in provider.embedding_calls})
+
+
+def test_a_model_without_the_setting_is_used_as_it_is() -> None:
+    model = CountingEmbedding()
+    assert unconnected(model) is model
+    assert PerLoop(lambda: model).sync() is model
+
+
+@pytest.mark.parametrize("reuse_client", [True, False])
+def test_the_users_object_is_not_touched(reuse_client: bool, provider: LoopbackProvider) -> None:
+    model = embedding(provider, reuse_client=reuse_client)
+    copied = unconnected(model)
+    assert copied is not model
+    copied.get_query_embedding("x")
+    assert (model.reuse_client, model._client, model._aclient) == (reuse_client, None, None)
+    assert copied.model_name == model.model_name
+    assert copied._text_engine == model._text_engine
+
+
+async def test_an_own_client_is_closed_at_the_end(provider: LoopbackProvider) -> None:
+    async with own_client(embedding(provider)) as model:
+        await model.aget_query_embedding("x")
+        client = model._aclient
+        assert client is not None
+        assert not client.is_closed()
+    assert client.is_closed()
+    async with own_client(embedding(provider)) as unused:
+        assert unused._aclient is None
+
+
+async def test_a_client_that_the_user_brought_stays_open(provider: LoopbackProvider) -> None:
+    async with httpx.AsyncClient() as brought:
+        async with own_client(embedding(provider, async_http_client=brought)) as model:
+            await model.aget_query_embedding("x")
+        assert not brought.is_closed
+
+
+async def test_a_model_without_the_setting_is_lent_and_not_closed() -> None:
+    model = CountingEmbedding()
+    async with own_client(model) as lent:
+        assert lent is model
+
+
+async def test_a_loop_keeps_one_client(provider: LoopbackProvider) -> None:
+    models = PerLoop(lambda: embedding(provider))
+    first, *others = await asyncio.gather(*(models.running() for _ in range(5)))
+    assert all(other is first for other in others)
+    for _ in range(3):
+        await (await models.running()).aget_query_embedding("x")
+    assert connections(provider) == 1
+
+
+def test_every_loop_has_its_own_client_and_closes_it(
+    provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = PerLoop(lambda: embedding(provider))
+    seen = []
+
+    async def ask() -> None:
+        model = await models.running()
+        await model.aget_query_embedding("x")
+        seen.append(model._aclient)
+
+    for _ in range(3):
+        asyncio.run(ask())
+    assert len({id(client) for client in seen}) == 3
+    assert all(client.is_closed() for client in seen)
+    assert len(models._lent) == 1, "loops that ended are forgotten"
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_loops_in_several_threads_do_not_disturb_each_other(provider: LoopbackProvider) -> None:
+    models = PerLoop(lambda: embedding(provider))
+
+    async def ask() -> int:
+        return len(await (await models.running()).aget_query_embedding("x"))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: asyncio.run(ask()), range(8))) == [8] * 8
+
+
+def test_blocking_calls_share_a_client(provider: LoopbackProvider) -> None:
+    models = PerLoop(lambda: embedding(provider, reuse_client=False))
+    for _ in range(3):
+        models.sync().get_query_embedding("x")
+    assert connections(provider) == 1
+
+
+def test_the_model_is_loaded_when_it_is_needed() -> None:
+    loaded: list[str] = []
+    models = PerLoop(lambda: loaded.append("now") or CountingEmbedding())
+    assert loaded == []
+    models.sync()
+    assert loaded == ["now"]

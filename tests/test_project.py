@@ -1,0 +1,498 @@
+"""A project as its users meet it: what it answers, what it refuses, and what its files hold."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.indices.loading import load_index_from_storage
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import QueryBundle
+from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    InputError,
+    ModelError,
+    NoVersionError,
+    ProjectError,
+    ReadOnlyVersionError,
+)
+from llama_index_contextual.ingestion.progress import progress_bar
+from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support import documents
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+SECRET = "sk-secret-7f3a9c"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that was ingested; tests only read it."""
+    root = tmp_path_factory.mktemp("shared")
+    project = ProjectManager(root / "knowledge").create("reports", ProjectConfig.local())
+    project.ingest([documents.write_texts(root / "reports")])
+    return project
+
+
+@pytest.fixture
+def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    """A provider on the loopback interface, where the OpenAI classes find it by the environment."""
+    with LoopbackProvider(require_key=SECRET) as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        yield provider
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+# ---- before anything is there --------------------------------------------------------------------------------------
+
+
+def test_retrieving_before_ingesting_says_what_to_run(project: Project) -> None:
+    with pytest.raises(NoVersionError, match=r"Project 'reports' has no version yet; run `project.ingest\(\[...\]\)`"):
+        project.retrieve("anything")
+
+
+@pytest.mark.parametrize("part", ["storage_context", "index"])
+def test_there_is_no_index_before_the_first_version(project: Project, part: str) -> None:
+    with pytest.raises(NoVersionError, match="has no version yet"):
+        getattr(project, part)
+
+
+def test_reading_about_an_empty_project_writes_nothing(project: Project) -> None:
+    before = digests(project.directory)
+    assert project.documents() == ()
+    assert project.versions() == []
+    assert repr(project) == "Project('reports', version=None)"
+    info = project.info()
+    assert (info.name, info.version, info.documents, info.chunks, info.bytes) == ("reports", None, 0, 0, 0)
+    assert (info.ledger.contexts, info.ledger.embeddings) == (0, 0)
+    assert digests(project.directory) == before
+
+
+# ---- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"faiss": False, "bm25": False}, "faiss and bm25 are both off"),
+        ({"chunk_size": 0}, "'chunk_size' cannot be 0"),
+        ({"segment_size": -1}, "'segment_size' cannot be -1"),
+        ({"chunk_size": 100, "chunk_overlap": 100}, r"chunk_overlap \(100\) must be smaller than chunk_size \(100\)"),
+        ({"segment_overlap": 8000}, "must be smaller than segment_size"),
+        ({"semantic_weight": float("nan")}, "'semantic_weight' cannot be nan"),
+        ({"lexical_weight": -1.0}, "'lexical_weight' cannot be -1"),
+        ({"semantic_weight": 0, "lexical_weight": 0}, "semantic_weight and lexical_weight are both 0"),
+        ({"rrf_k": float("inf")}, "'rrf_k' cannot be inf"),
+        ({"top_k": 0}, "'top_k' cannot be 0"),
+        ({"language": "klingon"}, "'language' cannot be 'klingon': must be one of arabic"),
+        ({"mode": "magic"}, "'mode' cannot be 'magic'"),
+        ({"chunk_sise": 800}, "Unknown setting 'chunk_sise'. Known settings: .*chunk_size"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_changes_nothing(project: Project, settings: dict[str, Any], message: str) -> None:
+    before = digests(project.directory)
+    with pytest.raises(ConfigurationError, match=message):
+        ProjectConfig(**settings)
+    with pytest.raises(ConfigurationError, match=message):
+        project.update_config(**settings)
+    assert project.config == ProjectConfig.local()
+    assert digests(project.directory) == before
+
+
+def test_changed_settings_are_kept_and_those_that_need_a_rebuild_are_named(
+    project: Project, manager: ProjectManager, text_folder: Path
+) -> None:
+    project.ingest([text_folder])
+    assert project.update_config(top_k=1) == []
+    assert len(project.retrieve("error TS-999")) == 1
+    assert project.update_config(chunk_size=16, chunk_overlap=0) == ["chunk_size", "chunk_overlap"]
+    assert (
+        manager.load("reports").config == project.config == ProjectConfig.local(top_k=1, chunk_size=16, chunk_overlap=0)
+    )
+    chunks = project.info().chunks
+    assert project.rebuild().rebuilt == ("reports/manual.txt", "reports/quarter.md")
+    assert project.info().chunks > chunks
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+BOTH_WAYS_OUT = r"needs OPENAI_API_KEY, which is not set. Either set it, or .*`ProjectConfig.local\(\)`.*`--local`"
+
+
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [
+        (ProjectConfig(), "openai:text-embedding-3-small"),
+        (ProjectConfig.local(context="llm"), "openai:gpt-4.1"),
+        (ProjectConfig(faiss=False), "openai:gpt-4.1"),
+    ],
+    ids=["both", "llm only", "without faiss"],
+)
+def test_without_a_key_ingesting_says_both_ways_out_and_nothing_is_published(
+    manager: ProjectManager, text_folder: Path, config: ProjectConfig, model: str
+) -> None:
+    project = manager.create("a", config)
+    with pytest.raises(ModelError, match=f"'{model}' {BOTH_WAYS_OUT}"):
+        project.ingest([text_folder])
+    assert project.versions() == []
+    assert project.info().ledger.contexts == 0
+    assert list((project.directory / "versions").glob("*")) == []
+
+
+def test_without_a_key_an_answering_engine_says_that_an_llm_can_be_passed(reports: Project) -> None:
+    with pytest.raises(ModelError, match=r"needs OPENAI_API_KEY.* it can be passed as `llm=`"):
+        reports.as_query_engine()
+
+
+@pytest.mark.parametrize("setting", ["embed_model", "llm"])
+@pytest.mark.parametrize("name", ["os:system", "openai", "openai:", "builtins:eval", ""])
+def test_a_model_that_no_provider_has_is_named_with_those_that_there_are(
+    manager: ProjectManager, text_folder: Path, setting: str, name: str
+) -> None:
+    project = manager.create("a", ProjectConfig.local(context="llm", **{setting: name}))
+    with pytest.raises(ModelError, match=rf"'{setting}' is '{name}', which names no model: use one of openai:"):
+        project.ingest([text_folder])
+
+
+@pytest.mark.parametrize("setting", ["embed_model", "llm"])
+def test_a_model_that_the_provider_does_not_know_is_named_with_its_setting(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, setting: str
+) -> None:
+    models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-4.1"}
+    openai.models = [name.partition(":")[2] for key, name in models.items() if key != setting]
+    project = manager.create("a", ProjectConfig(**models))
+    with pytest.raises(
+        ModelError, match=f"does not know the model '{models[setting]}': change the setting '{setting}'"
+    ):
+        project.ingest([text_folder])
+    assert project.versions() == []
+
+
+def test_a_refused_key_is_told_without_the_key(
+    manager: ProjectManager, openai: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, text_folder: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-123456")
+    with pytest.raises(ModelError, match="refused the API key: check the key in the environment") as raised:
+        manager.create("a").ingest([text_folder])
+    assert "sk-wrong" not in str(raised.value)
+
+
+def test_another_embedding_model_than_the_indexed_one_is_refused(
+    manager: ProjectManager, project: Project, text_folder: Path
+) -> None:
+    project.ingest([text_folder])
+    other = manager.load("reports", embed_model=CountingEmbedding())
+    expected = "built with the embedding model 'local', the project is loaded with 'CountingEmbedding:counting'"
+    with pytest.raises(ConfigurationError, match=expected):
+        other.retrieve("error TS-999")
+    with pytest.raises(ConfigurationError, match=expected):
+        other.ingest([text_folder])
+    assert other.retrieve("error TS-999", mode="lexical")[0].source.file_name == "manual.txt"
+
+
+# ---- retrieving ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "  \n\t", QueryBundle("")])
+def test_an_empty_query_is_refused(reports: Project, query: Any) -> None:
+    with pytest.raises(InputError, match="The query is empty: ask something"):
+        reports.retrieve(query)
+    with pytest.raises(InputError, match="The query is empty: ask something"):
+        asyncio.run(reports.aretrieve(query))
+
+
+@pytest.mark.parametrize("top_k", [0, -3])
+def test_a_top_k_that_is_not_positive_is_refused(reports: Project, top_k: int) -> None:
+    with pytest.raises(InputError, match=f"top_k is {top_k}: ask for at least one result"):
+        reports.retrieve("error", top_k=top_k)
+
+
+def test_an_unknown_mode_is_refused_with_those_that_there_are(reports: Project) -> None:
+    with pytest.raises(InputError, match="Mode 'magic' is unknown: use semantic, lexical or hybrid"):
+        reports.retrieve("error", mode="magic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
+def test_a_top_k_beyond_the_corpus_gives_what_there_is_every_time(reports: Project, mode: Any) -> None:
+    for top_k in (10_000, 1, 10_000):
+        response = reports.retrieve("error TS-999 revenue", mode=mode, top_k=top_k)
+        assert len(response) == min(top_k, reports.info().chunks)
+        assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
+
+
+def test_retrieving_asynchronously_answers_the_same(reports: Project) -> None:
+    expected = reports.retrieve("Which valve is closed?").to_dict()
+    assert asyncio.run(reports.aretrieve("Which valve is closed?")).to_dict() == expected
+
+
+@pytest.mark.parametrize(
+    ("absent", "wanted", "used"), [("faiss", "hybrid", "lexical"), ("bm25", "lexical", "semantic")]
+)
+def test_a_mode_whose_index_is_absent_falls_back_with_a_warning(
+    manager: ProjectManager, text_folder: Path, caplog: pytest.LogCaptureFixture, absent: str, wanted: Any, used: str
+) -> None:
+    project = manager.create("a", ProjectConfig.local(**{absent: False}))
+    project.ingest([text_folder])
+    response = project.retrieve("error TS-999", mode=wanted)
+    assert (response.mode_requested, response.mode_used) == (wanted, used)
+    (warning,) = response.warnings
+    assert warning.startswith(f"Mode '{wanted}' was asked for, but there is no ")
+    assert warning in caplog.messages
+
+
+def test_an_answer_is_json(reports: Project) -> None:
+    answer = json.loads(json.dumps(reports.retrieve("error TS-999").to_dict(), allow_nan=False))
+    assert answer["results"][0]["source"]["file_path"] == "reports/manual.txt"
+    assert "TS-999" in answer["results"][0]["text"]
+
+
+def test_a_retriever_that_was_handed_out_follows_the_live_version(project: Project, text_folder: Path) -> None:
+    retriever = project.as_retriever(mode="lexical", similarity_top_k=1)
+    project.ingest([text_folder / "manual.txt"])
+    assert retriever.retrieve("shipyards") == []
+    project.ingest([text_folder / "quarter.md"])
+    (hit,) = retriever.retrieve("shipyards")
+    assert hit.node.metadata["file_name"] == "quarter.md"
+    project.rollback()
+    assert retriever.retrieve("shipyards") == []
+
+
+# ---- in LlamaIndex -------------------------------------------------------------------------------------------------
+
+
+def test_its_retriever_serves_a_stock_query_engine(reports: Project) -> None:
+    engine = RetrieverQueryEngine.from_args(reports.as_retriever(similarity_top_k=1), llm=MockLLM())
+    response = engine.query("What does error TS-999 mean?")
+    assert [node.metadata["file_name"] for node in response.source_nodes] == ["manual.txt"]
+    assert "Error TS-999 means that the pump runs dry" in str(response)
+    assert asyncio.run(engine.aquery("What does error TS-999 mean?")).source_nodes == response.source_nodes
+
+
+def test_its_query_engine_shows_the_llm_source_and_text(reports: Project) -> None:
+    llm = ScriptedLLM(default="The pump runs dry.")
+    response = reports.as_query_engine(llm=llm).query("What does error TS-999 mean?")
+    assert str(response) == "The pump runs dry."
+    (prompt,) = llm.history
+    assert "Source: manual.txt" in prompt
+    assert "Error TS-999 means that the pump runs dry" in prompt
+    assert "_contextual_" not in prompt
+    assert "chunk_index" not in prompt
+
+
+def test_its_storage_context_loads_as_a_stock_index_and_stays_as_it_is(reports: Project) -> None:
+    before = digests(reports.directory)
+    index = load_index_from_storage(reports.storage_context, embed_model=reports.embed_model)
+    assert "TS-999" in str(index.as_query_engine(llm=MockLLM()).query("What does error TS-999 mean?"))
+    assert "TS-999" in str(reports.index.as_query_engine(llm=MockLLM()).query("What does error TS-999 mean?"))
+    with pytest.raises(ReadOnlyVersionError):
+        reports.index.delete_ref_doc("reports/manual.txt", delete_from_docstore=True)
+    assert digests(reports.directory) == before
+
+
+async def test_the_synchronous_methods_work_inside_a_running_loop(project: Project, text_folder: Path) -> None:
+    assert project.ingest([text_folder]).chunks == 2
+    assert project.retrieve("error TS-999")[0].source.file_name == "manual.txt"
+    assert len(project.remove("reports/quarter.md").removed) == 1
+    assert (await project.aretrieve("error TS-999"))[0].source.file_name == "manual.txt"
+
+
+# ---- documents -----------------------------------------------------------------------------------------------------
+
+
+def test_the_documents_are_listed_with_their_facts(reports: Project) -> None:
+    assert [(d.doc_id, d.file_name, d.chunks) for d in reports.documents()] == [
+        ("reports/manual.txt", "manual.txt", 1),
+        ("reports/quarter.md", "quarter.md", 1),
+    ]
+    info = reports.info()
+    assert (info.version, info.documents, info.chunks) == ("v000001", 2, 2)
+    assert info.tokens == sum(record.tokens for record in reports.documents()) > 0
+    live = reports.directory / "versions" / "v000001"
+    size = sum(path.stat().st_size for path in live.rglob("*") if path.is_file())
+    assert 0 < info.bytes <= size
+
+
+def test_a_result_is_found_again_in_its_document_to_the_character(reports: Project) -> None:
+    for chunk in reports.retrieve("revenue of the pump division, error TS-104"):
+        source = chunk.source
+        assert source.doc_id is not None
+        assert source.start_char is not None
+        assert reports.read(source.doc_id, source.start_char, source.end_char) == chunk.text
+    assert reports.read("reports/manual.txt") == documents.TEXT
+    assert reports.read("reports/manual.txt", 0, 9) == documents.TEXT[:9]
+
+
+def test_a_document_that_is_not_there_is_named(reports: Project) -> None:
+    with pytest.raises(InputError, match=r"Project 'reports' has no document 'b.pdf'") as raised:
+        reports.read("b.pdf")
+    assert raised.value.value == "b.pdf"
+    for doc_ids in (["b.pdf"], "b.pdf"):
+        with pytest.raises(InputError, match=r"Project 'reports' has no document 'b.pdf'"):
+            reports.remove(doc_ids)
+
+
+def test_the_same_document_has_the_same_node_ids_in_every_project(
+    manager: ProjectManager, text_folder: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "elsewhere" / text_folder.name
+    ids = []
+    for name, folder in (("a", text_folder), ("b", moved)):
+        project = manager.create(name, ProjectConfig.local(chunk_size=32, chunk_overlap=4))
+        project.ingest([folder])
+        ids.append([node.node_id for node in project.storage_context.docstore.docs.values()])
+        moved.parent.mkdir(exist_ok=True)
+        folder.rename(moved)
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == len(ids[0]) > 2
+
+
+# ---- what its files hold -------------------------------------------------------------------------------------------
+
+
+def test_no_file_of_a_project_holds_an_absolute_path(
+    manager: ProjectManager, tiny_folder: Path, tmp_path: Path
+) -> None:
+    project = manager.create("a", ProjectConfig.local())
+    project.ingest([str(tiny_folder.resolve())])
+    project.retrieve("error TS-999")
+    here = [part.encode(code) for part in (str(tmp_path), tmp_path.name) for code in ("utf-8", "utf-16-le")]
+    for path in project.directory.rglob("*"):
+        if path.is_file():
+            assert not [needle for needle in here if needle in path.read_bytes()], path.name
+
+
+def test_no_file_of_a_project_and_no_repr_holds_a_key(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path
+) -> None:
+    llm = OpenAI(model="gpt-4.1", api_key=SECRET, api_base=openai.api_base, max_retries=0, reuse_client=False)
+    embed_model = OpenAIEmbedding(api_key=SECRET, api_base=openai.api_base, max_retries=0, reuse_client=False)
+    by_name, by_object = manager.create("a"), manager.create("b", llm=llm, embed_model=embed_model)
+    for project in (by_name, by_object):
+        report = project.ingest([text_folder])
+        assert report.contexts_paid == report.chunks == 2
+        project.update_config(top_k=3)
+        assert project.retrieve("error TS-999")
+        shown = repr((project, project.info(), report, project.config, project.versions()))
+        assert SECRET not in shown
+        assert openai.api_base not in shown
+    for path in manager.root.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path.name
+    assert openai.totals()["paid_calls"] > 4
+
+
+def test_repr_survives_a_damaged_project(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder])
+    assert repr(project) == "Project('reports', version='v000001')"
+    (project.directory / "CURRENT").write_text("junk")
+    assert repr(project) == "Project('reports', version=damaged)"
+
+
+def test_a_damaged_ledger_is_named_with_a_way_out(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder])
+    (project.directory / "ledger.sqlite").write_bytes(b"no database " * 500)
+    for call in (project.info, lambda: project.ingest([text_folder])):
+        with pytest.raises(ProjectError, match=r"ledger\.sqlite"):
+            call()
+    assert project.retrieve("error TS-999")[0].source.file_name == "manual.txt"
+
+
+# ---- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_progress_begins_with_what_there_is_to_do_and_ends_with_all_of_it(project: Project, text_folder: Path) -> None:
+    (text_folder / "bad.txt").write_bytes(b"\x00\x01\x02" * 100)
+    states: list[IngestProgress] = []
+    project.ingest([text_folder], progress=states.append)
+    size = sum(path.stat().st_size for path in text_folder.iterdir())
+    assert states[0] == IngestProgress(stage="ingest", documents_total=3, bytes_total=size)
+    for earlier, later in pairwise(states):
+        assert earlier.documents_read <= later.documents_read
+        assert earlier.chunks_done <= later.chunks_done
+        assert earlier.bytes_done <= later.bytes_done <= size
+    assert [state.stage for state in states[-2:]] == ["publish", "done"]
+    assert states[-1].chunks_done == 2
+    assert states[-1].bytes_done == size
+
+
+def test_unchanged_documents_are_no_work_to_wait_for(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder / "manual.txt"])
+    states: list[IngestProgress] = []
+    project.ingest([text_folder], progress=states.append)
+    assert {state.documents_total for state in states} == {1}
+    again: list[IngestProgress] = []
+    project.ingest([text_folder], progress=again.append)
+    assert again == []
+
+
+def test_a_large_document_moves_the_bar_before_it_is_complete(manager: ProjectManager, tmp_path: Path) -> None:
+    text = "\n\n".join(f"Section {n}. " + "The pump was inspected and found in order. " * 8 for n in range(40))
+    (tmp_path / "long.txt").write_text(text)
+    states: list[IngestProgress] = []
+    project = manager.create("a", ProjectConfig.local(context="llm", chunk_size=64, chunk_overlap=0), llm=ScriptedLLM())
+    project.ingest([tmp_path / "long.txt"], progress=states.append)
+    sizes = [state.bytes_done for state in states if state.documents_done == 0]
+    assert len(set(sizes)) > 20
+    assert max(sizes) <= len(text.encode())
+
+
+def test_an_interruption_leaves_the_old_version_live_and_keeps_what_was_paid_for(
+    manager: ProjectManager, text_folder: Path
+) -> None:
+    llm = ScriptedLLM()
+    project = manager.create("a", ProjectConfig.local(context="llm"), llm=llm)
+    project.ingest([text_folder / "manual.txt"])
+
+    def interrupt(state: IngestProgress) -> None:
+        if state.chunks_done:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        project.ingest([text_folder], progress=interrupt)
+    assert [version.name for version in project.versions()] == ["v000001"]
+    assert project.info().ledger.contexts == 2
+    asked = len(llm.history)
+    assert project.ingest([text_folder]).contexts_paid == 0
+    assert len(llm.history) == asked
+
+
+def test_the_bar_says_what_was_done_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar() as report:
+        assert shown.getvalue() == "", "nothing is shown before there is something to do"
+        report(IngestProgress(stage="ingest", documents_total=2, bytes_total=1000))
+        all_read = IngestProgress(
+            stage="publish", documents_read=2, documents_total=2, chunks_done=1234, bytes_done=1000, bytes_total=1000
+        )
+        report(all_read)
+        report(replace(all_read, stage="done"))
+    last = shown.getvalue().split("\r")[-1]
+    assert "2/2 documents · 1,234 chunks" in last
+    assert "left 0:00:00" in last
