@@ -60,7 +60,8 @@ def verify(
             mend = f"To mend it: {safe(problem.remedy)}"
             say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {mend}")
         if not as_json and not report.problems:
-            say(f"Sound: {len(report.versions)} versions and the ledger.")
+            number = len(report.versions)
+            say(f"Sound: {number} version{'' if number == 1 else 's'} and the ledger.")
         if not report.sound:
             raise typer.Exit(1)
 

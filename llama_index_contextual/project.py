@@ -13,7 +13,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import QueryBundle, QueryType
+from llama_index.core.schema import QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.types import MetadataFilters
 
@@ -276,7 +276,7 @@ class Project:
             InputError: The query is empty or top_k is not positive.
             NoVersionError: Nothing has been ingested yet.
         """
-        return self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters).respond(_checked(query))
+        return self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters).respond(as_bundle(query))
 
     async def aretrieve(
         self,
@@ -288,7 +288,7 @@ class Project:
     ) -> RetrievalResponse:
         """Do as `retrieve` does, without blocking the event loop."""
         retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
-        return await retriever.arespond(_checked(query))
+        return await retriever.arespond(as_bundle(query))
 
     def as_retriever(
         self,
@@ -392,10 +392,3 @@ class Project:
         except CorruptVersionError:
             version = "damaged"
         return f"Project({self.name!r}, version={version})"
-
-
-def _checked(query: QueryType) -> QueryBundle:
-    bundle = as_bundle(query)
-    if not bundle.query_str.strip():
-        raise InputError("The query is empty: ask something.", value=bundle.query_str)
-    return bundle

@@ -92,7 +92,7 @@ class Source:
 
     def __str__(self) -> str:
         line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
-        return _visible(line.removeprefix("Source: ") or str(self.doc_id))
+        return _visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class RetrievalResponse:
     def __repr__(self) -> str:
         head = f"{len(self.results)} results for {self.query!r} ({self.mode_used})"
         lines = [f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.text)}" for chunk in self.results]
-        return "\n".join([head, *(f"  ! {warning}" for warning in self.warnings), *lines])
+        return "\n".join([head, *(f"  ! {_visible(warning)}" for warning in self.warnings), *lines])
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -219,9 +219,9 @@ class RetrievalResponse:
             f"<td><i>{escape(_shorten(chunk.context or '', 200))}</i><br>{escape(_shorten(chunk.text, 300))}</td></tr>"
             for chunk in self.results
         )
-        warnings = "".join(f"<p>{escape(warning)}</p>" for warning in self.warnings)
+        warnings = "".join(f"<p>{escape(_visible(warning))}</p>" for warning in self.warnings)
         return (
-            f"<p><b>{escape(self.query)}</b> ({escape(self.mode_used)})</p>{warnings}"
+            f"<p><b>{escape(_visible(self.query))}</b> ({escape(self.mode_used)})</p>{warnings}"
             f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
         )
 

@@ -142,10 +142,10 @@ def show_response(response: RetrievalResponse) -> None:
 
 
 def _around(text: str, query: str) -> str:
-    """Return the text from shortly before the longest word of the query that it holds."""
-    words = sorted({word for word in query.split() if len(word) > 3}, key=len, reverse=True)
-    hits = (re.search(re.escape(word), text, re.IGNORECASE) for word in words)
-    at = next((hit.start() for hit in hits if hit), 0)
+    """Return the text from shortly before the word of the query that it holds most rarely."""
+    words = {word for word in re.findall(r"\w+", query) if len(word) > 3}
+    places = [[hit.start() for hit in re.finditer(re.escape(word), text, re.IGNORECASE)] for word in words]
+    at = min(((len(found), found[0]) for found in places if found), default=(0, 0))[1]
     start = 0 if at < 120 else text.rfind(" ", 0, at - 80) + 1
     return ("… " if start else "") + text[start:]
 

@@ -199,8 +199,7 @@ def _missing(
         prefix = f"{Path(os.path.realpath(folder)).name if folder.name in ('', '..') else folder.name}/"
         for record in records:
             file = folder / record.doc_id.removeprefix(prefix)
-            known = record.doc_id not in files and record.doc_id.startswith(prefix) and not os.path.lexists(file)
-            if known and origin(file) == record.origin:
+            if record.doc_id not in files and not os.path.lexists(file) and origin(file) == record.origin:
                 missing.append(record.doc_id)
     return missing
 

@@ -115,7 +115,7 @@ async def abuild(
 
 
 class _Share:
-    """Deals out the bytes of a batch in proportion to the chunks that are done, exactly in the end.
+    """Deals out the bytes of a batch: four fifths by the chunks that have their context, the rest when all is stored.
 
     Args:
         size: Bytes of the batch.
@@ -123,13 +123,13 @@ class _Share:
     """
 
     def __init__(self, size: int, chunks: int) -> None:
-        self._size, self._chunks = size, chunks
+        self._size, self._for_contexts, self._chunks = size, size * 4 // 5, chunks
         self._done = self._taken = 0
 
     def take(self, chunks: int) -> int:
         """Return the bytes that so many more chunks stand for."""
         self._done += chunks
-        taken, self._taken = self._taken, self._size * self._done // self._chunks
+        taken, self._taken = self._taken, self._for_contexts * self._done // self._chunks
         return self._taken - taken
 
     def rest(self) -> int:

@@ -27,6 +27,7 @@ from llama_index_contextual.node_parser.spans import TokenMap
 # How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LONGEST_GRAPHEME = 8
+_MOST_TRIES = 64
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
 _OVERLAP_RANGE = (0.55, 1.45)
@@ -175,7 +176,9 @@ class ChunkCutter:
         """Return the last offset behind white space at which a cut is clean."""
         text = self.tokens.text
         offset = _word_start(text, low, high)
-        while offset is not None:
+        for _ in range(_MOST_TRIES):
+            if offset is None:
+                break
             whole = self.layout.whole_at(offset)
             if whole:
                 offset = whole[0]

@@ -76,14 +76,6 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
     return _cluster_start(text, offset, known)
 
 
-def grapheme_end(text: str, start: int) -> int:
-    """Return where the grapheme cluster that begins at `start` ends."""
-    if is_surrogate_pair(text, start):
-        return start + 2
-    found = _GRAPHEME.match(text, start)
-    return int(found.end()) if found else start
-
-
 def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
     """Return those of the sorted `offsets` that are grapheme boundaries, in one pass; `known` is one before them."""
     if len(offsets) < _FEW or text[offsets[0] - 1 : offsets[-1] + 1].isascii():

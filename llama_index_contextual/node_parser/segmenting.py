@@ -170,10 +170,8 @@ class SegmentCutter:
             for offset in ranked[rank]:
                 if self._is_clean(offset, core):
                     return offset
-        for match in WORD_START.finditer(tokens.text, low, high):
-            if self._is_clean(match.start(), core):
-                return match.start()
-        return behind
+        words = [match.start() for match in WORD_START.finditer(tokens.text, low, high)]
+        return next(iter(grapheme_boundaries(tokens.text, words, core)), behind)
 
     def _fit(self, start: int, core: int, end: int) -> int:
         """Move the start of the overlap on until the segment fits when it is encoded alone."""

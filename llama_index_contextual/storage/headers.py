@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def check_npy(path: Path, *, shown: str | None = None) -> None:
             if np.lib.format.read_magic(file) != (1, 0):
                 raise ValueError("unknown version")
             shape, _, kind = np.lib.format.read_array_header_1_0(file, max_header_size=_MAX_HEADER)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
             raise damaged(shown, f"is not a NumPy array ({type(error).__name__})") from error
         start = file.tell()
     if kind.kind not in "iuf" or any(length < 0 for length in shape):

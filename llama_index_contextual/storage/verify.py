@@ -77,7 +77,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
         *_ledger(project_dir),
         *_left_behind(project_dir),
     ]
-    return VerifyReport(names, problems)
+    return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
 
 def repair_project(project_dir: Path) -> VerifyReport:
@@ -87,6 +87,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
 
     Raises:
         ProjectLockedError: Another process is writing.
+        FormatError: A newer release wrote the ledger.
     """
     with write_lock(project_dir):
         names = version_names(project_dir)
@@ -95,7 +96,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
             if live is not None and name != live:
                 remove_version(project_dir, name)
         path = project_dir / LEDGER_FILE
-        if any(_ledger(project_dir)):
+        if path.exists() and _damage_of_ledger(path):
             damaged = path.with_name(f"{LEDGER_FILE}{DAMAGED}")
             files.rename(path, damaged)
             with closing(Ledger(path)) as ledger:
@@ -120,10 +121,10 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
     try:
         live = current_name(project_dir)
     except CorruptVersionError as error:
-        yield Problem(CURRENT, _what(error), remedy)
+        yield Problem(CURRENT, _what(error, CURRENT), remedy)
         return
     if live is not None and not version_directory(project_dir, live).is_dir():
-        yield Problem(CURRENT, f"CURRENT names {live}, which is not there", remedy)
+        yield Problem(CURRENT, f"names {live}, which is not there", remedy)
 
 
 def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
@@ -144,15 +145,15 @@ def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exce
     for name, found in damage.items():
         file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
         if live is not None and name != live:
-            yield Problem(file, _what(found), _command(project_dir, "verify", "--repair"), harmless=True)
+            yield Problem(file, _what(found, file), _command(project_dir, "verify", "--repair"), harmless=True)
         elif sound:
-            yield Problem(file, _what(found), _command(project_dir, "rollback", f"--to {sound[-1]}"))
+            yield Problem(file, _what(found, file), _command(project_dir, "rollback", f"--to {sound[-1]}"))
         else:
-            yield Problem(file, _what(found), _command(project_dir, "ingest", "PATHS", "--replace"))
+            yield Problem(file, _what(found, file), _command(project_dir, "ingest", "PATHS", "--replace"))
 
 
-def _what(error: Exception) -> str:
-    return str(error).split(". ")[0]
+def _what(error: Exception, file: str) -> str:
+    return str(error).split(". ")[0].removeprefix(f"{file} ")
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
@@ -160,20 +161,29 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
     if not path.exists():
         return
     try:
+        if damage := _damage_of_ledger(path):
+            yield Problem(LEDGER_FILE, f"is damaged ({damage})", _command(project_dir, "verify", "--repair"))
+    except FormatError as error:
+        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), "pip install --upgrade llama-index-contextual")
+
+
+def _damage_of_ledger(path: Path) -> str | None:
+    """Return what is wrong with a ledger, or None.
+
+    Raises:
+        FormatError: A newer release wrote it.
+    """
+    try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
         if answer == "ok":
             with closing(Ledger(path)) as ledger:
                 ledger.info()
-    except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error), "pip install --upgrade llama-index-contextual")
-        return
     except CorruptVersionError as error:
-        answer = _what(error)
+        return _what(error, LEDGER_FILE)
     except sqlite3.DatabaseError as error:
-        answer = str(error)
-    if answer != "ok":
-        yield Problem(LEDGER_FILE, f"is damaged ({answer})", _command(project_dir, "verify", "--repair"))
+        return str(error)
+    return None if answer == "ok" else answer
 
 
 def _left_behind(project_dir: Path) -> Iterator[Problem]:

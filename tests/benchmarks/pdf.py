@@ -1,8 +1,9 @@
-"""Speed and exactness of the PDF reader on the shared contracts: `python -m tests.benchmarks.pdf --data ../shared/data`.
+"""Speed and exactness of the PDF reader: `python -m tests.benchmarks.pdf --data ../shared/data`.
 
-Parts (`--parts`): `speed` against bare pypdf; `oracle` against pdftotext (needs poppler-utils) before and after;
-`retrieval` before and after each repair; `typeset` the same on the contracts set anew in two columns with cut words and
-ligatures, which the originals do not have. The engine pdfium takes part where it is installed.
+All on the shared contracts. Parts (`--parts`): `speed` against bare pypdf; `oracle` against pdftotext (needs
+poppler-utils) before and after; `retrieval` before and after each repair; `typeset` the same on the contracts set anew
+in two columns with cut words and ligatures, which the originals do not have. The engine pdfium takes part where it is
+installed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ OPENING = 600  # characters of the document before each chunk, as the simplest c
 ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium") if find_spec("pypdfium2") else ("pypdf",)
 
 
-# ---- readings ----------------------------------------------------------------------------------------------------------
+# ---- readings ------------------------------------------------------------------------------------------------------
 
 
 def bare(path: Path) -> list[str]:
@@ -87,7 +88,17 @@ def finished(path: Path, engine: PdfEngine = "pypdf") -> list[str]:
     return [parsed.text[start : end - 1] for start, end in zip(parsed.map.page_starts, ends, strict=True)]
 
 
-# ---- parts -------------------------------------------------------------------------------------------------------------
+def with_running(path: Path) -> list[str]:
+    """What `read_pdf` gives, and what it took off as running, page by page."""
+    left = [set(map(id, page)) for page in strip_running(contents(path)).pages]
+    taken = [
+        [line.text for line in page.lines if id(line) not in ids]
+        for page, ids in zip(contents(path), left, strict=True)
+    ]
+    return ["\n".join([page, *lines]) for page, lines in zip(finished(path), taken, strict=True)]
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------
 
 
 def speed(paths: Sequence[Path]) -> None:
@@ -114,6 +125,7 @@ def oracle(paths: Sequence[Path], clauses: Sequence[tuple[str, str]]) -> None:
         "before: pypdf alone": bare,
         "after: lines": as_lines,
         "after: read_pdf": finished,
+        "  and running lines": with_running,
     }
     if "pdfium" in ENGINES:
         readings["read_pdf, pdfium"] = lambda path: finished(path, "pdfium")

@@ -120,6 +120,7 @@ def export(disk: Path) -> None:
 
 def persist_alone(disk: Path) -> None:
     """Write the three stores where no version is published."""
+    files.remove_tree(disk / EXPORT)
     nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
     memory = SQLiteDocumentStore()
     vectors = UnitFaissVectorStore(docstore=memory)

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.cases import ALONE, SCENARIOS, Bench, Scenario, acknowledged, attempt, violations
 from tests.faults.system import FAULTS, Fault, FaultySystem, PowerLossSystem
 
-SAMPLE = 31
+SAMPLE = 47
 """Every so many cases one is run here; `python -m tests.benchmarks.faults` runs them all."""
 
 

@@ -104,6 +104,15 @@ def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
     assert Intake.of([text_folder / "quarter.md"], before).missing == []
 
 
+def test_a_file_that_is_there_but_not_taken_is_not_missing(text_folder: Path) -> None:
+    before = records_of(Intake.of([text_folder]))
+    (text_folder / "a copy of the manual.txt").write_bytes((text_folder / "manual.txt").read_bytes())
+    assert Intake.of([text_folder], before).missing == []
+    single = records_of(Intake.of([text_folder / "quarter.md"]))
+    (text_folder / "quarter.md").unlink()
+    assert Intake.of([text_folder], single).missing == ["quarter.md"]
+
+
 def test_files_of_equal_content_are_taken_once(text_folder: Path) -> None:
     (text_folder / "copy.txt").write_bytes((text_folder / "manual.txt").read_bytes())
     intake = Intake.of([text_folder])

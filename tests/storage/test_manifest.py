@@ -123,7 +123,7 @@ def test_a_manifest_of_a_newer_release_is_refused_whatever_else_it_holds() -> No
         Manifest.from_json(data, file="manifest.json")
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.one_of(
         st.binary(max_size=30),

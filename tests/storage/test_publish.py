@@ -89,7 +89,7 @@ def test_an_error_at_an_operation_leaves_a_version_that_opens_and_the_next_write
     for number in (1, 2):
         first.ingest([note(number)])
     answers: list[str] = []
-    for operation in itertools.count(0, 3):
+    for operation in itertools.count(0, 5):
         root = tmp_path / f"copy {operation}"
         shutil.copytree(manager.root, root)
         project = ProjectManager(root).load("reports", embed_model=CountingEmbedding())

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from llama_index.core.schema import Document
 
+from llama_index_contextual.errors import FormatError
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from llama_index_contextual.storage.verify import VerifyReport
+from llama_index_contextual.storage.verify import VerifyReport, repair_project
 
 
 def found(report: VerifyReport) -> dict[str, str]:
@@ -93,3 +94,57 @@ def test_checking_changes_nothing_and_needs_no_lock(published: Project) -> None:
         reader.execute("SELECT count(*) FROM contexts").fetchone()
         published.verify()
     assert {path: path.read_bytes() for path in published.directory.rglob("*") if path.is_file()} == before
+
+
+def test_a_repair_keeps_what_can_be_read_of_a_damaged_ledger_and_the_damaged_file(published: Project) -> None:
+    path = published.directory / "ledger.sqlite"
+    ledger = Ledger(path)
+    rows = [LedgerEntry(key=f"{n:064}", context=f"context {n} " * 40, model="m", input_tokens=n) for n in range(200)]
+    ledger.add_contexts(rows)
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    page = 4096
+    middle = len(content) // page // 2 * page
+    content[middle : middle + page] = b"\xff" * page
+    path.write_bytes(content)
+    assert not published.verify().sound
+
+    report = repair_project(published.directory)
+    assert report.sound, report
+    assert (published.directory / "ledger.sqlite.damaged").read_bytes() == content
+    ledger = Ledger(path)
+    kept = [row for row in rows if ledger.context(row.key) == row.context]
+    assert len(kept) == ledger.info().contexts >= 100
+    assert ledger.info().input_tokens == sum(row.input_tokens or 0 for row in kept)
+    ledger.close()
+
+
+def test_a_repair_removes_damaged_versions_that_are_not_live_and_what_was_left_behind(
+    published: Project, version: Path
+) -> None:
+    published.ingest([Document(id_="note", text="A note.")])
+    flip(version / "docstore.sqlite")
+    version.with_name("v000003.building").mkdir()
+    assert published.verify().sound
+    report = repair_project(published.directory)
+    assert report == VerifyReport(["v000002"], [])
+    assert published.retrieve("note").results
+
+
+def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, version: Path) -> None:
+    flip(version / "docstore.sqlite")
+    report = repair_project(published.directory)
+    assert list(found(report)) == ["versions/v000001/docstore.sqlite"]
+    assert version.is_dir()
+
+
+def test_a_ledger_of_a_newer_release_is_not_taken_for_damage(published: Project) -> None:
+    path = published.directory / "ledger.sqlite"
+    ledger = Ledger(path)
+    ledger._kv.put("format", {"version": 2})
+    ledger.close()
+    before = path.read_bytes()
+    assert found(published.verify())["ledger.sqlite"] == "pip install --upgrade llama-index-contextual"
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 2"):
+        published.verify(repair=True)
+    assert path.read_bytes() == before

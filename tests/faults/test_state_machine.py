@@ -1,0 +1,138 @@
+"""A project against a plain dictionary: whatever is done in whatever order, and wherever it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.current import leftovers
+from tests.faults.cases import attempt
+from tests.faults.system import FAULTS, Fault, FaultySystem
+from tests.support.models import CountingEmbedding
+
+SEQUENCES = int(os.environ.get("CONTEXTUAL_SEQUENCES", "100"))
+CONFIG = ProjectConfig.local(context="none", keep_versions=3)
+NAMES = ("apple", "birch", "cedar")
+WORDS = ("red", "green", "blue", "grey")
+
+Content = dict[str, str]
+names = st.sampled_from(NAMES)
+words = st.sampled_from(WORDS)
+faults = st.one_of(st.none(), st.tuples(st.integers(0, 40), st.sampled_from(FAULTS), st.booleans()))
+
+
+class ProjectMachine(RuleBasedStateMachine):
+    """The dictionary is `content`; `history` has that of each version that was ever acknowledged or may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = Path(tempfile.mkdtemp(prefix="machine"))
+        self.project: Project | None = None
+        self.content: Content | None = None
+        self.history: dict[str, Content] = {}
+
+    def teardown(self) -> None:
+        self.project = None
+        shutil.rmtree(self.disk)
+
+    @initialize()
+    def create(self) -> None:
+        ProjectManager(self.disk).create("p", CONFIG, embed_model=CountingEmbedding())
+        self.reopen()
+
+    @rule()
+    def reopen(self) -> None:
+        self.project = ProjectManager(self.disk).load("p", embed_model=CountingEmbedding())
+
+    @rule(given=st.dictionaries(names, words, min_size=1), replace=st.booleans(), fault=faults)
+    def ingest(self, given: Content, replace: bool, fault: tuple[int, Fault, bool] | None) -> None:
+        documents = [Document(id_=name, text=f"{name} is {word}.") for name, word in given.items()]
+        after = dict(given) if replace else {**(self.content or {}), **given}
+        self._write(lambda project: project.ingest(documents, replace=replace), after, fault)
+
+    @precondition(lambda self: self.content)
+    @rule(name=names, fault=faults)
+    def remove(self, name: str, fault: tuple[int, Fault, bool] | None) -> None:
+        if name not in (self.content or {}):
+            with pytest.raises(InputError):
+                self._loaded.remove([name])
+            return
+        after = {key: word for key, word in (self.content or {}).items() if key != name}
+        self._write(lambda project: project.remove([name]), after, fault)
+
+    @precondition(lambda self: self.content is not None)
+    @rule(data=st.data(), fault=faults)
+    def rollback(self, data: st.DataObject, fault: tuple[int, Fault, bool] | None) -> None:
+        to = data.draw(st.sampled_from([version.name for version in self._loaded.versions()]))
+        self._write(lambda project: project.rollback(to), self.history[to], fault)
+
+    @precondition(lambda self: self.content is not None)
+    @rule(top_k=st.integers(3, 9), fault=faults)
+    def update_config(self, top_k: int, fault: tuple[int, Fault, bool] | None) -> None:
+        self._write(lambda project: project.update_config(top_k=top_k), dict(self.content or {}), fault)
+
+    @invariant()
+    def answers_are_those_of_the_dictionary(self) -> None:
+        if self.project is not None:
+            assert self._seen() == self.content
+
+    @invariant()
+    def every_version_is_sound_and_holds_what_it_held(self) -> None:
+        if self.project is not None:
+            assert self.project.verify().sound
+            assert {version.name for version in self.project.versions()} <= set(self.history)
+
+    @property
+    def _loaded(self) -> Project:
+        assert self.project is not None
+        return self.project
+
+    def _seen(self) -> Content | None:
+        try:
+            found = self._loaded.retrieve(" ".join((*NAMES, *WORDS)), top_k=9)
+        except NoVersionError:
+            return None
+        if self.content:
+            best = next(iter(self.content))
+            assert self._loaded.retrieve(best)[0].source.doc_id == best
+        return {str(c.source.doc_id): c.text.rstrip(".").rpartition(" ")[2] for c in found}
+
+    def _write(self, run: object, after: Content, fault: tuple[int, Fault, bool] | None) -> None:
+        at, kind, late = fault or (None, "exit", False)
+        project = self._loaded
+        error = attempt(lambda _disk: run(project), self.disk, FaultySystem(at, kind, after=late))  # type: ignore[operator]
+        if error is None:
+            self.content = after
+        elif fault is None:
+            raise error
+        else:
+            self.reopen()
+            seen = self._seen()
+            assert seen in (self.content, after)
+            self.content = seen
+        live = next((version.name for version in self._loaded.versions() if version.live), None)
+        if live is not None and self.content is not None:
+            self.history[live] = self.content
+        if error is None:
+            assert leftovers(self._loaded.directory) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+ProjectMachine.TestCase.settings = settings(max_examples=SEQUENCES, stateful_step_count=6)
+TestProject = ProjectMachine.TestCase

@@ -1,0 +1,288 @@
+"""Retries of what may succeed later, and one sentence for what will not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.calls import RetryPolicy, acall, call, describe, is_retryable, retry_after, run_sync
+
+
+def api_error(status: int, code: str | None = None, headers: dict[str, str] | None = None) -> openai.APIStatusError:
+    """Return the error that the OpenAI client raises for an answer."""
+    request = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
+    response = httpx.Response(status, headers=headers, request=request)
+    return openai.APIStatusError("The provider's own words.", response=response, body={"code": code})
+
+
+CONNECTION = openai.APIConnectionError(request=httpx.Request("POST", "http://127.0.0.1"))
+TIMEOUT = openai.APITimeoutError(request=httpx.Request("POST", "http://127.0.0.1"))
+
+
+# ---- what is tried again ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(api_error(status) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
+        CONNECTION,
+        TIMEOUT,
+        ConnectionResetError(),
+        TimeoutError(),
+        httpx.ReadError("broken"),
+        httpx.RemoteProtocolError("broken"),
+        json.JSONDecodeError("broken off", "{", 1),
+    ],
+    ids=repr,
+)
+def test_what_may_succeed_later_is_retryable(error: Exception) -> None:
+    assert is_retryable(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(api_error(status) for status in (400, 401, 403, 404, 413, 422)),
+        api_error(429, "insufficient_quota"),
+        api_error(500, "model_not_found"),
+        ValueError("odd"),
+        KeyError("odd"),
+    ],
+    ids=repr,
+)
+def test_what_will_fail_again_is_not(error: Exception) -> None:
+    assert not is_retryable(error)
+
+
+# ---- how long is waited ----------------------------------------------------------------------------------------------
+
+
+@given(attempt=st.integers(1, 30), base=st.floats(0.001, 10), most=st.floats(0.001, 60))
+def test_delays_double_with_jitter_up_to_a_limit(attempt: int, base: float, most: float) -> None:
+    policy = RetryPolicy(attempts=31, base_delay=base, max_delay=most)
+    whole = min(most, base * 2 ** (attempt - 1))
+    delay = policy.delay(attempt, TimeoutError())
+    assert delay is not None
+    assert 0.5 * whole <= delay <= whole
+
+
+def test_the_last_attempt_is_followed_by_none() -> None:
+    policy = RetryPolicy(attempts=3)
+    assert [policy.delay(attempt, TimeoutError()) is None for attempt in (1, 2, 3, 4)] == [False, False, True, True]
+    assert RetryPolicy(attempts=1).delay(1, TimeoutError()) is None
+    assert policy.delay(1, ValueError()) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7),
+        ({"Retry-After": "0.25"}, 0.25),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"retry-after-ms": "20", "retry-after": "7"}, 0.02),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_provider_says_how_long(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(api_error(429, headers=headers)) == seconds
+
+
+def test_the_provider_may_say_until_when() -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
+    seconds = retry_after(api_error(503, headers={"retry-after": later}))
+    assert seconds is not None
+    assert 900 < seconds <= 1000
+    before = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
+    assert retry_after(api_error(503, headers={"retry-after": before})) == 0
+
+
+def test_an_error_without_an_answer_says_nothing() -> None:
+    assert retry_after(CONNECTION) is None
+    assert retry_after(ValueError()) is None
+
+
+def test_what_the_provider_asks_for_counts_instead_of_the_policys_delay_unless_it_is_too_long() -> None:
+    policy = RetryPolicy(attempts=5, base_delay=1000, max_delay=1, max_retry_after=120)
+    assert policy.delay(1, api_error(429, headers={"retry-after": "90"})) == 90
+    assert policy.delay(1, api_error(429, headers={"retry-after": "121"})) is None
+    assert policy.delay(1, api_error(429, headers={"retry-after": "inf"})) is None
+
+
+# ---- calling ---------------------------------------------------------------------------------------------------------
+
+
+class Flaky:
+    """Fails with the given errors, one after the other, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "answer"
+
+    async def later(self) -> str:
+        return self()
+
+
+def runs() -> list[Callable[[Flaky, RetryPolicy], str]]:
+    return [call, lambda flaky, policy: asyncio.run(acall(flaky.later, policy))]
+
+
+QUICK = RetryPolicy(attempts=4, base_delay=0)
+
+
+@pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
+def test_a_call_is_repeated_until_it_succeeds(run: Callable[..., str]) -> None:
+    flaky = Flaky(TimeoutError(), api_error(500), CONNECTION)
+    assert run(flaky, QUICK) == "answer"
+    assert flaky.calls == 4
+
+
+@pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
+def test_a_call_is_given_up_with_the_error_as_it_came(run: Callable[..., str]) -> None:
+    last = api_error(503)
+    flaky = Flaky(*[TimeoutError()] * 3, last)
+    with pytest.raises(openai.APIStatusError) as raised:
+        run(flaky, QUICK)
+    assert raised.value is last
+    assert flaky.calls == 4
+
+
+@pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
+def test_what_will_fail_again_is_sent_once(run: Callable[..., str]) -> None:
+    flaky = Flaky(api_error(401))
+    with pytest.raises(openai.APIStatusError):
+        run(flaky, QUICK)
+    assert flaky.calls == 1
+
+
+def test_the_wait_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    limited = api_error(429, headers={"retry-after": "33"})
+    asyncio.run(acall(Flaky(limited).later, RetryPolicy()))
+    call(Flaky(limited), RetryPolicy())
+    assert waited == [33, 33]
+
+
+async def test_a_cancelled_call_is_not_repeated() -> None:
+    started: list[int] = []
+
+    async def send() -> None:
+        started.append(1)
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(acall(send, QUICK))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert started == [1]
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+
+MODEL = "openai:gpt-4.1"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (api_error(401), "The provider of 'openai:gpt-4.1' refused the API key: check the key in the environment."),
+        (
+            api_error(403),
+            "The provider of 'openai:gpt-4.1' refused access: check that the key may use this model from this place.",
+        ),
+        (
+            api_error(404),
+            "The provider does not know the model 'openai:gpt-4.1': change the setting 'llm' (for instance"
+            " `project.update_config(llm=...)`) to one that it offers.",
+        ),
+        (
+            api_error(429, "insufficient_quota"),
+            "The account behind 'openai:gpt-4.1' has no quota left: top it up, then run the same call again.",
+        ),
+        (
+            api_error(429),
+            "The provider of 'openai:gpt-4.1' keeps answering 429 (rate limit): lower the concurrency, or try later.",
+        ),
+        (
+            api_error(502),
+            "The provider of 'openai:gpt-4.1' keeps answering 502 (its own error): run the same call again later.",
+        ),
+        (
+            CONNECTION,
+            "The provider of 'openai:gpt-4.1' cannot be reached: check the address and the network, then try again.",
+        ),
+        (api_error(400), "'openai:gpt-4.1' failed: APIStatusError: The provider's own words."),
+        (ValueError("first\n second"), "'openai:gpt-4.1' failed: ValueError: first second"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_failure_is_a_sentence(error: Exception, sentence: str) -> None:
+    assert describe(error, setting="llm", model=MODEL) == sentence
+
+
+def test_a_model_is_unknown_by_status_code_or_words() -> None:
+    errors = [api_error(404), api_error(400, "model_not_found"), ValueError("Unknown model 'x'. Please provide ...")]
+    for error in errors:
+        assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(describe(ValueError("x" * 10_000), setting="llm", model=MODEL)) < 400
+
+
+# ---- coroutines from anywhere ----------------------------------------------------------------------------------------
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="none")
+
+
+async def read() -> tuple[str, asyncio.AbstractEventLoop]:
+    return VARIABLE.get(), asyncio.get_running_loop()
+
+
+def test_a_coroutine_runs_where_there_is_no_loop() -> None:
+    VARIABLE.set("outside")
+    assert run_sync(read)[0] == "outside"
+
+
+async def test_a_coroutine_runs_inside_a_loop_in_a_loop_of_its_own_with_the_same_context() -> None:
+    VARIABLE.set("inside")
+    value, loop = run_sync(read)
+    assert value == "inside"
+    assert loop is not asyncio.get_running_loop()
+
+
+async def test_errors_come_back_from_the_other_loop() -> None:
+    async def fail() -> Any:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost"):
+        run_sync(fail)

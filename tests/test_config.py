@@ -1,0 +1,149 @@
+"""Settings: their defaults, and a sentence for each value that cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
+from llama_index_contextual.errors import ConfigurationError
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    assert ProjectConfig().model_dump() == {
+        "embed_model": "openai:text-embedding-3-small",
+        "context": "llm",
+        "llm": "openai:gpt-4.1",
+        "context_prompt": None,
+        "llm_concurrency": 8,
+        "context_in_answer": True,
+        "faiss": True,
+        "bm25": True,
+        "segment_size": 8000,
+        "segment_overlap": 800,
+        "chunk_size": 800,
+        "chunk_overlap": 80,
+        "language": "english",
+        "mode": "hybrid",
+        "top_k": 20,
+        "candidates": 100,
+        "fusion": "rrf",
+        "semantic_weight": 0.5,
+        "lexical_weight": 0.5,
+        "rrf_k": 10.0,
+        "keep_versions": 3,
+    }
+
+
+def test_local_settings_name_nothing_that_needs_a_key() -> None:
+    local = ProjectConfig.local()
+    assert (local.embed_model, local.context) == ("local", "structural")
+    assert local.lexical_weight > local.semantic_weight
+    assert ProjectConfig.local(context="none", top_k=3).top_k == 3
+    assert ProjectConfig.local(semantic_weight=0.9).semantic_weight == 0.9
+
+
+def test_every_field_has_a_sentence() -> None:
+    for name, field in ProjectConfig.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+
+
+BAD: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: leave at least one index on"),
+    ({"segment_size": 0}, "segment_size", "Setting 'segment_size' cannot be 0: "),
+    ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: Input should be greater than or equal to 1"),
+    ({"chunk_overlap": -1}, "chunk_overlap", "Setting 'chunk_overlap' cannot be -1: "),
+    ({"segment_overlap": -1}, "segment_overlap", "Setting 'segment_overlap' cannot be -1: "),
+    ({"chunk_overlap": 800}, None, r"chunk_overlap \(800\) must be smaller than chunk_size \(800\)"),
+    ({"chunk_size": 50}, None, r"chunk_overlap \(80\) must be smaller than chunk_size \(50\)"),
+    ({"segment_overlap": 9000}, None, r"segment_overlap \(9000\) must be smaller than segment_size \(8000\)"),
+    ({"chunk_size": 9000}, None, r"chunk_size \(9000\) must not exceed segment_size \(8000\)"),
+    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: give at least one index some weight"),
+    ({"semantic_weight": math.nan}, "semantic_weight", "Setting 'semantic_weight' cannot be nan: "),
+    ({"lexical_weight": math.inf}, "lexical_weight", "Setting 'lexical_weight' cannot be inf: must be a finite number"),
+    ({"lexical_weight": -0.1}, "lexical_weight", "Setting 'lexical_weight' cannot be -0.1: "),
+    ({"rrf_k": 0}, "rrf_k", "Setting 'rrf_k' cannot be 0: "),
+    ({"rrf_k": math.inf}, "rrf_k", "must be a finite number"),
+    ({"top_k": 0}, "top_k", "Setting 'top_k' cannot be 0: "),
+    ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': Input should be a valid integer"),
+    ({"candidates": 0}, "candidates", "Setting 'candidates' cannot be 0: "),
+    ({"llm_concurrency": 0}, "llm_concurrency", "Setting 'llm_concurrency' cannot be 0: "),
+    ({"keep_versions": 1}, "keep_versions", "Setting 'keep_versions' cannot be 1: "),
+    (
+        {"mode": "vector"},
+        "mode",
+        "Setting 'mode' cannot be 'vector': Input should be 'semantic', 'lexical' or 'hybrid'",
+    ),
+    ({"context": "gpt"}, "context", "Input should be 'llm', 'structural' or 'none'"),
+    ({"fusion": "max"}, "fusion", "Input should be 'rrf' or 'score'"),
+    ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of arabic, "),
+    ({"embed_model": None}, "embed_model", "Setting 'embed_model' cannot be None: "),
+    ({"chunk_sise": 1}, "chunk_sise", "Unknown setting 'chunk_sise'. Known settings: bm25, candidates, chunk_overlap"),
+]
+
+
+@pytest.mark.parametrize(("values", "setting", "message"), BAD, ids=lambda value: str(value)[:40])
+def test_a_value_that_cannot_be_is_one_sentence(values: dict[str, Any], setting: str | None, message: str) -> None:
+    for make in (ProjectConfig, ProjectConfig.local, ProjectConfig().changed):
+        with pytest.raises(ConfigurationError, match=message) as raised:
+            make(**values)
+        assert raised.value.setting == setting
+        assert "\n" not in str(raised.value)
+        assert str(raised.value).endswith(".")
+        assert raised.value.__suppress_context__, "without pydantic's own report"
+
+
+def test_settings_are_frozen_and_changed_by_a_copy() -> None:
+    config = ProjectConfig()
+    with pytest.raises(ValidationError):
+        config.top_k = 5  # type: ignore[misc]
+    changed = config.changed(top_k=5)
+    assert (config.top_k, changed.top_k) == (20, 5)
+    assert changed.changed(top_k=20) == config
+
+
+def test_settings_survive_as_json() -> None:
+    config = ProjectConfig.local(language="german", rrf_k=60, context_prompt="{segment} {chunk}")
+    assert ProjectConfig(**json.loads(json.dumps(config.model_dump()))) == config
+
+
+def test_it_is_known_which_changes_need_a_new_version() -> None:
+    config = ProjectConfig()
+    assert config.rebuild_fields(config) == []
+    assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]
+    assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
+    for name in RETRIEVAL_FIELDS:
+        other = {"mode": "lexical", "fusion": "score", "context_in_answer": False}.get(name, 7)
+        assert config.rebuild_fields(config.changed(**{name: other})) == [], name
+
+
+@given(
+    size=st.integers(-3, 3000),
+    overlap=st.integers(-3, 3000),
+    segment=st.integers(-3, 3000),
+    weights=st.tuples(st.floats(), st.floats()),
+)
+def test_settings_are_either_consistent_or_refused(
+    size: int, overlap: int, segment: int, weights: tuple[float, float]
+) -> None:
+    values = {
+        "chunk_size": size,
+        "chunk_overlap": overlap,
+        "segment_size": segment,
+        "segment_overlap": 0,
+        "semantic_weight": weights[0],
+        "lexical_weight": weights[1],
+    }
+    usable = 0 <= overlap < size <= segment and all(w >= 0 and math.isfinite(w) for w in weights) and any(weights)
+    if usable:
+        assert ProjectConfig(**values).chunk_size == size
+    else:
+        with pytest.raises(ConfigurationError):
+            ProjectConfig(**values)

@@ -1,0 +1,131 @@
+"""The keys that we own, who sees them, and the maps of pages and headings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import MetadataMode, TextNode
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.metadata import DocumentMap, Heading, excluded_embed_keys, excluded_llm_keys, source_line
+
+MAP = DocumentMap(
+    page_starts=(0, 100, 200),
+    page_labels=("i", "ii", "1"),
+    headings=(
+        Heading(10, 1, "1 Scope"),
+        Heading(50, 2, "1.1 Terms"),
+        Heading(120, 2, "1.2 Place"),
+        Heading(150, 1, "2 Results"),
+        Heading(180, 3, "Deep"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("offset", "page", "label", "section"),
+    [
+        (0, 1, "i", None),
+        (10, 1, "i", "1 Scope"),
+        (99, 1, "i", "1 Scope > 1.1 Terms"),
+        (100, 2, "ii", "1 Scope > 1.1 Terms"),
+        (120, 2, "ii", "1 Scope > 1.2 Place"),
+        (150, 2, "ii", "2 Results"),
+        (9999, 3, "1", "2 Results > Deep"),
+    ],
+)
+def test_a_place_has_a_page_a_label_and_a_section(offset: int, page: int, label: str, section: str | None) -> None:
+    assert (MAP.page(offset), MAP.page_label(offset), MAP.section(offset)) == (page, label, section)
+
+
+def test_what_is_before_the_first_page_counts_to_it() -> None:
+    assert DocumentMap(page_starts=(5, 9)).page(0) == 1
+
+
+def test_a_document_without_pages_or_headings_has_none() -> None:
+    empty = DocumentMap()
+    assert (empty.page(3), empty.page_label(3), empty.section(3)) == (None, None, None)
+    assert empty.to_metadata() == {}
+    assert DocumentMap.from_metadata({}) == empty
+
+
+def test_missing_labels_are_none() -> None:
+    assert DocumentMap(page_starts=(0, 10), page_labels=("i",)).page_label(12) is None
+
+
+headings = st.builds(Heading, st.integers(0, 10**6), st.integers(1, 6), st.text(max_size=20))
+
+
+@given(
+    starts=st.lists(st.integers(0, 10**6), max_size=6).map(sorted),
+    labels=st.lists(st.text(max_size=4), max_size=6),
+    titles=st.lists(headings, max_size=6),
+)
+def test_a_map_survives_as_metadata_that_is_json(starts: list[int], labels: list[str], titles: list[Heading]) -> None:
+    # Labels belong to pages: without pages there is nothing to keep.
+    given_map = DocumentMap(
+        tuple(starts), tuple(labels) if starts else (), tuple(sorted(titles, key=lambda h: h.start))
+    )
+    stored = json.loads(json.dumps(given_map.to_metadata()))
+    assert all(isinstance(value, str) for value in stored.values())
+    assert DocumentMap.from_metadata(stored) == given_map
+
+
+# ---- who sees what ---------------------------------------------------------------------------------------------------
+
+
+def test_the_embedding_sees_only_the_context_of_our_keys_and_the_llm_also_the_source() -> None:
+    ours = {*keys.OWN_KEYS, *keys.RESERVED_KEYS}
+    assert ours - set(excluded_embed_keys()) == {keys.CONTEXT}
+    assert ours - set(excluded_llm_keys()) == {keys.CONTEXT, keys.SOURCE_LINE}
+
+
+def test_what_the_user_excluded_stays_excluded_once() -> None:
+    assert excluded_embed_keys(["fund", "fund", "title"]).count("fund") == 1
+    assert excluded_embed_keys(["title"]).count("title") == 1
+    assert "fund" not in excluded_llm_keys()
+    assert excluded_llm_keys(["fund"])[-1] == "fund"
+
+
+def test_every_own_key_is_a_string_of_its_own() -> None:
+    assert len(set(keys.OWN_KEYS)) == len(keys.OWN_KEYS)
+    assert not set(keys.OWN_KEYS) & set(keys.RESERVED_KEYS)
+    assert set(keys.FILE_KEYS) < set(keys.OWN_KEYS)
+
+
+def test_the_templates_show_bare_values_and_a_blank_line() -> None:
+    node = TextNode(
+        text="Text.",
+        metadata={"context": "Context."},
+        metadata_template=keys.METADATA_TEMPLATE,
+        text_template=keys.TEXT_TEMPLATE,
+    )
+    assert node.get_content(metadata_mode=MetadataMode.EMBED) == "Context.\n\nText."
+
+
+def test_user_metadata_is_what_is_not_ours() -> None:
+    node = TextNode(text="x", metadata={"fund": "Alpha", "title": "T", keys.PAGES: "{}"})
+    assert keys.user_metadata(node) == {"fund": "Alpha"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "line"),
+    [
+        ({}, ""),
+        ({"section": "2 Results", "page_start": 3}, ""),
+        ({"title": "Report"}, "Source: Report"),
+        ({"title": "Report", "file_name": "r.pdf"}, "Source: r.pdf"),
+        ({"file_name": "r.pdf", "page_start": 3, "page_end": 3}, "Source: r.pdf, page 3"),
+        ({"file_name": "r.pdf", "page_start": 3}, "Source: r.pdf, page 3"),
+        ({"file_name": "r.pdf", "page_start": 3, "page_end": 4}, "Source: r.pdf, pages 3–4"),
+        (
+            {"file_name": "r.pdf", "page_start": 3, "page_end": 4, "section": "2 Results"},
+            "Source: r.pdf, pages 3–4, section 2 Results",
+        ),
+    ],
+)
+def test_the_source_line_says_as_much_as_is_known(metadata: dict[str, object], line: str) -> None:
+    assert source_line(metadata) == line

@@ -1,0 +1,179 @@
+"""The answer of a search: complete as JSON, readable as text, harmless as HTML and in a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.results import LegScore, RetrievalResponse, RetrievedChunk, ScoredChunk, Source
+
+ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
+
+
+def node(text: str = "Revenue grew by 3 %.", **metadata: object) -> TextNode:
+    return TextNode(
+        id_="n1",
+        text=text,
+        start_char_idx=10,
+        end_char_idx=30,
+        metadata={
+            "file_name": "acme.pdf",
+            "file_path": "reports/acme.pdf",
+            "page_start": 3,
+            "page_end": 4,
+            "page_label": "iii",
+            "section": "2 Results",
+            "title": "ACME Q2",
+            "segment_index": 1,
+            "chunk_index": 7,
+            "context": "From ACME's second quarter.",
+            **metadata,
+        },
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="reports/acme.pdf")},
+    )
+
+
+def hit(**changes: object) -> ScoredChunk:
+    values = {
+        "node": node(),
+        "score": 0.5,
+        "semantic": LegScore(score=0.8, rank=2),
+        "lexical": LegScore(score=3.25, rank=1, matched_terms=("revenu",)),
+    }
+    return ScoredChunk(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def response(*hits: NodeWithScore, **changes: object) -> RetrievalResponse:
+    chunks = tuple(RetrievedChunk.of(rank, one) for rank, one in enumerate(hits, start=1))
+    values = {"query": "ACME revenue", "mode_requested": "hybrid", "mode_used": "hybrid", "results": chunks}
+    return RetrievalResponse(**{**values, **changes})  # type: ignore[arg-type]
+
+
+# ---- one result ------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_says_where_it_stands_and_why_it_was_found() -> None:
+    chunk = RetrievedChunk.of(1, hit())
+    assert (chunk.rank, chunk.node_id, chunk.score) == (1, "n1", 0.5)
+    assert chunk.text == "Revenue grew by 3 %."
+    assert chunk.context == "From ACME's second quarter."
+    assert chunk.relevance is None
+    assert chunk.source == Source(
+        file_name="acme.pdf",
+        file_path="reports/acme.pdf",
+        doc_id="reports/acme.pdf",
+        page_start=3,
+        page_end=4,
+        page_label="iii",
+        section="2 Results",
+        title="ACME Q2",
+        segment_index=1,
+        chunk_index=7,
+        start_char=10,
+        end_char=30,
+    )
+    assert str(chunk.source) == "acme.pdf, pages 3–4, section 2 Results"
+
+
+def test_a_node_of_any_parser_makes_a_result() -> None:
+    chunk = RetrievedChunk.of(2, NodeWithScore(node=TextNode(id_="x", text="Bare."), score=None))
+    assert (chunk.score, chunk.context, chunk.semantic, chunk.lexical) == (0.0, None, None, None)
+    assert set(dataclasses.asdict(chunk.source).values()) == {None}
+    assert str(chunk.source) == "unknown source"
+
+
+def test_the_text_never_holds_the_context() -> None:
+    chunk = RetrievedChunk.of(1, hit())
+    assert "From ACME" not in chunk.text
+    assert "From ACME" not in chunk.to_dict()["text"]
+
+
+# ---- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_in_the_dictionary_and_survives_json() -> None:
+    given = response(hit(), hit(semantic=None), hit(lexical=None), warnings=("A warning.",), version="v000001")
+    data = json.loads(json.dumps(given.to_dict()))
+    assert data == given.to_dict()
+    assert {key: data[key] for key in data if key != "results"} == {
+        "query": "ACME revenue",
+        "mode_requested": "hybrid",
+        "mode_used": "hybrid",
+        "version": "v000001",
+        "confidence": None,
+        "confidence_level": None,
+        "warnings": ["A warning."],
+    }
+    first, second, third = data["results"]
+    assert first["semantic"] == {"score": 0.8, "rank": 2}
+    assert first["lexical"] == {"score": 3.25, "rank": 1, "matched_terms": ["revenu"]}
+    assert (second["semantic"], third["lexical"]) == (None, None)
+    assert first["source"]["page_label"] == "iii"
+    assert "node" not in first
+
+
+def test_an_empty_answer_is_complete_too() -> None:
+    empty = response()
+    assert json.loads(json.dumps(empty.to_dict()))["results"] == []
+    assert list(empty) == empty.to_nodes() == []
+    assert repr(empty) == "0 results for 'ACME revenue' (hybrid)"
+    assert "<table>" in empty._repr_html_()
+
+
+# ---- as a sequence and as nodes --------------------------------------------------------------------------------------
+
+
+def test_a_response_is_a_sequence_of_its_results() -> None:
+    given = response(hit(), hit(score=0.1))
+    assert len(given) == 2
+    assert [chunk.rank for chunk in given] == [1, 2]
+    assert given[1].score == 0.1
+    with pytest.raises(IndexError):
+        given[2]
+
+
+def test_the_evidence_travels_on_nodes_and_not_in_shared_metadata() -> None:
+    original = hit()
+    (again,) = response(original).to_nodes()
+    assert again == original
+    assert again.node is original.node
+    assert set(again.node.metadata) == set(node().metadata)
+    assert ScoredChunk.class_name() == "ScoredChunk"
+
+
+# ---- as text and HTML ------------------------------------------------------------------------------------------------
+
+
+def test_the_text_form_has_a_line_per_result_and_per_warning() -> None:
+    long = hit(node=node(text="word " * 100))
+    assert repr(response(hit(), long, warnings=("No lexical index.",))) == (
+        "2 results for 'ACME revenue' (hybrid)\n"
+        "  ! No lexical index.\n"
+        "  1. acme.pdf, pages 3–4, section 2 Results  Revenue grew by 3 %.\n"
+        f"  2. acme.pdf, pages 3–4, section 2 Results  {('word ' * 100)[:89]}…"
+    )
+
+
+def test_html_is_escaped_wherever_it_comes_from() -> None:
+    hostile = hit(node=node(text=ATTACK, context=ATTACK, file_name=ATTACK, section=ATTACK))
+    html = response(hostile, query=ATTACK, mode_used=ATTACK, warnings=(ATTACK,))._repr_html_()
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 6
+    assert "0.5000" in html
+
+
+def test_neither_a_terminal_nor_the_direction_of_writing_is_commanded() -> None:
+    hostile = response(
+        hit(node=node(text=ATTACK, file_name=ATTACK, section="a\nb\x9bc")), query=ATTACK, warnings=(ATTACK,)
+    )
+    for shown in (repr(hostile), str(hostile[0].source), hostile._repr_html_().replace("\n", " ")):
+        assert not any(sign in shown for sign in "\x1b\x9b\u202e")
+    assert len(repr(hostile).splitlines()) == 3
+
+
+def test_results_are_not_changed_by_accident() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        response().query = "other"  # type: ignore[misc]

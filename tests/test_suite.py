@@ -1,0 +1,86 @@
+"""What the suite promises of itself: no network, no key, no pickle; and that its models do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+import socket
+import urllib.request
+
+import numpy as np
+import pytest
+from llama_index.core.base.llms.types import ChatMessage
+
+from tests.conftest import NetworkError, PickleError
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+
+def test_no_test_leaves_this_machine() -> None:
+    for address in (("192.0.2.1", 80), ("2001:db8::1", 80), ("example.org", 80)):
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        with socket.socket(family) as one, pytest.raises(NetworkError, match=address[0]):
+            one.connect(address)
+    with socket.socket(type=socket.SOCK_DGRAM) as one, pytest.raises(NetworkError, match=r"192\.0\.2\.1"):
+        one.sendto(b"", ("192.0.2.1", 53))
+    with pytest.raises(NetworkError, match=r"example\.org"):
+        socket.create_connection(("example.org", 80))
+    with pytest.raises(NetworkError, match=r"example\.org"):
+        urllib.request.urlopen("http://example.org")
+
+
+async def test_no_test_leaves_this_machine_by_an_event_loop() -> None:
+    with pytest.raises(NetworkError, match=r"example\.org"):
+        await asyncio.open_connection("example.org", 80)
+    with pytest.raises(NetworkError, match=r"192\.0\.2\.1"):
+        await asyncio.open_connection("192.0.2.1", 80)
+
+
+def test_the_loopback_interface_is_open() -> None:
+    for host in ("127.0.0.1", "localhost"):
+        with socket.create_server((host, 0), family=socket.AF_INET) as server:
+            socket.create_connection(server.getsockname()[:2]).close()
+
+
+def test_no_test_finds_a_key_or_a_proxy() -> None:
+    assert not [name for name in os.environ if name.endswith("_API_KEY") or name.lower().endswith("_proxy")]
+
+
+def test_nothing_is_unpickled() -> None:
+    data = pickle.dumps({"a": 1})
+    for read in (
+        lambda: pickle.loads(data),
+        lambda: pickle.load(io.BytesIO(data)),
+        lambda: pickle.Unpickler(io.BytesIO(data)),
+    ):
+        with pytest.raises(PickleError):
+            read()
+    array = io.BytesIO()
+    np.save(array, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(PickleError):
+        np.load(io.BytesIO(array.getvalue()), allow_pickle=True)
+
+
+def test_the_counting_embedding_counts_and_is_deterministic() -> None:
+    model = CountingEmbedding(dimensions=16)
+    one, two = model.get_text_embedding_batch(["iron pump", "pump iron"])
+    assert one == two == model.get_query_embedding("Iron, pump!")
+    assert (model.texts, model.queries, model.batches) == (["iron pump", "pump iron"], ["Iron, pump!"], [2])
+    assert not any(model.get_text_embedding("…"))
+
+
+async def test_the_scripted_model_answers_in_order_and_remembers() -> None:
+    llm = ScriptedLLM(default="default")
+    llm.enqueue("one", "two", ConnectionError("gone"), "three", "four")
+    message = ChatMessage(role="user", content="question")
+    assert llm.complete("first").text == "one"
+    assert (await llm.achat([message])).message.content == "two"
+    with pytest.raises(ConnectionError, match="gone"):
+        llm.chat([message])
+    assert [piece.delta for piece in llm.stream_chat([message])] == ["three"]
+    assert [piece.delta async for piece in await llm.astream_chat([message])] == ["four"]
+    assert [piece.delta for piece in llm.stream_complete("last")] == ["default"]
+    assert llm.history == ["first", *["question"] * 4, "last"]
+    await asyncio.gather(*(llm.achat([message]) for _ in range(5)))
+    assert llm.most_running == 5
