@@ -24,6 +24,7 @@ RETRIEVAL_FIELDS = frozenset(
         "fusion",
         "semantic_weight",
         "lexical_weight",
+        "document_weight",
         "rrf_k",
         "keep_versions",
         "context_in_answer",
@@ -76,6 +77,12 @@ class ProjectConfig(BaseModel):
     )
     semantic_weight: float = Field(default=0.5, ge=0, description="Weight of the semantic ranking.")
     lexical_weight: float = Field(default=0.5, ge=0, description="Weight of the lexical ranking.")
+    document_weight: float = Field(
+        default=0.1,
+        ge=0,
+        description="Weight of the document that a chunk is of (BM25 over file name, title and opening) beside the two"
+        " rankings, whose weights are scaled to a sum of 1.",
+    )
     rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
     keep_versions: int = Field(default=3, ge=2, description="Published versions that stay on disk for a rollback.")
 
@@ -96,10 +103,12 @@ class ProjectConfig(BaseModel):
             "context": "structural",
             "semantic_weight": 0.3,
             "lexical_weight": 0.7,
+            "candidates": 200,
+            "fusion": "score",
         }
         return cls(**{**defaults, **changes})
 
-    @field_validator("semantic_weight", "lexical_weight", "rrf_k")
+    @field_validator("semantic_weight", "lexical_weight", "document_weight", "rrf_k")
     @classmethod
     def _finite(cls, value: float) -> float:
         if not math.isfinite(value):

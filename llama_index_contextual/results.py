@@ -23,8 +23,8 @@ class LegScore:
     """What one index said of a chunk.
 
     Attributes:
-        score: Cosine similarity (-1 to 1) of the semantic index, BM25 (above 0) of the lexical one.
-        rank: Position in that index's ranking, from 1.
+        score: Cosine similarity (-1 to 1) of the semantic index, BM25 (above 0) of the others.
+        rank: Position in that index's ranking, from 1; of the documents, that of the chunk's document.
         matched_terms: Terms of the query that the lexical index found in the chunk or its context.
     """
 
@@ -38,6 +38,7 @@ class ScoredChunk(NodeWithScore):
 
     semantic: LegScore | None = Field(default=None, description="What the semantic index said.")
     lexical: LegScore | None = Field(default=None, description="What the lexical index said.")
+    document: LegScore | None = Field(default=None, description="What the index of documents said of its document.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -107,6 +108,8 @@ class RetrievedChunk:
         relevance: Calibrated probability that the passage is relevant, or None where there is no calibration.
         semantic: What the semantic index said, or None where it did not find the chunk.
         lexical: What the lexical index said, or None where it did not find the chunk.
+        document: What the index of documents said of the chunk's document, or None where it was not asked or the
+            document's name and opening have no term of the query.
         source: Where the passage stands.
         node: The LlamaIndex node.
     """
@@ -119,6 +122,7 @@ class RetrievedChunk:
     relevance: float | None
     semantic: LegScore | None
     lexical: LegScore | None
+    document: LegScore | None = None
     source: Source
     node: BaseNode
 
@@ -135,6 +139,7 @@ class RetrievedChunk:
             relevance=None,
             semantic=getattr(scored, "semantic", None),
             lexical=getattr(scored, "lexical", None),
+            document=getattr(scored, "document", None),
             source=Source.of(node),
             node=node,
         )
@@ -142,7 +147,7 @@ class RetrievedChunk:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the node is left out."""
         out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
-        for leg in ("semantic", "lexical"):
+        for leg in ("semantic", "lexical", "document"):
             evidence: LegScore | None = getattr(self, leg)
             out[leg] = None if evidence is None else {"score": evidence.score, "rank": evidence.rank}
         if self.lexical is not None:
@@ -193,7 +198,13 @@ class RetrievalResponse:
     def to_nodes(self) -> list[NodeWithScore]:
         """Return the results as LlamaIndex nodes that carry the evidence."""
         return [
-            ScoredChunk(node=chunk.node, score=chunk.score, semantic=chunk.semantic, lexical=chunk.lexical)
+            ScoredChunk(
+                node=chunk.node,
+                score=chunk.score,
+                semantic=chunk.semantic,
+                lexical=chunk.lexical,
+                document=chunk.document,
+            )
             for chunk in self.results
         ]
 

@@ -132,7 +132,7 @@ def show_response(response: RetrievalResponse) -> None:
     if not response.results:
         say("Nothing was found.")
     for chunk in response.results:
-        legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical))
+        legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
         ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
         say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]  [dim]{ranks}[/]")
         if chunk.context:

@@ -66,6 +66,7 @@ WRITERS: dict[str, set[str]] = {
     # bm25s writes its own files, which are synced before they are published
     "retrievers/lexical_index.py": {"save"},
     "retrievers/lexical.py": {"save"},
+    "retrievers/documents.py": {"save"},
     "ingestion/builder.py": {"save"},
     # O_RDONLY and "rb", but by the same calls
     "readers/files.py": {"os.open", "os.fdopen"},

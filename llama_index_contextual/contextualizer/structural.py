@@ -25,7 +25,7 @@ _WORD = regex.compile(
 _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
-_MAX_TERMS = 12
+_MAX_TERMS = 6
 
 
 class StructuralContextualizer(Contextualizer):
@@ -52,25 +52,18 @@ class StructuralContextualizer(Contextualizer):
         """Return the contexts of some chunks of a segment."""
         head = _document_line(segment)
         terms = ", ".join(characteristic_terms(segment.text, _MAX_TERMS))
-        # The chunk that begins the document says itself how it begins; no other does, also in the first segment.
-        first = segment.chunks[0].node_id if segment.begins_document else None
-        return [
-            ChunkContext(
-                self._write(head, "" if chunk.node_id == first else segment.opening, terms, chunk), "structural"
-            )
-            for chunk in chunks
-        ]
+        # A lone chunk says itself how the document begins. Among several the first one is told as well: to say the
+        # opening's words once, where all others say them beside their own, would put it at a disadvantage.
+        alone = segment.begins_document and len(segment.chunks) == 1
+        opening = "" if alone else segment.opening
+        return [ChunkContext(self._write(head, opening, terms, chunk), "structural") for chunk in chunks]
 
     def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
-        """Return the parts that fit, most telling first; the opening is cut to what is left."""
+        """Return the parts that fit, most telling first: names, the opening, and terms where there is room left."""
         section = chunk.metadata.get(keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
-        parts.append(f"Terms: {terms}." if opening and terms else "")
-        text = truncate(" ".join(part for part in parts if part), self.max_tokens)
-        room = self.max_tokens - count_tokens(text) - 4
-        if opening and room > 8:
-            text = f"{text} Begins: {truncate(opening, room)}".strip()
-        return truncate(text, self.max_tokens)
+        parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
+        return truncate(" ".join(part for part in parts if part), self.max_tokens)
 
 
 def _document_line(segment: Segment) -> str:

@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
 from llama_index_contextual.retrievers.lexical_index import LexicalIndexBuilder
 from llama_index_contextual.storage import files, publish
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.manifest import BM25_DIRECTORY, DOCSTORE, DocumentRecord, Manifest
+from llama_index_contextual.storage.manifest import (
+    BM25_DIRECTORY,
+    DOCSTORE,
+    DOCUMENTS_DIRECTORY,
+    DocumentRecord,
+    Manifest,
+)
 from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, store_frame
 
 
@@ -44,6 +51,7 @@ class VersionBuilder:
         self._docstore = SQLiteDocumentStore(self.directory / DOCSTORE)
         self._vectors = UnitFaissVectorStore(docstore=self._docstore) if self.config.faiss else None
         self._lexical = LexicalIndexBuilder(language=self.config.language) if self.config.bm25 else None
+        self._documents = DocumentIndexBuilder(language=self.config.language) if self.config.bm25 else None
 
     def append(
         self,
@@ -73,6 +81,8 @@ class VersionBuilder:
             self._docstore.add_documents(nodes)
         if self._lexical is not None:
             self._lexical.add(node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes)
+        if self._documents is not None:
+            self._documents.add(nodes)
 
     def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
         """Add a document as it stands in the version before, vectors included."""
@@ -98,6 +108,8 @@ class VersionBuilder:
         self._docstore.close()
         if self._lexical is not None:
             self._lexical.build().save(self.directory / BM25_DIRECTORY)
+        if self._documents is not None:
+            self._documents.build().save(self.directory / DOCUMENTS_DIRECTORY)
 
         def manifest(name: str, created: str) -> Manifest:
             return Manifest(

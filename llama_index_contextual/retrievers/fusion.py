@@ -7,7 +7,7 @@ same input always gives the same output.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 Ranking = Sequence[tuple[str, float]]
 
@@ -57,6 +57,41 @@ def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[
             scaled = (score - low) / (high - low) if high > low else 1.0
             shares.setdefault(node_id, []).append(weight * scaled)
     return _sorted(shares, rankings)
+
+
+def add_support(ranking: Ranking, shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Add to each score its id's share, 0 where it has none; ids that are not in the ranking stay out.
+
+    Args:
+        ranking: Best first; ties stay in its order.
+        shares: What else speaks for an id, in the unit of the ranking's scores.
+
+    Example:
+        >>> add_support([("a", 0.5), ("b", 0.25), ("c", 0.25)], {"c": 0.5, "d": 9.0})
+        [('c', 0.75), ('a', 0.5), ('b', 0.25)]
+    """
+    return sorted(((node_id, score + shares.get(node_id, 0.0)) for node_id, score in ranking), key=lambda hit: -hit[1])
+
+
+def scaled_shares(scores: Mapping[str, float], weight: float) -> dict[str, float]:
+    """Return weight * score / largest score for each id; scores are above 0.
+
+    Example:
+        >>> scaled_shares({"a": 4.0, "b": 1.0}, 0.1)
+        {'a': 0.1, 'b': 0.025}
+    """
+    largest = max(scores.values(), default=1.0)
+    return {node_id: weight * score / largest for node_id, score in scores.items()}
+
+
+def reciprocal_shares(ranks: Mapping[str, int], weight: float, *, k: float) -> dict[str, float]:
+    """Return weight / (k + rank) for each id; ids may share a rank.
+
+    Example:
+        >>> reciprocal_shares({"a": 1, "b": 1, "c": 3}, 0.5, k=1)
+        {'a': 0.25, 'b': 0.25, 'c': 0.125}
+    """
+    return {node_id: weight / (k + rank) for node_id, rank in ranks.items()}
 
 
 def normalise_weights(weights: Sequence[float], count: int) -> list[float]:

@@ -1,8 +1,9 @@
-"""Semantic and lexical rankings fused by node id, nodes fetched once."""
+"""Semantic and lexical rankings fused by node id, supported by the documents, nodes fetched once."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,15 @@ from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.results import LegScore, ScoredChunk
 from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, require_positive
-from llama_index_contextual.retrievers.fusion import normalise_weights, reciprocal_rank_fusion, score_fusion
+from llama_index_contextual.retrievers.documents import DocumentLeg
+from llama_index_contextual.retrievers.fusion import (
+    add_support,
+    normalise_weights,
+    reciprocal_rank_fusion,
+    reciprocal_shares,
+    scaled_shares,
+    score_fusion,
+)
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
@@ -35,13 +44,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         candidates: Hits taken from each leg before fusion, where the legs rank ids; others give what they give.
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
+        documents: What the documents say of the candidates; needs legs that rank ids, and a single query.
+        document_weight: Weight of `documents` beside the legs, whose weights are scaled to a sum of 1.
         filters: Only nodes that pass count; needs legs that rank ids, and a single query.
         llm: Writes further queries when num_queries > 1.
         num_queries: Queries in all, the given one included.
 
     Raises:
-        ConfigurationError: There is no leg, a weight is NaN, infinite or negative, all are zero, or the filters would
-            not reach every leg.
+        ConfigurationError: There is no leg, a weight is NaN, infinite or negative, all are zero, or the filters or
+            documents would not reach every leg.
     """
 
     def __init__(
@@ -53,6 +64,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         candidates: int = 100,
         fusion: Fusion = "rrf",
         rrf_k: float = 10.0,
+        documents: DocumentLeg | None = None,
+        document_weight: float = 0.1,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
@@ -76,12 +89,25 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.candidates = candidates
         self.fusion = fusion
         self.rrf_k = rrf_k
+        if not (math.isfinite(document_weight) and document_weight >= 0):
+            raise ConfigurationError(
+                f"HybridRetriever: document_weight ({document_weight}) must be finite and not negative.",
+                setting="document_weight",
+            )
+        self._documents = documents
+        self.document_weight = document_weight
         self._filters = filters
         if filters is not None and not self._ranks_ids:
             raise ConfigurationError(
                 "HybridRetriever: filters work with retrievers that rank ids over one document store, and with a single"
                 " query: give each retriever its own filters.",
                 setting="filters",
+            )
+        if documents is not None and not self._ranks_ids:
+            raise ConfigurationError(
+                "HybridRetriever: documents support the hits of retrievers that rank ids over one document store, for a"
+                " single query: leave documents out.",
+                setting="documents",
             )
 
     @property
@@ -96,7 +122,9 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k best (node id, fused score), best first."""
-        return self._fuse(self._rankings(as_bundle(query), k, filters), self._retriever_weights)[:k]
+        bundle = as_bundle(query)
+        rankings = self._rankings(bundle, k, filters)
+        return self._supported(rankings, self._support(bundle, rankings))[:k]
 
     def _rankings(self, bundle: QueryBundle, k: int, filters: MetadataFilters | None) -> list[Ranking]:
         if not self._ranks_ids:
@@ -112,6 +140,24 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             return score_fusion(rankings, weights)
         return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
 
+    def _support(self, bundle: QueryBundle, rankings: Sequence[Ranking]) -> dict[str, LegScore]:
+        """Return what the documents say of every candidate."""
+        if self._documents is None:
+            return {}
+        candidates = dict.fromkeys(node_id for ranking in rankings for node_id, _ in ranking)
+        return self._documents.support(bundle.query_str, list(candidates))
+
+    def _supported(self, rankings: Sequence[Ranking], support: dict[str, LegScore]) -> Ranking:
+        fused = self._fuse(rankings, self._retriever_weights)
+        if not support:
+            return fused
+        if self.fusion == "score":
+            shares = scaled_shares({node_id: hit.score for node_id, hit in support.items()}, self.document_weight)
+        else:
+            ranks = {node_id: hit.rank for node_id, hit in support.items()}
+            shares = reciprocal_shares(ranks, self.document_weight, k=self.rrf_k)
+        return add_support(fused, shares)
+
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with what every leg has to await."""
         for leg in self._legs:
@@ -126,26 +172,36 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def evidence(
         self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
     ) -> dict[str, dict[str, LegScore]]:
-        """Return what every leg says of the chosen ids."""
+        """Return what every leg, and the documents, say of the chosen ids."""
         bundle = as_bundle(query)
-        return self._evidence(bundle, self._rankings(bundle, len(ranking), filters), chosen, filters)
+        rankings = self._rankings(bundle, len(ranking), filters)
+        return self._evidence(bundle, rankings, self._support(bundle, rankings), chosen, filters)
 
     def _evidence(
-        self, bundle: QueryBundle, rankings: Sequence[Ranking], chosen: Sequence[str], filters: MetadataFilters | None
+        self,
+        bundle: QueryBundle,
+        rankings: Sequence[Ranking],
+        support: dict[str, LegScore],
+        chosen: Sequence[str],
+        filters: MetadataFilters | None,
     ) -> dict[str, dict[str, LegScore]]:
         found: dict[str, dict[str, LegScore]] = {}
         for leg, ranking in zip(self._legs, rankings, strict=True):
             for node_id, hit in leg.evidence(bundle, ranking, chosen, filters or self._filters).items():
                 found.setdefault(node_id, {}).update(hit)
+        for node_id in chosen:
+            if (supported := support.get(node_id)) is not None:
+                found.setdefault(node_id, {})["document"] = supported
         return found
 
     def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
         """Return the k best nodes with the evidence of every leg; each leg ranks once."""
         bundle = as_bundle(query)
         rankings = self._rankings(bundle, require_positive(k), filters)
-        fused = self._fuse(rankings, self._retriever_weights)[:k]
+        support = self._support(bundle, rankings)
+        fused = self._supported(rankings, support)[:k]
         chosen = [node_id for node_id, _ in fused]
-        evidence = self._evidence(bundle, rankings, chosen, filters)
+        evidence = self._evidence(bundle, rankings, support, chosen, filters)
         return [
             ScoredChunk(node=node, score=score, **evidence[node.node_id])
             for node, (_, score) in zip(self.docstore.get_nodes(chosen), fused, strict=True)

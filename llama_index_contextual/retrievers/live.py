@@ -29,6 +29,7 @@ from llama_index_contextual.errors import (
 from llama_index_contextual.models import model_name
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import RankingRetriever, require_positive
+from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
@@ -87,6 +88,13 @@ class VersionIndexes:
         """The lexical leg."""
         return LexicalRetriever(LexicalIndex.load(self.version.bm25_directory), self.version.docstore)
 
+    @cached_property
+    def documents(self) -> DocumentLeg | None:
+        """What the documents say of their chunks; None where the version has no index of them."""
+        if not self.version.has_documents:
+            return None
+        return DocumentLeg(DocumentIndex.load(self.version.documents_directory), self.version.docstore)
+
     def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
         """Return the retriever for a mode that the version can answer."""
         with self._lock:  # whoever comes first opens the files, once
@@ -95,12 +103,15 @@ class VersionIndexes:
             if mode == "lexical":
                 return self.lexical
             legs: list[BaseRetriever] = [self.semantic, self.lexical]
+            documents = self.documents if config.document_weight else None
         return HybridRetriever(
             legs,
             retriever_weights=[config.semantic_weight, config.lexical_weight],
             candidates=config.candidates,
             fusion=config.fusion,
             rrf_k=config.rrf_k,
+            documents=documents,
+            document_weight=config.document_weight,
         )
 
     def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:

@@ -7,6 +7,7 @@ versions/v000001/
   index_store.json                 LlamaIndex's index struct, kept empty
   graph_store.json                 LlamaIndex's graph store, empty
   bm25/                            lexical index (absent without it)
+  bm25/documents/                  index of documents by name and opening
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ DOCSTORE = "docstore.sqlite"
 VECTOR_STORE = "vector_store.faiss"
 FAISS_FILE = f"{DEFAULT_VECTOR_STORE}__{VECTOR_STORE}"
 BM25_DIRECTORY = "bm25"
+DOCUMENTS_DIRECTORY = "bm25/documents"
 
 _CHECKSUM = "xxh3"
 

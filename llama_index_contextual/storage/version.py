@@ -22,6 +22,7 @@ from llama_index_contextual.storage.headers import check_faiss, check_npy
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
+    DOCUMENTS_DIRECTORY,
     FAISS_FILE,
     MANIFEST,
     DocumentRecord,
@@ -90,6 +91,16 @@ class OpenVersion:
     def has_lexical(self) -> bool:
         """Whether the version has a lexical index."""
         return any(name.startswith(f"{BM25_DIRECTORY}/") for name in self.manifest.files)
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether the version has an index of documents beside the lexical index."""
+        return any(name.startswith(f"{DOCUMENTS_DIRECTORY}/") for name in self.manifest.files)
+
+    @property
+    def documents_directory(self) -> Path:
+        """Where the index of documents is."""
+        return self.directory / DOCUMENTS_DIRECTORY
 
     @property
     def bm25_directory(self) -> Path:

@@ -37,8 +37,8 @@ def second(nodes: list[BaseNode], **options: int) -> str:
 def test_it_names_title_file_section_terms_and_opening() -> None:
     nodes = segment_of("The pump needs oil. The pump needs water.", title="Manual", file_name="m.pdf", section="2 Use")
     assert second(nodes) == (
-        "Manual (m.pdf). Section: 2 Use. Terms: pump, needs, oil, water."
-        " Begins: This annual account opens with a letter."
+        "Manual (m.pdf). Section: 2 Use. Begins: This annual account opens with a letter."
+        " Terms: pump, needs, oil, water."
     )
 
 
@@ -49,22 +49,23 @@ def test_it_names_title_file_section_terms_and_opening() -> None:
         ({"title": "m.pdf", "file_name": "m.pdf"}, "m.pdf."),
         ({"file_name": "m.pdf"}, "m.pdf."),
         ({"title": "Manual"}, "Manual."),
-        ({}, "Terms:"),
+        ({}, "Begins:"),
     ],
 )
 def test_the_document_is_named_as_well_as_it_can_be(metadata: dict[str, str], head: str) -> None:
     assert second(segment_of("The pump needs oil.", **metadata)).startswith(head)
 
 
-def test_all_chunks_but_the_one_that_begins_the_document_tell_how_it_begins() -> None:
+def test_every_chunk_of_several_tells_how_the_document_begins() -> None:
     nodes = segment_of("The pump needs oil.", "The valve needs none.", title="Manual")
     for node in nodes[:2]:
         node.metadata["segment_index"] = 0
-    first, same_segment, next_segment = contexts(nodes)
-    assert first == "Manual."
-    for context in (same_segment, next_segment):
-        assert "Begins: This annual account opens with a letter." in context
-        assert "Terms: " in context
+    for context in contexts(nodes):
+        assert context.startswith("Manual. Begins: This annual account opens with a letter. Terms: ")
+
+
+def test_a_lone_chunk_is_not_told_how_it_begins() -> None:
+    assert contexts([TextNode(text="It grew by 3 %.", metadata={"title": "Results"})]) == ["Results."]
 
 
 def test_a_chunk_without_any_structure_has_no_context() -> None:
@@ -100,11 +101,12 @@ def test_the_limit_can_be_set(limit: int) -> None:
     assert all(count_tokens(text) <= limit for text in contexts(nodes, max_tokens=limit))
 
 
-def test_what_is_cut_is_the_opening_and_then_the_end() -> None:
+def test_what_is_cut_is_the_end() -> None:
     nodes = segment_of("oil water steam", title="The manual of the pump")
     nodes[0].set_content("an ox " * 500)
     context = second(nodes)
-    assert context.startswith("The manual of the pump. Terms: oil, water, steam. Begins: an ox an ox")
+    assert context.startswith("The manual of the pump. Begins: an ox an ox")
+    assert "Terms" not in context
     assert 110 <= count_tokens(context) <= 120
 
 

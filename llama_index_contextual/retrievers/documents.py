@@ -1,0 +1,140 @@
+"""The document leg: BM25 over one entry per document, whose score supports the chunks of that document.
+
+A question often names its document ("the agreement between A and B", "the MergeScheduler") and asks for a passage that
+does not. The entry is what names a document: file name, title, opening.
+
+Source: evidence of the document beside that of the passage, as in Callan, "Passage-Level Evidence in Document
+Retrieval", SIGIR 1994.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from llama_index.core.schema import BaseNode
+from numpy.typing import NDArray
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.results import LegScore
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+
+OPENING_CHARACTERS = 400
+ROWS_FILE = "rows.npy"
+
+_JOINTS = re.compile(r"[_\W]+")
+
+
+def document_entry(nodes: Sequence[BaseNode]) -> str:
+    """Return what names a document: the words of its file name, its title, and its first 400 characters.
+
+    Args:
+        nodes: Its chunks, at least one.
+    """
+    first = min(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0)
+    name, title = first.metadata.get(keys.FILE_NAME), first.metadata.get(keys.TITLE)
+    return " ".join([_JOINTS.sub(" ", name or ""), title or "", first.get_content()[:OPENING_CHARACTERS]]).strip()
+
+
+class DocumentIndex:
+    """BM25 over documents, and which document each chunk is of.
+
+    Args:
+        lexical_index: Row i is the i-th document.
+        rows: For each chunk, in the order of the document store, the row of its document.
+    """
+
+    def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
+        self.lexical_index = lexical_index
+        self.rows = rows
+
+    def support(self, query: str, chunks: Sequence[int]) -> list[LegScore | None]:
+        """Return for each chunk, by its row, score and rank of its document; None without a term of the query.
+
+        Equal scores share the best rank.
+        """
+        scores = self.lexical_index.scores(query)
+        ordered = np.sort(scores)
+        found = scores[self.rows[list(chunks)]]
+        ranks = len(ordered) - np.searchsorted(ordered, found, side="right") + 1
+        return [
+            LegScore(float(score), int(rank)) if score > 0 else None
+            for score, rank in zip(found.tolist(), ranks.tolist(), strict=True)
+        ]
+
+    def save(self, directory: Path) -> None:
+        """Write the index with its settings."""
+        self.lexical_index.save(directory)
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, self.rows, version=(1, 0))
+        files.write(directory / ROWS_FILE, buffer.getvalue())
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Open an index, memory-mapped.
+
+        Raises:
+            InputError: There is none.
+        """
+        index = LexicalIndex.load(directory)
+        return cls(index, np.load(directory / ROWS_FILE, mmap_mode="r"))
+
+
+@dataclass
+class DocumentIndexBuilder:
+    """Takes documents in the order of the document store and makes a `DocumentIndex` of them.
+
+    Args:
+        language: A Snowball stemmer's name, or `none`.
+    """
+
+    language: str = "english"
+    _rows: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._entries = LexicalIndexBuilder(language=self.language)
+        self._size = 0
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Add a document by its chunks, at least one."""
+        self._entries.add([document_entry(nodes)])
+        self._rows += [self._size] * len(nodes)
+        self._size += 1
+
+    def build(self) -> DocumentIndex:
+        """Return the index."""
+        return DocumentIndex(self._entries.build(), np.asarray(self._rows, dtype=np.int32))
+
+
+class DocumentLeg:
+    """What the documents say of chunks: a leg that supports candidates and adds none.
+
+    Args:
+        index: The documents.
+        docstore: Where the chunks are.
+
+    Raises:
+        InputError: Index and document store do not belong together.
+    """
+
+    def __init__(self, index: DocumentIndex, docstore: SQLiteDocumentStore) -> None:
+        if len(index.rows) != len(docstore):
+            raise InputError(
+                f"The document index knows {len(index.rows)} chunks, the document store {len(docstore)}: they do not"
+                f" belong together."
+            )
+        self._index = index
+        self._docstore = docstore
+
+    def support(self, query: str, node_ids: Sequence[str]) -> dict[str, LegScore]:
+        """Return score and rank of each chunk's document, for chunks whose document has a term of the query."""
+        found = self._index.support(query, self._docstore.rows(node_ids))
+        return {node_id: hit for node_id, hit in zip(node_ids, found, strict=True) if hit is not None}

@@ -1,0 +1,174 @@
+"""The documents support their chunks: entries, scores, ranks, and what hybrid search makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
+from llama_index_contextual.retrievers.documents import (
+    DocumentIndex,
+    DocumentIndexBuilder,
+    DocumentLeg,
+    document_entry,
+)
+from llama_index_contextual.retrievers.fusion import add_support, reciprocal_shares, scaled_shares
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from tests.retrievers.corpus import FixedRetriever, hits
+
+QUERY = "When does the licence of Borealis end?"
+
+
+def chunks_of(doc: str, *texts: str, **metadata: str) -> list[TextNode]:
+    nodes, at = [], 0
+    for number, text in enumerate(texts):
+        nodes.append(
+            TextNode(
+                id_=f"{doc}{number}",
+                text=text,
+                start_char_idx=at,
+                metadata=metadata,
+                relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
+            )
+        )
+        at += len(text) + 1
+    return nodes
+
+
+A = chunks_of("a", "Agreement with Aurora Oy.", "The licence ends in May.")
+B = chunks_of("b", "Agreement with Borealis AG.", "The licence ends in June.")
+C = chunks_of("c", "Cafeteria menu.")
+
+
+def index() -> DocumentIndex:
+    builder = DocumentIndexBuilder()
+    for nodes in (A, B, C):
+        builder.add(nodes)
+    return builder.build()
+
+
+def hybrid(**options: object) -> HybridRetriever:
+    store = SQLiteDocumentStore()
+    store.add_documents([*A, *B, *C])
+    lexical = LexicalRetriever.from_defaults(docstore=store)
+    return HybridRetriever([lexical], documents=DocumentLeg(index(), store), **options)  # type: ignore[arg-type]
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_the_words_of_the_file_name_the_title_and_the_opening() -> None:
+    nodes = chunks_of("d", "It begins.", "It ends.", file_name="Acme_Corp-2019(EX-10).pdf", title="Supply Agreement")
+    assert document_entry(nodes[::-1]) == "Acme Corp 2019 EX 10 pdf Supply Agreement It begins."
+
+
+def test_an_entry_holds_400_characters_of_the_opening() -> None:
+    assert document_entry(chunks_of("d", "x" * 1000)) == "x" * 400
+
+
+# ---- scores and ranks ------------------------------------------------------------------------------------------------
+
+
+def test_chunks_have_score_and_rank_of_their_document() -> None:
+    a, b0, b1, c = index().support("agreement Borealis", [1, 2, 3, 4])
+    assert b0 == b1
+    assert b0 is not None
+    assert a is not None
+    assert (b0.rank, a.rank) == (1, 2)
+    assert b0.score > a.score > 0
+    assert c is None
+
+
+def test_equal_documents_share_the_best_rank() -> None:
+    found = index().support("agreement", [0, 2])
+    assert [hit.rank for hit in found if hit is not None] == [1, 1]
+
+
+def test_an_index_survives_its_file(tmp_path: Path) -> None:
+    index().save(tmp_path)
+    again = DocumentIndex.load(tmp_path)
+    assert isinstance(again.rows, np.memmap)
+    assert again.support(QUERY, range(5)) == index().support(QUERY, range(5))
+
+
+def test_an_index_without_any_term_supports_nothing(tmp_path: Path) -> None:
+    builder = DocumentIndexBuilder()
+    builder.add(chunks_of("d", "…"))
+    builder.build().save(tmp_path)
+    assert DocumentIndex.load(tmp_path).support(QUERY, [0]) == [None]
+
+
+def test_an_index_of_another_store_is_refused() -> None:
+    store = SQLiteDocumentStore()
+    store.add_documents(A)
+    with pytest.raises(InputError, match="knows 5 chunks, the document store 2"):
+        DocumentLeg(index(), store)
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_scores_are_scaled_by_the_largest() -> None:
+    assert scaled_shares({"a": 4.0, "b": 1.0}, 0.1) == {"a": 0.1 * 4 / 4, "b": 0.1 * 1 / 4}
+    assert scaled_shares({}, 0.1) == {}
+
+
+def test_shares_of_ranks_are_reciprocal() -> None:
+    assert reciprocal_shares({"a": 1, "b": 2}, 0.1, k=10) == {"a": 0.1 / 11, "b": 0.1 / 12}
+
+
+def test_support_adds_to_what_was_found_and_finds_nothing_itself() -> None:
+    assert add_support([("a", 0.5), ("b", 0.5), ("c", 0.25)], {"c": 0.25, "b": 0.25, "z": 9.0}) == [
+        ("b", 0.75),
+        ("a", 0.5),
+        ("c", 0.5),
+    ]
+
+
+# ---- in hybrid search ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fusion", ["score", "rrf"])
+def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion: str) -> None:
+    query = "licence ends Borealis"
+    best = hybrid(fusion=fusion, document_weight=1.0).retrieve(query)[0]
+    assert best.node.node_id == "b1"
+    assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1)] == ["b1"]
+
+
+def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
+    query = "licence Borealis"
+    plain = dict(hybrid(fusion="score", document_weight=0.0).rank(query, 5))
+    supported = dict(hybrid(fusion="score", document_weight=0.1).rank(query, 5))
+    # Only b holds a term of the query in its entry: its share is the whole weight.
+    assert {key: round(supported[key] - plain[key], 12) for key in plain} == {"a1": 0.0, "b0": 0.1, "b1": 0.1}
+
+
+def test_the_evidence_of_the_document_travels_with_the_hit() -> None:
+    retriever = hybrid(fusion="score")
+    found = {hit.node.node_id: hit for hit in retriever.retrieve("licence Borealis")}
+    assert found["b1"].document.rank == 1  # type: ignore[attr-defined]
+    assert found["a1"].document is None  # type: ignore[attr-defined]
+    chunk = RetrievedChunk.of(1, found["b1"])
+    assert chunk.to_dict()["document"] == {"score": chunk.document.score, "rank": 1}  # type: ignore[union-attr]
+    response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
+    assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
+    assert retriever.evidence("licence Borealis", [("b1", 1.0)], ["b1"])["b1"]["document"] == chunk.document
+
+
+def test_documents_need_legs_that_rank_ids() -> None:
+    store = SQLiteDocumentStore()
+    store.add_documents([*A, *B, *C])
+    with pytest.raises(ConfigurationError, match="leave documents out"):
+        HybridRetriever([FixedRetriever(hits(a=1.0))], documents=DocumentLeg(index(), store))
+
+
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
+def test_the_weight_of_the_documents_is_checked(weight: float) -> None:
+    with pytest.raises(ConfigurationError, match="document_weight"):
+        hybrid(document_weight=weight)
