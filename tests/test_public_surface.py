@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import llama_index_contextual as package
+from tests.support.documents import write_texts
 from tests.support.source import PACKAGE, ROOT, sources
 
 PUBLIC = [
@@ -119,12 +120,6 @@ def test_settings_need_pydantic_only() -> None:
     assert imported_by("from llama_index_contextual import ProjectConfig; ProjectConfig") <= needed
 
 
-def test_projects_import_no_provider_and_no_terminal() -> None:
-    found = imported_by("from llama_index_contextual import *")
-    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= found
-    assert found & HEAVY == set()
-
-
 def test_help_on_the_command_line_does_not_wait_for_llama_index() -> None:
     assert imported_by("import llama_index_contextual.cli") & {"llama_index", "faiss", "numpy", "tiktoken"} == set()
 
@@ -154,21 +149,35 @@ def test_every_module_can_be_imported_alone_from_its_package() -> None:
         import_module(f"{PACKAGE}.{name}".rstrip("."))
 
 
-def test_used_as_a_library_it_prints_nothing_and_leaves_the_root_logger_alone(text_folder: Path) -> None:
-    found = run(
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process of its own looks like after it has imported all names, and after it has used a project."""
+    folder = write_texts(tmp_path_factory.mktemp("library") / "reports")
+    found: dict[str, Any] = run(
         "import json, logging, sys\n"
         "from pathlib import Path\n"
-        "from llama_index_contextual import ProjectConfig, ProjectManager\n"
+        "from llama_index_contextual import *\n"
+        "imported = sorted(sys.modules)\n"
         "folder = Path(sys.argv[1])\n"
         "project = ProjectManager(folder.parent / 'knowledge').create('a', ProjectConfig.local())\n"
         "project.ingest([folder])\n"
         "best = project.retrieve('error TS-999')[0].source.file_name\n"
         "root = logging.getLogger()\n"
         "levels = {n: l.level for n, l in root.manager.loggerDict.items() if isinstance(l, logging.Logger)}\n"
-        "print(json.dumps([best, root.handlers, root.level, levels.get('bm25s'), sorted(sys.modules)]))",
-        str(text_folder),
+        "print(json.dumps({'best': best, 'handlers': root.handlers, 'level': root.level, 'bm25s': levels['bm25s'],\n"
+        "    'imported': imported, 'used': sorted(sys.modules)}))",
+        str(folder),
     )
-    best, handlers, level, bm25s, modules = found
-    assert best == "manual.txt"
-    assert (handlers, level, bm25s) == ([], 30, 0)
-    assert {name.partition(".")[0] for name in modules} & (HEAVY - {"wordllama"}) == set()
+    return found
+
+
+def test_all_names_together_import_no_provider_and_no_terminal(process: dict[str, Any]) -> None:
+    found = {name.partition(".")[0] for name in process["imported"]}
+    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= found
+    assert found & HEAVY == set()
+
+
+def test_used_as_a_library_it_prints_nothing_and_leaves_the_root_logger_alone(process: dict[str, Any]) -> None:
+    assert process["best"] == "manual.txt"
+    assert (process["handlers"], process["level"], process["bm25s"]) == ([], 30, 0)
+    assert {name.partition(".")[0] for name in process["used"]} & HEAVY <= {"wordllama"}

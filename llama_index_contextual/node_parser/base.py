@@ -15,7 +15,10 @@ from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo
 
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.metadata import Heading
+from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading
+
+SEGMENT_CORE = "_contextual_segment_core"
+"""Document offset at which a segment's own part begins; the overlap before it belongs to the segment before."""
 
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
@@ -92,14 +95,26 @@ class Origin:
             return cls(info, 0, node.node_id)
         info = RelatedNodeInfo(node_id=source.node_id, node_type=source.node_type, hash=source.hash)
         start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-        known = start is not None and end is not None and end - start == len(text_of(node))
-        return cls(info, start if known else None, node.node_id)
+        if start is None or end is None or end - start != len(text_of(node)):
+            return cls(info, None, node.node_id)
+        if SEGMENT_CORE in node.metadata and not is_segment(node):
+            # A stock parser was given a segment: it counts from the segment's beginning.
+            start += node.metadata[SEGMENT_START]
+        return cls(info, start, node.node_id)
 
     def span_id(self, kind: str, start: int, end: int, text: str) -> str:
         """Return the id of a span given in offsets of the incoming node's text."""
         if self.base is None:
             return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
         return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
+
+
+def is_segment(node: BaseNode) -> bool:
+    """Return whether a node is a segment itself and not only made from one, which leaves the keys on it."""
+    if SEGMENT_CORE not in node.metadata:
+        return False
+    start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]
+    return len(text_of(node)) == end - start and getattr(node, "start_char_idx", None) in (None, start)
 
 
 def text_of(node: BaseNode) -> str:

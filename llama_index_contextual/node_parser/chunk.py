@@ -34,16 +34,17 @@ from llama_index_contextual.metadata import (
     user_metadata,
 )
 from llama_index_contextual.node_parser.base import (
+    SEGMENT_CORE,
     Origin,
     SpanNodeParser,
     check_overlap,
     heading_offsets_in,
+    is_segment,
     link_neighbours,
     text_of,
 )
 from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan
 from llama_index_contextual.node_parser.layout import Layout
-from llama_index_contextual.node_parser.segment import SEGMENT_CORE
 from llama_index_contextual.node_parser.spans import TokenMap
 
 
@@ -56,6 +57,7 @@ class _Part:
     origin: Origin
     map: DocumentMap
     index: int
+    segment: tuple[int, int]
     core: int
     excluded_embed: list[str]
     excluded_llm: list[str]
@@ -151,8 +153,8 @@ class ChunkNodeParser(SpanNodeParser):
             }
         own |= {
             SEGMENT_INDEX: part.index,
-            SEGMENT_START: part.node.metadata.get(SEGMENT_START, shift),
-            SEGMENT_END: part.node.metadata.get(SEGMENT_END, shift + len(part.text)),
+            SEGMENT_START: part.segment[0],
+            SEGMENT_END: part.segment[1],
             CHUNK_INDEX: number,
             TOKEN_COUNT: span.tokens,
         }
@@ -170,12 +172,19 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
         key = node.metadata.get(PAGES), node.metadata.get(HEADINGS)
         if key not in maps:
             maps[key] = DocumentMap.from_metadata(node.metadata)
-        if SEGMENT_CORE in node.metadata:
-            index = node.metadata[SEGMENT_INDEX]
-            core = node.metadata[SEGMENT_CORE] - node.metadata[SEGMENT_START]
-        else:
-            index, core = counts.get(origin.source.node_id, 0), 0
-        counts[origin.source.node_id] = index + 1
+        number = counts.get(origin.source.node_id, 0)
+        index, start, end = _segment(node, origin, text, number)
+        counts[origin.source.node_id] = max(number, index) + 1
         embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
-        yield _Part(node, text, origin, maps[key], index, core, embed, llm)
+        core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
+        yield _Part(node, text, origin, maps[key], index, (start, end), core, embed, llm)
+
+
+def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
+    """Return index, start and end of the segment that a node is or lies in; a foreign node is one by itself."""
+    base = origin.base or 0
+    index, start, end = (node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END))
+    if index is not None and start is not None and end is not None and start <= base and base + len(text) <= end:
+        return index, start, end
+    return number, base, base + len(text)

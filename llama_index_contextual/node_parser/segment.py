@@ -22,6 +22,7 @@ from llama_index_contextual.metadata import (
     user_metadata,
 )
 from llama_index_contextual.node_parser.base import (
+    SEGMENT_CORE,
     Origin,
     SpanNodeParser,
     check_overlap,
@@ -30,9 +31,6 @@ from llama_index_contextual.node_parser.base import (
     text_of,
 )
 from llama_index_contextual.node_parser.segmenting import SegmentCutter, SegmentSpan
-
-SEGMENT_CORE = "_contextual_segment_core"
-"""Document offset at which a segment's own part begins; the overlap before it belongs to the segment before."""
 
 
 class SegmentNodeParser(SpanNodeParser):

@@ -146,7 +146,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         if name == "readers" and not options.minutes:
             continue
         begin = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync", lambda _descriptor: None):
+        with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync", return_value=None):
             figures, found = PARTS[name](Path(folder), options)
         violations += len(found)
         print(f"{name:<8} {figures}; {len(found)} violations; {time.monotonic() - begin:.0f} s", flush=True)

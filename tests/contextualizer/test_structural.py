@@ -122,16 +122,17 @@ def test_scripts_without_spaces_have_an_opening_and_no_clauses_for_terms(text: s
 def test_the_same_chunks_give_the_same_contexts_everywhere() -> None:
     title = "Orlen Valve Works, second quarter (report.md)."
     opening = "Begins: # Results Revenue grew by 3 % over the quarter before. Orders from shipyards made up half of it."
-    first = "Terms: Results, Revenue, grew, quarter, Orders, shipyards, half, margin, pump, division, fell, cast."
-    then = "Terms: Outlook, board, expects, pump, division, close, year, profit, decided, foundry, north, decision."
-    manual = "Terms: Close, valve, bench, switched, Error, TS-, means, pump, runs, dry, Fill, tank."
+    first = "Terms: Results, Revenue, grew, quarter, Orders, shipyards."
+    then = "Terms: Outlook, board, expects, pump, division, close."
+    manual = "Terms: Close, valve, bench, switched, Error, TS-999."
+    close = "Begins: Close valve V2 before the bench is switched off. Error TS-999 means that the pump runs"
     assert contexts(chunks()) == [
-        title,
-        f"{title} Section: Results. {first} {opening}",
-        f"{title} Section: Outlook. {then} {opening}",
-        f"{title} Section: Outlook. {then} {opening}",
-        "manual.txt.",
-        f"manual.txt. {manual} Begins: Close valve V2 before the bench is switched off. Error TS-999 means that the pump runs",
+        f"{title} Section: Results. {opening} {first}",
+        f"{title} Section: Results. {opening} {first}",
+        f"{title} Section: Outlook. {opening} {then}",
+        f"{title} Section: Outlook. {opening} {then}",
+        f"manual.txt. {close} {manual}",
+        f"manual.txt. {close} {manual}",
     ]
 
 

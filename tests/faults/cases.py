@@ -21,7 +21,7 @@ from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import leftovers
+from llama_index_contextual.storage.current import NEW, leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
@@ -59,7 +59,7 @@ def manager(disk: Path) -> ProjectManager:
 
 def state(disk: Path) -> State:
     """Return what can be seen of the project: nothing, or its settings and its answers."""
-    exported = [(p.relative_to(disk).as_posix(), files.xxh3(p)) for p in files.walk(disk / EXPORT)]
+    exported = [(p.name, files.xxh3(p)) for p in files.walk(disk / EXPORT) if p.suffix != NEW]
     if NAME not in manager(disk).list():
         return None, exported
     project = load(disk)
@@ -125,15 +125,19 @@ def persist_alone(disk: Path) -> None:
     memory = SQLiteDocumentStore()
     vectors = UnitFaissVectorStore(docstore=memory)
     vectors.add_vectors(nodes, np.eye(3, 8, dtype=np.float32))
-    memory.persist(str(disk / EXPORT / "memory.sqlite"))
     vectors.persist(str(disk / EXPORT / "vectors.faiss"))
     LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
     built = SQLiteDocumentStore(disk / EXPORT / "file.sqlite")
     built.add_documents(nodes)
     built.persist(str(disk / EXPORT / "file.sqlite"))
     built.close()
-    for directory in (disk, disk / EXPORT, disk / EXPORT / "bm25"):
+    for directory in (disk, disk / EXPORT / "bm25"):
         files.sync_directory(directory)
+    memory.persist(str(disk / EXPORT / "memory.sqlite"))
+
+
+def export_ledger(disk: Path) -> None:
+    load(disk).export_contexts(disk / EXPORT / "contexts.jsonl")
 
 
 _THREE = (create, ingest(1), ingest(2), ingest(3))
@@ -150,6 +154,7 @@ SCENARIOS = (
     Scenario("delete", _THREE, delete(False), between=(create,), done=(ContextualError,)),
     Scenario("delete, ledger kept", _THREE, delete(True), between=(create,), done=(ContextualError,)),
     Scenario("create, after delete", (create, ingest(1), delete(True)), create, done=(ProjectExistsError,)),
+    Scenario("ledger export", (create, ingest(1), lambda disk: (disk / EXPORT).mkdir()), export_ledger),
     Scenario("export", (create, ingest(1)), export, done=(InputError,)),
 )
 

@@ -19,16 +19,16 @@ from tests.support.models import CountingEmbedding, ScriptedLLM
 MARKDOWN_ID, TEXT_ID = "golden-documents/quarter.md", "golden-documents/manual.txt"
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Project:
-    """A copy of the project, since opening it makes a lock."""
+def load_copy(tmp_path: Path) -> Project:
+    """Return a copy of the project, since opening it makes a lock."""
     shutil.copytree(FORMAT_1, tmp_path / "root")
     return ProjectManager(tmp_path / "root").load(
         NAME, llm=ScriptedLLM(default=CONTEXT), embed_model=CountingEmbedding(dimensions=16)
     )
 
 
-def test_a_project_of_format_1_is_sound_and_answers(golden: Project) -> None:
+def test_a_project_of_format_1_is_sound_and_answers(tmp_path: Path) -> None:
+    golden = load_copy(tmp_path)
     assert list(golden.verify().problems) == []
     best = golden.retrieve("error TS-999 pump")[0]
     assert best.source.doc_id == TEXT_ID
@@ -40,7 +40,8 @@ def test_a_project_of_format_1_is_sound_and_answers(golden: Project) -> None:
     assert [(v.name, v.documents, v.live) for v in golden.versions()] == [("v000001", 1, False), ("v000002", 2, True)]
 
 
-def test_a_project_of_format_1_goes_on(golden: Project, tmp_path: Path) -> None:
+def test_a_project_of_format_1_goes_on(tmp_path: Path) -> None:
+    golden = load_copy(tmp_path)
     with contextlib.closing(Ledger(golden.directory / LEDGER_FILE)) as ledger:
         paid = ledger.info()
     assert paid.contexts > 0
