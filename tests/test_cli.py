@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import llama_index_contextual
-from llama_index_contextual import cli
+from llama_index_contextual import cli, terminal
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
@@ -178,7 +179,7 @@ def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> Non
     assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
     assert done.err.count("\n") == 1
     found = run("search", "reports", "error TS-999", "--top-k", 1)
-    assert found.out.startswith(" 1. manual.txt  semantic 1 · lexical 1\n    manual.txt")
+    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", found.out)
     assert "Error TS-999 means that the pump runs dry." in found.out
     assert found.err == ""
     shown = run("info", "reports").out
@@ -418,17 +419,19 @@ def test_the_module_runs_as_a_program() -> None:
 
 
 def test_a_terminal_without_the_letters_ends_no_command_and_a_warning_comes_once(root: Path, text_folder: Path) -> None:
-    (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und \x85 Zeilen.", encoding="utf-8")
-    project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
-    project.ingest([text_folder])
-    plain = spawn("search", "a", "Ärger", PYTHONIOENCODING="ascii")
-    as_json = spawn("search", "a", "Ärger", "--json", PYTHONIOENCODING="ascii")
-    out, err = plain.communicate(timeout=SECONDS)
-    assert (plain.returncode, err.count("there is no semantic index")) == (0, 1)
+    (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und Zeilen.", encoding="utf-8")
+    ProjectManager(root).create("a", ProjectConfig.local(faiss=False)).ingest([text_folder])
+    child = spawn("search", "a", "Ärger", PYTHONIOENCODING="ascii")
+    out, err = child.communicate(timeout=SECONDS)
+    assert (child.returncode, err.count("there is no semantic index")) == (0, 1)
     assert "\\xc4rger mit \\u65e5" in out
-    out, err = as_json.communicate(timeout=SECONDS)
-    assert as_json.returncode == 0
-    assert json.loads(out)["results"][0]["text"].startswith("Ärger mit 日本語 — und")
+
+
+def test_json_for_a_terminal_without_the_letters_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding="ascii", write_through=True))
+    terminal.say_json({"text": "Ärger mit 日本語 \udcff"})
+    assert json.loads(screen.getvalue()) == {"text": "Ärger mit 日本語 \udcff"}
 
 
 def test_a_reader_that_goes_away_is_no_error_to_tell(ingested: Project) -> None:

@@ -125,6 +125,8 @@ def test_help_on_the_command_line_does_not_wait_for_llama_index() -> None:
 
 
 def test_every_public_name_can_be_the_first_that_is_used() -> None:
+    # One name of each module is enough: they come from the same import.
+    first = {getattr(package, name).__module__: name for name in PUBLIC if name != "__version__"}
     broken = run(
         "import json, sys\n"
         "from importlib import import_module\n"
@@ -137,7 +139,7 @@ def test_every_public_name_can_be_the_first_that_is_used() -> None:
         "    except Exception as error:\n"
         "        broken[name] = repr(error)\n"
         "print(json.dumps(broken))",
-        json.dumps(PUBLIC),
+        json.dumps(sorted(first.values())),
     )
     assert broken == {}
 

@@ -184,7 +184,9 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
     """Return index, start and end of the segment that a node is or lies in; a foreign node is one by itself."""
     base = origin.base or 0
-    index, start, end = (node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END))
-    if index is not None and start is not None and end is not None and start <= base and base + len(text) <= end:
-        return index, start, end
+    given = [node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END)]
+    if all(isinstance(value, int) for value in given):
+        index, start, end = given
+        if start <= base and base + len(text) <= end:
+            return index, start, end
     return number, base, base + len(text)

@@ -73,6 +73,7 @@ def _write(version: OpenVersion, directory: Path) -> None:
         context.vector_stores[DEFAULT_VECTOR_STORE] = store.to_stock()
     files.let_write(directory, lambda: context.persist(directory))
     if version.has_lexical and nodes:
+        files.make_directory(directory / BM25_DIRECTORY)
         files.let_write(directory / BM25_DIRECTORY, lambda: _export_bm25(nodes, directory / BM25_DIRECTORY))
 
 

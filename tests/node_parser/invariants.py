@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import regex
 import tiktoken
@@ -75,14 +76,14 @@ def check_cuts(text: str, chunks: Sequence[TextNode], size: int) -> None:
                 assert tokens(word) > size, f"a word is cut: {word!r} at {offset}"
             if offset in inside:
                 cluster = inside[offset].group()
-                # A mark behind a space forms a cluster with it, which no chunk without white space at the ends can keep.
+                # A mark behind a space forms a cluster with it, and a chunk has no white space at its ends.
                 loose = cluster[0].isspace() or cluster[-1].isspace()
                 assert loose or tokens(cluster) > size, f"a grapheme is cut: {cluster!r}"
             assert not ("\ud800" <= text[offset - 1] <= "\udbff" and "\udc00" <= text[offset] <= "\udfff")
 
 
 def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int, size: int) -> None:
-    for before, behind in zip(chunks, chunks[1:], strict=False):
+    for before, behind in pairwise(chunks):
         shared = text[behind.start_char_idx : before.end_char_idx]
         if behind.start_char_idx >= before.end_char_idx:
             if overlap >= 16:
@@ -92,7 +93,9 @@ def check_overlaps(text: str, chunks: Sequence[TextNode], overlap: int, size: in
         # Half to one and a half times the wanted overlap: 5 to 15 % of a chunk when 10 % are wanted.
         slack = 0 if overlap >= 16 else 2
         assert 0.5 * overlap - slack <= count <= 1.5 * overlap + slack, f"{count} tokens shared"
-        assert behind.start_char_idx == 0 or not WORD_RUN.fullmatch(text[behind.start_char_idx - 1 : behind.start_char_idx + 1])
+        assert behind.start_char_idx == 0 or not WORD_RUN.fullmatch(
+            text[behind.start_char_idx - 1 : behind.start_char_idx + 1]
+        )
 
 
 def _has_word_start(before: TextNode, behind: TextNode, overlap: int, size: int) -> bool:

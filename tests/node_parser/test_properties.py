@@ -1,0 +1,108 @@
+"""What every chunk of every text keeps, whatever the text, the sizes and the overlap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llama_index.core.schema import Document
+
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
+from llama_index_contextual.node_parser.spans import TokenMap
+from tests.node_parser.invariants import check_chunks, tokens
+from tests.node_parser.texts import prose, real_paragraphs, split, texts
+
+
+@settings(max_examples=150)
+@given(text=texts, size=st.sampled_from([4, 7, 12, 20, 33, 64, 128, 256]), share=st.sampled_from([0.0, 0.1, 0.3]))
+def test_a_whole_document_is_cut_without_loss(text: str, size: int, share: float) -> None:
+    chunks = ChunkNodeParser(chunk_size=size, chunk_overlap=int(share * size))([Document(id_="d", text=text)])
+    check_chunks(text, chunks, size=size, overlap=int(share * size))  # type: ignore[arg-type]
+
+
+@settings(max_examples=150)
+@given(text=texts, size=st.sampled_from([7, 12, 20, 33]), segment_size=st.sampled_from([210, 400, 1_200]))
+def test_segments_are_cut_without_loss(text: str, size: int, segment_size: int) -> None:
+    parser = SegmentNodeParser(segment_size=segment_size, segment_overlap=segment_size // 10)
+    segments = parser([Document(id_="d", text=text)])
+    for segment in segments:
+        start, end = segment.start_char_idx, segment.end_char_idx  # type: ignore[attr-defined]
+        assert segment.get_content() == text[start:end]
+        assert tokens(segment.get_content()) <= segment_size
+    chunks = ChunkNodeParser(chunk_size=size, chunk_overlap=size // 10)(segments)
+    check_chunks(text, chunks, size=size, overlap=size // 10)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25)
+@given(data=st.data(), size=st.sampled_from([256, 384, 512, 800]))
+def test_real_documents_put_together_at_random_are_cut_without_loss(data: st.DataObject, size: int) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from(real_paragraphs()), min_size=1, max_size=200)))
+    check_chunks(text, split(text, size=size, overlap=size // 10), size=size, overlap=size // 10)
+
+
+@settings(max_examples=100)
+@given(text=texts, bounds=st.tuples(st.integers(0, 500), st.integers(0, 500)))
+def test_tokens_of_a_slice_are_counted_exactly_without_encoding_it(text: str, bounds: tuple[int, int]) -> None:
+    start, end = sorted(min(bound, len(text)) for bound in bounds)
+    assert TokenMap.of(text).count(start, end) == tokens(text[start:end])
+
+
+@settings(max_examples=100)
+@given(text=texts, since=st.integers(0, 2_000), offset=st.integers(0, 2_000))
+def test_a_map_of_the_later_part_says_the_same_as_one_of_the_whole(text: str, since: int, offset: int) -> None:
+    whole, later = TokenMap.of(text), TokenMap.of(text, since=min(since, len(text)))
+    low, high = sorted((max(later.begin, min(offset, len(text))), len(text)))
+    assert later.estimate(low, high) == whole.estimate(low, high)
+
+
+@settings(max_examples=60)
+@given(text=texts, piece=st.integers(1, 3_000))
+def test_the_tokens_are_the_same_for_any_piece_size_fed_to_the_tokenizer(text: str, piece: int) -> None:
+    assert TokenMap.of(text, piece_size=piece).ends.tolist() == TokenMap.of(text).ends.tolist()
+
+
+@settings(max_examples=40)
+@given(text=texts)
+def test_the_same_text_gives_the_same_nodes(text: str) -> None:
+    first, second = (split(text, size=40, overlap=4, segment_size=240) for _ in range(2))
+    assert [node.to_dict() for node in first] == [node.to_dict() for node in second]
+    assert len({node.node_id for node in first}) == len(first)
+
+
+@settings(max_examples=60)
+@given(text=texts, bounds=st.tuples(st.integers(0, 300), st.integers(0, 300)))
+def test_the_structure_of_a_window_is_that_of_the_whole_text(text: str, bounds: tuple[int, int]) -> None:
+    start, stop = sorted(min(bound, len(text)) for bound in bounds)
+    part, whole = structural_offsets(text, start, stop), structural_offsets(text)
+    for rank in (Rank.LINE, Rank.PARAGRAPH):
+        assert set(part[rank]) <= set(whole[rank]) | {o for o in part[rank] if text[start:o].isspace()}
+
+
+@pytest.mark.parametrize("size", [256, 384, 512, 800])
+def test_all_neighbours_share_5_to_15_per_cent_also_across_segments(size: int) -> None:
+    text = prose(12_000, seed=size)
+    chunks = split(text, size=size, overlap=size // 10)
+    assert len({chunk.metadata["segment_index"] for chunk in chunks}) > 2
+    for before, behind in pairwise(chunks):
+        assert behind.start_char_idx < before.end_char_idx  # type: ignore[operator]
+        assert 0.05 * size <= tokens(text[behind.start_char_idx : before.end_char_idx]) <= 0.15 * size
+
+
+def test_the_last_chunk_is_never_a_scrap() -> None:
+    for seed in range(20):
+        chunks = split(prose(500 + 37 * seed, seed=seed), size=256, overlap=25)
+        if len(chunks) > 1:
+            assert chunks[-1].metadata["token_count"] >= 0.3 * 256
+
+
+def test_a_million_characters_without_a_place_to_cut_are_cut_between_graphemes() -> None:
+    for text in ("x" * 300_000, "👨‍👩‍👧‍👦" * 8_000, "字" * 60_000, "a" + "\u0301" * 30_000):
+        document = Document(id_="d", text=text)
+        for nodes in ([document], SegmentNodeParser()([document])):
+            chunks = ChunkNodeParser()(nodes)
+            assert chunks[0].start_char_idx == 0  # type: ignore[attr-defined]
+            assert chunks[-1].end_char_idx == len(text)  # type: ignore[attr-defined]
+            assert all(tokens(chunk.get_content()) <= 800 for chunk in chunks)
