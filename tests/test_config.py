@@ -36,6 +36,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "fusion": "rrf",
         "semantic_weight": 0.5,
         "lexical_weight": 0.5,
+        "document_weight": 0.1,
         "rrf_k": 10.0,
         "keep_versions": 3,
     }
@@ -69,6 +70,8 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"semantic_weight": math.nan}, "semantic_weight", "Setting 'semantic_weight' cannot be nan: "),
     ({"lexical_weight": math.inf}, "lexical_weight", "Setting 'lexical_weight' cannot be inf: must be a finite number"),
     ({"lexical_weight": -0.1}, "lexical_weight", "Setting 'lexical_weight' cannot be -0.1: "),
+    ({"document_weight": -1}, "document_weight", "Setting 'document_weight' cannot be -1: "),
+    ({"document_weight": math.inf}, "document_weight", "must be a finite number"),
     ({"rrf_k": 0}, "rrf_k", "Setting 'rrf_k' cannot be 0: "),
     ({"rrf_k": math.inf}, "rrf_k", "must be a finite number"),
     ({"top_k": 0}, "top_k", "Setting 'top_k' cannot be 0: "),

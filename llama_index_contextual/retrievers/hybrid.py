@@ -225,7 +225,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
             for hit in hits:
                 fields = found.setdefault(hit.node.node_id, {"node": hit.node})
-                for leg in ("semantic", "lexical"):
+                for leg in ("semantic", "lexical", "document"):
                     if (evidence := getattr(hit, leg, None)) is not None:
                         fields.setdefault(leg, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]

@@ -71,7 +71,7 @@ def flips(folder: Path, options: argparse.Namespace) -> Result:
 
 def machine(folder: Path, options: argparse.Namespace) -> Result:
     """Run random sequences against a dictionary."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/faults/test_state_machine.py"]
+    command = [sys.executable, "-m", "pytest", "-n0", "tests/faults/test_state_machine.py"]
     environment = {**os.environ, "CONTEXTUAL_SEQUENCES": str(options.sequences)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return f"{options.sequences} sequences", [] if done.returncode == 0 else [done.stdout[-2000:]]

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, Document, NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.contextualizer.segments import HOLE, OPENING_CHARACTERS, Segment, segments
@@ -141,6 +142,19 @@ def test_the_splitters_nodes_are_joined_by_their_offsets() -> None:
     nodes = foreign()
     (window,) = segments(nodes, segment_size=8000)
     assert squeezed(window.text) == squeezed(REPORT)
+
+
+def test_a_window_ends_where_its_last_node_ends_though_the_next_one_overlaps_it() -> None:
+    text = " ".join(f"Sentence number {n} of the text." for n in range(40))
+    nodes = list(SentenceSplitter(chunk_size=40, chunk_overlap=15)([Document(text=text)]))
+    windows = segments(nodes, segment_size=100)
+    assert len(windows) > 2
+    for window, following in pairwise(windows):
+        last, first = window.chunks[-1], following.chunks[0]
+        assert first.start_char_idx < last.end_char_idx  # type: ignore[attr-defined]
+        assert window.text.endswith(last.get_content())
+        assert following.text.startswith(first.get_content())
+        assert window.text in text
 
 
 def test_nodes_without_a_document_are_their_own_documents() -> None:

@@ -62,7 +62,7 @@ def damaged_projects(
     names = sorted(p.relative_to(disk / versions / live) for p in (disk / versions / live).rglob("*") if p.is_file())
     for name in names:
         for number, kind in enumerate((*KINDS, *(f"bit {n}" for n in range(bits)))):
-            copy = into / f"{name.name}-{number}" / "disk"
+            copy = into / f"{'-'.join(name.parts)}-{number}" / "disk"
             shutil.copytree(disk, copy)
             if damage(copy / versions / live / name, kind, disk / versions / other / name, chance):
                 yield name.as_posix(), kind, copy

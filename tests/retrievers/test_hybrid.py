@@ -18,7 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.results import LegScore, ScoredChunk
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.retrievers.fusion import reciprocal_rank_fusion, score_fusion
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
@@ -182,6 +182,13 @@ def test_a_foreign_leg_beside_one_of_ours_keeps_its_evidence(use_async: bool) ->
     by_id = {hit.node.node_id: hit for hit in found}
     assert by_id["elsewhere"].lexical is None  # type: ignore[attr-defined]
     assert "ts-999" in by_id["dry"].lexical.matched_terms  # type: ignore[attr-defined]
+
+
+def test_whatever_evidence_a_foreign_leg_carries_is_kept() -> None:
+    said = {leg: LegScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
+    leg = FixedRetriever([ScoredChunk(node=TextNode(id_="a", text="a"), score=1.0, **said)])
+    (found,) = HybridRetriever([leg]).retrieve("q")
+    assert {name: getattr(found, name) for name in said} == said
 
 
 def test_the_number_of_results_is_kept() -> None:
