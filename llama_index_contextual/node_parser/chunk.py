@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class _Part:
     node: BaseNode
     text: str
     origin: Origin
+    parent: RelatedNodeInfo
     map: DocumentMap
     index: int
     segment: tuple[int, int]
@@ -131,7 +133,7 @@ class ChunkNodeParser(SpanNodeParser):
             text_template=TEXT_TEMPLATE,
             relationships={
                 NodeRelationship.SOURCE: origin.source,
-                NodeRelationship.PARENT: RelatedNodeInfo(node_id=parent.node_id, node_type=parent.get_type()),
+                NodeRelationship.PARENT: part.parent,
             },
         )
 
@@ -148,8 +150,7 @@ class ChunkNodeParser(SpanNodeParser):
                 PAGE_START: part.map.page(start),
                 PAGE_END: part.map.page(end - 1),
                 PAGE_LABEL: part.map.page_label(start),
-                # The overlap belongs to the section before; a chunk is where its own text begins.
-                SECTION: part.map.section(core),
+                SECTION: _section(part.map, core, end),
             }
         own |= {
             SEGMENT_INDEX: part.index,
@@ -161,6 +162,15 @@ class ChunkNodeParser(SpanNodeParser):
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = source_line(metadata)
         return {SOURCE_LINE: line, **{k: v for k, v in metadata.items() if k != SOURCE_LINE}} if line else metadata
+
+
+def _section(where: DocumentMap, start: int, end: int) -> str | None:
+    """Return the section in which most of a chunk's own text stands; the overlap often belongs to the one before."""
+    first = bisect_right(where.headings, start, key=lambda heading: heading.start)
+    last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
+    bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
+    longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
+    return where.section(bounds[longest])
 
 
 def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
@@ -177,15 +187,17 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
         counts[origin.source.node_id] = max(number, index) + 1
         embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
+        parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
-        yield _Part(node, text, origin, maps[key], index, (start, end), core, embed, llm)
+        yield _Part(node, text, origin, parent, maps[key], index, (start, end), core, embed, llm)
 
 
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
     """Return index, start and end of the segment that a node is or lies in; a foreign node is one by itself."""
     base = origin.base or 0
-    given = [node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END)]
-    if all(isinstance(value, int) for value in given):
+    values = (node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END))
+    given = [value for value in values if isinstance(value, int)]
+    if len(given) == 3:
         index, start, end = given
         if start <= base and base + len(text) <= end:
             return index, start, end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from llama_index_contextual.node_parser.boundaries import Rank
@@ -38,13 +37,10 @@ class CutPoints:
 
     def last_of(self, rank: Rank, low: int, high: int, known: int) -> int | None:
         """Return the last cut of this rank or better."""
-        offsets = self.layout.at_least[rank]
-        at = bisect_right(offsets, high) - 1
-        while at >= 0 and offsets[at] >= low:
-            if self.is_clean(offsets[at], known):
-                return offsets[at]
-            at -= 1
-        return None
+        offset = self.layout.last(rank, low, high)
+        while offset is not None and not self.is_clean(offset, known):
+            offset = self.layout.last(rank, low, offset - 1)
+        return offset
 
     def is_clean(self, offset: int, known: int) -> bool:
         """Return whether a cut leaves graphemes whole on both sides of the white space before `offset`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,41 +24,64 @@ class Layout:
     """What the structure of one text says about cuts.
 
     Attributes:
-        at_least: For each rank the sorted offsets of that rank or better, none of them inside a whole.
+        offsets: For each rank the sorted offsets at which something of it begins.
         wholes: Spans that are never cut: code fences and tables that fit a chunk, else their lines that fit.
         rows: First offsets of the rows of tables that fit a chunk. An overlap may begin there, as the chunk before has
             the whole table; it may not begin in a code fence, whose closing mark would then seem to open one.
     """
 
-    at_least: dict[Rank, list[int]]
+    offsets: Mapping[Rank, Sequence[int]]
     wholes: Sequence[tuple[int, int]]
     rows: Sequence[int]
-
-    @cached_property
-    def whole_starts(self) -> list[int]:
-        """The first offsets of `wholes`."""
-        return [start for start, _ in self.wholes]
-
-    def whole_at(self, offset: int) -> tuple[int, int] | None:
-        """Return the whole that a cut at `offset` would divide, or None."""
-        return containing(self.wholes, self.whole_starts, offset)
 
     @classmethod
     def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] | None = None) -> Layout:
         """Scan `text` once; `headings` are the offsets known from the reader, or None."""
         wholes, rows = _wholes(text, tokens, size)
-        starts = [start for start, _ in wholes]
-        by_rank = structural_offsets(text)
-        by_rank[Rank.LINE] += starts
-        by_rank[Rank.HEADING] = heading_offsets(text, headings)
-        at_least: dict[Rank, list[int]] = {}
-        better: list[int] = []
-        for rank in sorted(Rank, reverse=True):
-            better = sorted({*better, *by_rank[rank]})
-            if wholes:
-                better = [offset for offset in better if not containing(wholes, starts, offset)]
-            at_least[rank] = better
-        return cls(at_least, wholes, rows)
+        offsets = structural_offsets(text)
+        offsets[Rank.LINE] = sorted([*offsets[Rank.LINE], *(start for start, _ in wholes)])
+        offsets[Rank.HEADING] = heading_offsets(text, headings)
+        return cls(offsets, wholes, rows)
+
+    @cached_property
+    def _whole_starts(self) -> list[int]:
+        return [start for start, _ in self.wholes]
+
+    def whole_at(self, offset: int) -> tuple[int, int] | None:
+        """Return the whole that a cut at `offset` would divide, or None."""
+        return containing(self.wholes, self._whole_starts, offset) if self.wholes else None
+
+    def last(self, rank: Rank, low: int, high: int) -> int | None:
+        """Return the last offset of this rank or better from `low` to `high` that divides no whole."""
+        while True:
+            best = -1
+            for offsets in self._at_least(rank):
+                at = bisect_right(offsets, high) - 1
+                if at >= 0 and offsets[at] > best:
+                    best = offsets[at]
+            if best < low:
+                return None
+            whole = self.whole_at(best)
+            if not whole:
+                return best
+            high = whole[0]
+
+    def between(self, rank: Rank, low: int, high: int) -> list[int]:
+        """Return the offsets of this rank or better from `low` to `high` where an overlap may begin."""
+        found = [o for offsets in self._at_least(rank) for o in within(offsets, low, high) if not self.whole_at(o)]
+        return sorted({*found, *within(self.rows, low, high)})
+
+    def _at_least(self, rank: Rank) -> Sequence[Sequence[int]]:
+        return self._by_least_rank[rank]
+
+    @cached_property
+    def _by_least_rank(self) -> dict[Rank, list[Sequence[int]]]:
+        return {rank: [self.offsets[other] for other in Rank if other >= rank] for rank in Rank}
+
+
+def within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
+    """Return those of the sorted `offsets` that are from `low` to `high`."""
+    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
 
 
 def _wholes(text: str, tokens: TokenMap, size: int) -> tuple[list[tuple[int, int]], list[int]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from llama_index_contextual.node_parser.boundaries import Rank
 from llama_index_contextual.node_parser.graphemes import (
@@ -18,6 +17,10 @@ from llama_index_contextual.node_parser.spans import TokenMap
 
 LEAST, MOST = 0.55, 1.45
 """Shares of the wanted overlap: with a tenth of the chunk wanted, 5 to 15 % of it are shared."""
+
+
+# The first and the last word of a slice may be a few tokens more or less when it is encoded alone.
+_SLACK = 5
 
 
 def overlap_start(tokens: TokenMap, layout: Layout, wanted: int, *, core: int, end: int, floor: int) -> int:
@@ -44,20 +47,22 @@ def overlap_start(tokens: TokenMap, layout: Layout, wanted: int, *, core: int, e
     for near in _tiers(tokens.text, layout, low, high):
         whole = grapheme_boundaries(tokens.text, sorted(near), max(0, floor))
         for offset in sorted(whole, key=lambda offset: abs(offset - ideal)):
-            if low <= offset <= high and least <= tokens.count(offset, end) <= most:
+            if low <= offset <= high and _is_within(tokens, offset, end, least, most):
                 return offset
     return core
 
 
+def _is_within(tokens: TokenMap, start: int, end: int, least: int, most: int) -> bool:
+    """Return whether a slice has `least` to `most` tokens; only near the bounds it has to be counted exactly."""
+    if least + _SLACK <= tokens.estimate(start, end) <= most - _SLACK:
+        return True
+    return least <= tokens.count(start, end) <= most
+
+
 def _tiers(text: str, layout: Layout, low: int, high: int) -> Iterator[Iterable[int]]:
-    rows = _between(layout.rows, low, high)
     for rank in (Rank.SENTENCE, Rank.LINE):
-        yield [*_between(layout.at_least[rank], low, high), *rows]
+        yield layout.between(rank, low, high)
     words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
     yield (offset for offset in words if not layout.whole_at(offset))
     behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
     yield (o for o in behind if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
-
-
-def _between(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
-    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]

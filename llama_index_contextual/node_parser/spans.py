@@ -12,6 +12,7 @@ from llama_index_contextual.node_parser.tokenizer import (
     PIECE_SIZE,
     SAFE_BREAK,
     count_tokens,
+    get_tokenizer,
     replace_surrogates,
     token_ends,
 )
@@ -70,17 +71,15 @@ class TokenMap:
         that only a few characters on either side are encoded again.
         """
         text = self.text
-        if self.has_surrogates:
-            return count_tokens(text[start:end])
-        head = SAFE_BREAK.search(text, start, end)
+        head = None if self.has_surrogates else SAFE_BREAK.search(text, start, end)
         if head is None:
             return count_tokens(text[start:end])
         first = head.end()
         last = self._last_safe_break(first, end)
-        return count_tokens(text[start:first]) + self.estimate(first, last) + count_tokens(text[last:end])
+        return _count(text[start:first]) + self.estimate(first, last) + _count(text[last:end])
 
     def _last_safe_break(self, first: int, end: int) -> int:
-        for width in (48, 512, end - first):
+        for width in (24, 200, end - first):
             begin = max(first, end - width)
             found = [match.end() for match in SAFE_BREAK.finditer(self.text, begin, end)]
             if found:
@@ -88,3 +87,8 @@ class TokenMap:
             if begin == first:
                 break
         return first
+
+
+def _count(text: str) -> int:
+    # Most often a word or two, for which cutting into pieces would cost more than encoding.
+    return len(get_tokenizer().encode_ordinary(text)) if len(text) < PIECE_SIZE else count_tokens(text)

@@ -71,8 +71,8 @@ def test_a_stock_parser_behind_another_loses_the_offsets_that_ours_keeps() -> No
     source = Document(id_="d", text=repeated)
     first = SentenceSplitter(chunk_size=500, chunk_overlap=0)
     stock = SentenceSplitter(chunk_size=60, chunk_overlap=0)(first([source]))
-    covered = {(node.start_char_idx, node.end_char_idx) for node in stock}  # type: ignore[attr-defined]
-    assert len(covered) < len(stock), "different places, one span"
+    covered = {offset for node in stock for offset in range(node.start_char_idx, node.end_char_idx)}  # type: ignore[attr-defined]
+    assert len(covered) < 0.9 * len(repeated), "all of the text is there, but the spans tell of its beginning only"
     segmenter, chunker = small()
     ours = chunker(segmenter([source]))
     assert_slices(ours, repeated)
@@ -134,14 +134,16 @@ def test_chunks_of_foreign_nodes_keep_their_place_and_parent_in_the_document() -
 def test_a_stock_splitter_between_ours_loses_no_text() -> None:
     segments = small()[0]([document()])
     between = SentenceSplitter(chunk_size=600, chunk_overlap=0)(segments)
-    chunks = small()[1](between)
-    assert_slices(chunks)
-    covered = set()
-    for chunk in chunks:
-        covered |= set(range(chunk.start_char_idx, chunk.end_char_idx))  # type: ignore[attr-defined]
+    chunks = ChunkNodeParser(chunk_size=256, chunk_overlap=0)(between)
+    assert "".join("".join(c.get_content().split()) for c in chunks) == "".join(
+        "".join(node.get_content().split()) for node in between
+    )
+    # The stock splitter finds the place of some nodes only, and counts from the segment's beginning.
+    placed = [chunk for chunk in chunks if chunk.start_char_idx is not None]  # type: ignore[attr-defined]
+    assert_slices(placed)
+    for chunk in placed:
         assert chunk.metadata["segment_start"] <= chunk.start_char_idx  # type: ignore[attr-defined]
         assert chunk.end_char_idx <= chunk.metadata["segment_end"]  # type: ignore[attr-defined]
-    assert not "".join(char for offset, char in enumerate(TEXT) if offset not in covered).strip()
 
 
 def test_chunks_can_be_chunked_again() -> None:

@@ -133,6 +133,15 @@ def test_the_section_is_that_of_the_chunk_s_own_text_and_not_of_its_overlap() ->
     assert all("# Part" not in node.get_content()[:20] for node in nodes[1:]), "the overlap stands first"
 
 
+def test_the_section_is_the_one_in_which_most_of_the_chunk_stands() -> None:
+    text = f"preamble\n\n# One\n\n{'first words. ' * 5}\n\n# Two\n\n{'second words. ' * 20}"
+    where = DocumentMap(headings=[Heading(text.index("# One"), 1, "One"), Heading(text.index("# Two"), 1, "Two")])
+    (chunk,) = ChunkNodeParser()([Document(text=text, metadata=where.to_metadata())])
+    assert chunk.metadata["section"] == "Two"
+    (short,) = ChunkNodeParser()([Document(text=text[: text.index("# Two")], metadata=where.to_metadata())])
+    assert short.metadata["section"] == "One"
+
+
 @settings(max_examples=100)
 @given(text=texts, offset=st.integers(0, 3_000))
 def test_grapheme_boundaries_are_those_of_the_whole_text(text: str, offset: int) -> None:
