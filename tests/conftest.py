@@ -6,6 +6,7 @@ import ipaddress
 import multiprocessing.reduction  # noqa: F401 - takes its own reference to pickle.loads before the suite forbids it
 import os
 import pickle
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,14 @@ class NetworkError(RuntimeError):
 
 class PickleError(RuntimeError):
     """Something was about to be unpickled, which runs whatever the file says."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach the tests and their children, also where a shell in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)
