@@ -28,9 +28,27 @@ RETRIEVAL_FIELDS = frozenset(
         "rrf_k",
         "keep_versions",
         "context_in_answer",
+        "prices",
     }
 )
 """Fields that can change without building a new version."""
+
+
+class TokenPrice(BaseModel):
+    """What a model costs, in dollars per million tokens.
+
+    Example:
+        >>> TokenPrice(input=2.0, cached=0.5, output=8.0).input
+        2.0
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: float = Field(ge=0, allow_inf_nan=False, description="Tokens of the prompt.")
+    cached: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Tokens from the provider's cache; None: as the others."
+    )
+    output: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Tokens of the answer.")
 
 
 class ProjectConfig(BaseModel):
@@ -59,6 +77,11 @@ class ProjectConfig(BaseModel):
         default=None, description="Prompt template for contexts; None is the published wording."
     )
     llm_concurrency: int = Field(default=8, ge=1, le=512, description="Calls to the LLM in flight at the same time.")
+    prices: dict[str, TokenPrice] = Field(
+        default_factory=dict,
+        description="Dollars per million tokens (input, cached, output) by model as provider:name, where the price"
+        " table does not know them or yours are others.",
+    )
     context_in_answer: bool = Field(
         default=True, description="Whether the LLM that answers sees the context beside the text."
     )
@@ -123,6 +146,14 @@ class ProjectConfig(BaseModel):
         known = [*Stemmer.algorithms(), "none"]
         if value not in known:
             raise ValueError(f"must be one of {', '.join(sorted(known))}")
+        return value
+
+    @field_validator("prices")
+    @classmethod
+    def _named_models(cls, value: dict[str, TokenPrice]) -> dict[str, TokenPrice]:
+        for name in value:
+            if ":" not in name and name != LOCAL:
+                raise ValueError(f"{name!r} is not provider:name, as in the settings `llm` and `embed_model`")
         return value
 
     @model_validator(mode="after")

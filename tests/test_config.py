@@ -22,6 +22,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "llm": "openai:gpt-4.1",
         "context_prompt": None,
         "llm_concurrency": 8,
+        "prices": {},
         "context_in_answer": True,
         "faiss": True,
         "bm25": True,
@@ -84,6 +85,9 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
         "mode",
         "Setting 'mode' cannot be 'vector': Input should be 'semantic', 'lexical' or 'hybrid'",
     ),
+    ({"prices": {"openai:x": {"input": -1}}}, "prices", "Setting 'prices' cannot be -1: "),
+    ({"prices": {"openai:x": {"output": 1}}}, "prices", "Field required"),
+    ({"prices": {"x": {"input": 1}}}, "prices", "'x' is not provider:name"),
     ({"context": "gpt"}, "context", "Input should be 'llm', 'structural' or 'none'"),
     ({"fusion": "max"}, "fusion", "Input should be 'rrf' or 'score'"),
     ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of arabic, "),
@@ -123,7 +127,8 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
-        other = {"mode": "lexical", "fusion": "score", "context_in_answer": False}.get(name, 7)
+        other: Any = {"mode": "lexical", "fusion": "score", "context_in_answer": False}.get(name, 7)
+        other = {"local": {"input": 1.0}} if name == "prices" else other
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 
 

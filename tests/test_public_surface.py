@@ -44,7 +44,7 @@ PUBLIC = [
     "read_documents",
 ]
 # What belongs to an extra, to a provider, or to the command line; whoever searches a project imports none of it.
-HEAVY = {"agno", "click", "matplotlib", "mcp", "openai", "pandas", "pypdf", "pypdfium2", "rich", "scipy", "torch"}
+HEAVY = {"agno", "click", "genai_prices", "matplotlib", "mcp", "openai", "pandas", "pypdf", "pypdfium2", "rich", "scipy", "torch"}
 HEAVY |= {"transformers", "typer", "wordllama"}
 
 
