@@ -1,0 +1,64 @@
+"""What both sides of a project share: where it is, its settings, its models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ModelError, NoVersionError
+from llama_index_contextual.models import load_embed_model, load_llm
+from llama_index_contextual.retrievers.live import LiveIndexes
+from llama_index_contextual.storage.manifest import DocumentRecord
+
+
+class ProjectBase:
+    """A project's directory, settings and models.
+
+    Args:
+        directory: Where it is.
+        config: Its settings.
+        llm: Writes contexts and answers; None makes the one that `config.llm` names when it is needed.
+        embed_model: Embeds chunks and queries; None makes the one that `config.embed_model` names.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: ProjectConfig,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+    ) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self.config = config
+        self._llm = llm
+        self._given_embed_model = embed_model
+        self._live = LiveIndexes(directory, self.name, lambda: self.embed_model)
+
+    @cached_property
+    def embed_model(self) -> BaseEmbedding:
+        """The embedding model.
+
+        Raises:
+            ModelError: It cannot be made: no key, no package, no such name.
+        """
+        return self._given_embed_model or load_embed_model(self.config.embed_model)
+
+    def _load_answering_llm(self) -> LLM:
+        try:
+            return load_llm(self.config.llm)
+        except ModelError as error:
+            raise ModelError(f"{error} Answers need an LLM: it can be passed as `llm=`.", setting="llm") from error
+
+    def documents(self) -> Sequence[DocumentRecord]:
+        """Return the documents of the live version; none before the first `ingest`."""
+        try:
+            return self._live.current().version.manifest.documents
+        except NoVersionError:
+            return ()

@@ -1,0 +1,105 @@
+"""The reading side of a project: everything answers from whatever version is live when it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.llms import LLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import QueryType
+from llama_index.core.storage.storage_context import StorageContext
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.project_base import ProjectBase
+from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.retrievers.base import as_bundle
+from llama_index_contextual.retrievers.live import ProjectRetriever
+
+
+class ProjectReading(ProjectBase):
+    """What asks a project."""
+
+    def retrieve(
+        self,
+        query: QueryType,
+        *,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> RetrievalResponse:
+        """Return the passages that answer a question best, with their evidence.
+
+        Args:
+            query: The question.
+            mode: "semantic", "lexical" or "hybrid"; None takes `config.mode`. A mode whose index is absent falls back,
+                with a warning in the response.
+            top_k: Results; None takes `config.top_k`.
+            filters: Only chunks whose metadata passes count, in every index, before ranking.
+
+        Raises:
+            InputError: The query is empty or top_k is not positive.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        return self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters).respond(as_bundle(query))
+
+    async def aretrieve(
+        self,
+        query: QueryType,
+        *,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> RetrievalResponse:
+        """Do as `retrieve` does, without blocking the event loop."""
+        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
+        return await retriever.arespond(as_bundle(query))
+
+    def as_retriever(
+        self,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> ProjectRetriever:
+        """Return a LlamaIndex retriever that answers from whatever version is live when it is asked."""
+        return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, filters=filters)
+
+    def as_query_engine(self, *, llm: LLM | None = None, **kwargs: Any) -> BaseQueryEngine:
+        """Return a LlamaIndex query engine over `as_retriever()`.
+
+        Args:
+            llm: Writes the answer; None takes the project's.
+            **kwargs: For `RetrieverQueryEngine.from_args`.
+
+        Raises:
+            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+        """
+        answering = llm or self._llm or self._load_answering_llm()
+        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(self.as_retriever(), llm=answering, **kwargs)
+        return engine
+
+    @property
+    def storage_context(self) -> StorageContext:
+        """The live version as a LlamaIndex StorageContext that cannot be changed."""
+        return self._live.current().version.storage_context
+
+    @property
+    def index(self) -> VectorStoreIndex:
+        """The live version as a LlamaIndex VectorStoreIndex that cannot be changed."""
+        return self._live.current().index
+
+    def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
+        """Return the original text of a document between two character offsets.
+
+        Raises:
+            InputError: No such document.
+        """
+        version = self._live.current().version
+        record = version.manifest.document(doc_id)
+        if record is None:
+            raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
+        return version.read_text(record, start, end)

@@ -1,0 +1,193 @@
+"""The writing side of a project: every change is a new version, built beside the live one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_index_contextual.calls import run_sync
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError
+from llama_index_contextual.ingestion.jobs import IngestInput
+from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.progress import progress_bar
+from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
+from llama_index_contextual.ingestion.run import RunOptions, arun
+from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.project_base import ProjectBase
+from llama_index_contextual.readers import ReadLimits
+from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
+from llama_index_contextual.storage.publish import current_name, rollback, version_directory
+from llama_index_contextual.storage.version import OpenVersion
+
+
+class ProjectWriting(ProjectBase):
+    """What changes a project."""
+
+    def ingest(
+        self,
+        inputs: Sequence[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
+        """Add and update documents, and publish a new version.
+
+        Documents whose content has not changed are taken over from the version before. A file or chunk that fails is
+        in the report; the rest goes on. Until the new version is published, queries are answered by the one before.
+
+        Args:
+            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            replace: Make the version exactly these inputs; otherwise documents that are not named are kept.
+            file_metadata: Gives further facts about a file, from its path; JSON scalars only.
+            limits: What one file may cost.
+            passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+            show_progress: Show a progress bar.
+            progress: Called as the work proceeds.
+
+        Raises:
+            InputError: Nothing can be ingested, or two inputs would get one document id.
+            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        return run_sync(
+            lambda: self.aingest(
+                inputs,
+                replace=replace,
+                file_metadata=file_metadata,
+                limits=limits,
+                passwords=passwords,
+                show_progress=show_progress,
+                progress=progress,
+            )
+        )
+
+    async def aingest(
+        self,
+        inputs: Sequence[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
+        """Do as `ingest` does, without blocking the event loop."""
+        options = RunOptions(
+            replace=replace,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+        )
+        items = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
+        return await self._arun(items, options, show_progress=show_progress, progress=progress)
+
+    def remove(self, doc_ids: Sequence[str] | str) -> IngestReport:
+        """Publish a version without some documents.
+
+        Raises:
+            InputError: The live version does not have one of them.
+        """
+        wanted = [doc_ids] if isinstance(doc_ids, str) else doc_ids
+        known = {record.doc_id for record in self.documents()}
+        if unknown := [doc_id for doc_id in wanted if doc_id not in known]:
+            raise InputError(f"Project {self.name!r} has no document {unknown[0]!r}.", value=unknown[0])
+        return run_sync(lambda: self._arun([], RunOptions(remove=frozenset(wanted))))
+
+    def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
+        """Ask again for the contexts that the LLM failed to write, and publish a version that has them."""
+        return run_sync(lambda: self._arun([], RunOptions(retry_failed=True), show_progress=show_progress))
+
+    def rebuild(self, *, show_progress: bool = False) -> IngestReport:
+        """Publish a version by the present settings, from the documents as they are stored; files are not read again.
+
+        Contexts and embeddings whose question has not changed come from the ledger.
+        """
+        return run_sync(lambda: self._arun([], RunOptions(), show_progress=show_progress))
+
+    def rollback(self, to: str | None = None) -> str:
+        """Make an earlier version the live one, and return its name; the later ones stay on disk.
+
+        Args:
+            to: Name of the version; None takes the one before the live one.
+
+        Raises:
+            InputError: There is no such version.
+        """
+        with write_lock(self.directory):
+            return rollback(self.directory, to)
+
+    def update_config(self, **changes: Any) -> list[str]:
+        """Change settings, and return those that have no effect before the next `rebuild` or `ingest`.
+
+        What only concerns retrieval (mode, top_k, weights, ...) has an effect at the next query.
+
+        Raises:
+            ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
+        """
+        with write_lock(self.directory):
+            # Another process may have changed them since they were read.
+            config = read_config(self.directory).changed(**changes)
+            write_config(self.directory, config)
+            pending = config.rebuild_fields(self.config)
+            self.config = config
+            self.__dict__.pop("embed_model", None)
+        return pending
+
+    async def _arun(
+        self,
+        inputs: Sequence[IngestInput],
+        options: RunOptions,
+        *,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(write_lock(self.directory))
+            ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE)))
+            stages = self._stages(ledger)
+            before = self._version_to_build_on(stages.embed_model_name, replace=options.replace)
+            if before is not None:
+                stack.callback(before.close)
+            if progress is None and show_progress:
+                progress = stack.enter_context(progress_bar())
+            return await arun(
+                inputs,
+                options,
+                project_dir=self.directory,
+                config=self.config,
+                stages=stages,
+                before=before,
+                progress=progress,
+            )
+
+    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
+        try:
+            name = current_name(self.directory)
+            if name is None:
+                return None
+            version = OpenVersion(version_directory(self.directory, name))
+        except CorruptVersionError:
+            if replace:
+                return None
+            raise
+        manifest = version.manifest
+        same_setting = manifest.config["embed_model"] == self.config.embed_model
+        if same_setting and embed_model_name is not None and manifest.embed_model not in (None, embed_model_name):
+            raise ConfigurationError(
+                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
+                f" {embed_model_name!r}: load it with the first, or create a project for the second.",
+                setting="embed_model",
+            )
+        return version
+
+    def _stages(self, ledger: Ledger) -> Stages:
+        embed_model = self.embed_model if self.config.faiss else None
+        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model)
