@@ -114,19 +114,22 @@ class Intake:
     def _take_files(
         self, refs: Sequence[FileRef], records: Sequence[DocumentRecord], file_metadata: FileMetadata | None
     ) -> None:
+        known = {record.origin for record in records}
         digests: dict[FileRef, str] = {}
         first: dict[str, FileRef] = {}
-        for ref in refs:
+        # What is a document already stays one, whatever its file equals by now: it would go on saying what it said.
+        for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
             try:
                 digest = content_hash(ref.path)
             except ReadError as error:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
-            if (same := first.setdefault(digest, ref)) is not ref:
+            if (same := first.setdefault(digest, ref)) is not ref and origin(ref.path) not in known:
                 _require_equal(same, ref)
                 self.skipped.append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
                 continue
             digests[ref] = _with_facts(digest, ref, file_metadata)
+        digests = {ref: digests[ref] for ref in refs if ref in digests}
         for ref, doc_id in _ids(digests, records):
             if doc_id in self.files:
                 raise InputError(

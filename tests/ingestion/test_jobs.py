@@ -122,6 +122,23 @@ def test_files_of_equal_content_are_taken_once(text_folder: Path) -> None:
     ]
 
 
+def test_a_known_file_that_equals_another_one_by_now_is_updated_and_not_skipped(text_folder: Path) -> None:
+    before = records_of(Intake.of([text_folder]))
+    (text_folder / "quarter.md").write_bytes((text_folder / "manual.txt").read_bytes())
+    intake = Intake.of([text_folder], before)
+    assert list(intake.files) == ["reports/manual.txt", "reports/quarter.md"]
+    assert intake.hashes["reports/quarter.md"] == intake.hashes["reports/manual.txt"]
+    assert intake.skipped == []
+
+
+def test_of_equal_files_the_known_one_is_taken(text_folder: Path) -> None:
+    before = records_of(Intake.of([text_folder]))
+    (text_folder / "a copy of the manual.txt").write_bytes((text_folder / "manual.txt").read_bytes())
+    intake = Intake.of([text_folder], before)
+    assert list(intake.files) == ["reports/manual.txt", "reports/quarter.md"]
+    assert [Path(file.path).name for file in intake.skipped] == ["a copy of the manual.txt"]
+
+
 def test_a_file_made_to_collide_does_not_hide_another_one(text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "content_hash", lambda _path: "the same for all")
     with pytest.raises(InputError, match=r"have the same xxh3 .* but different content"):
