@@ -15,13 +15,15 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, check_template, fill, header
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
+from llama_index_contextual.contextualizer.requests import plan_requests
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer, truncate
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.models import load_llm, model_name
 from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.templates import ContextPrompt, check_template
 
 MAX_CONTEXT_TOKENS = 200
 
@@ -118,11 +120,12 @@ class LLMContextualizer(Contextualizer):
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
 
     async def _acontext(self, segment: Segment, chunk: BaseNode, run: _Run) -> ChunkContext:
-        key = content_key(self.prompt, self.model, header(segment), segment.text, chunk.get_content())
+        (request,) = plan_requests(segment, [chunk], prompt=ContextPrompt(self.prompt), model=self.model)
+        (key,) = request.keys
         if self.ledger is not None and (known := self.ledger.context(key)) is not None:
             return ChunkContext(known, "llm")
         try:
-            answer, entry = await self._ask(key, segment, chunk, run)
+            answer, entry = await self._ask(key, request.prompt, run)
         except ModelError:
             raise
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
@@ -133,9 +136,9 @@ class LLMContextualizer(Contextualizer):
             self.ledger.add_contexts([entry])
         return ChunkContext(answer, "llm", paid=True)
 
-    async def _ask(self, key: str, segment: Segment, chunk: BaseNode, run: _Run) -> tuple[str, LedgerEntry]:
+    async def _ask(self, key: str, prompt: str, run: _Run) -> tuple[str, LedgerEntry]:
         llm = await run.llm()
-        message = ChatMessage(role="user", content=fill(self.prompt, segment, chunk))
+        message = ChatMessage(role="user", content=prompt)
         try:
             response = await acall(lambda: llm.achat([message]), self.retry)
         except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from llama_index.core.schema import BaseNode
 
@@ -19,6 +19,7 @@ from llama_index_contextual.node_parser.tokenizer import count_tokens
 logger = logging.getLogger(__name__)
 
 HOLE = "\n[…]\n"
+_BETWEEN = "\n\n"
 OPENING_CHARACTERS = 400
 
 
@@ -35,6 +36,7 @@ class Segment:
         section: Path of headings at the beginning of the segment, or None.
         text: The segment's text, overlap with its neighbours included.
         chunks: Its chunks, in the order of the text.
+        starts: Where each of them begins in `text`.
     """
 
     doc_id: str
@@ -45,6 +47,7 @@ class Segment:
     section: str | None
     text: str
     chunks: tuple[BaseNode, ...]
+    starts: tuple[int, ...] = ()
 
 
 def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
@@ -65,6 +68,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
     first = chunks[0]
     opening = _opening(first)
     for group in _groups(chunks, segment_size):
+        text, starts = _segment_text(chunks, group)
         yield Segment(
             doc_id=doc_id,
             title=first.metadata.get(keys.TITLE) or first.metadata.get(keys.FILE_NAME),
@@ -72,8 +76,9 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             opening=opening,
             begins_document=group[0] is first,
             section=group[0].metadata.get(keys.SECTION),
-            text=_segment_text(chunks, group),
+            text=text,
             chunks=tuple(group),
+            starts=starts,
         )
 
 
@@ -92,32 +97,43 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
     return groups
 
 
-def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> str:
+def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> tuple[str, tuple[int, ...]]:
+    """Return the text of a segment, and where the chunks of the group begin in it."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if not isinstance(start, int) or not isinstance(end, int):
         start, end = _start(group[0]), max(_start(c) + len(c.get_content()) for c in group)
     if any(getattr(chunk, "start_char_idx", None) is None for chunk in group):
-        return "\n\n".join(chunk.get_content() for chunk in group)
+        texts = [chunk.get_content() for chunk in group]
+        return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))
     known = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
-    return join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
+    text, starts = join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
+    # A foreign chunk without text is in no stretch of the text.
+    return text, tuple(starts.get(chunk.node_id, 0) for chunk in group)
 
 
-def join(chunks: Sequence[BaseNode], start: int, end: int) -> str:
-    """Return the text between two offsets of a document, from chunks in the order of the text.
+def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[str, int]]:
+    """Return the text between two offsets of a document, from chunks in the order of the text, and where each begins.
 
     White space between chunks becomes a line break; a hole (a chunk that is not there) becomes a mark and a warning.
+
+    Returns:
+        The text, and by the id of each chunk the place in it where the chunk begins.
     """
     pieces: list[str] = []
-    at, last = start, None
+    starts: dict[str, int] = {}
+    at, last, length = start, None, 0
     for chunk in chunks:
         text, begin = chunk.get_content(), _start(chunk)
         if pieces and begin > at:
             pieces.append("\n" if _follows(last, chunk) else HOLE)
+            length += len(pieces[-1])
             if pieces[-1] == HOLE:
                 logger.warning("Chunks of %s are missing before character %d.", chunk.ref_doc_id, begin)
+        starts[chunk.node_id] = max(0, length - max(0, at - begin))
         pieces.append(text[max(0, at - begin) : max(0, end - begin)])
+        length += len(pieces[-1])
         at, last = max(at, begin + len(text)), chunk
-    return "".join(pieces)
+    return "".join(pieces), starts
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 
 from llama_index_contextual.contextualizer import LLMContextualizer, Segment
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, check_template, fill, header, neutralise
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, header, neutralise, prefix, suffix
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.templates import ContextPrompt, check_template
 
 PUBLISHED = """<document>
 {{WHOLE_DOCUMENT}}
@@ -37,6 +38,11 @@ def segment(text: str = "The text.", **changes: object) -> Segment:
 
 def chunk(text: str, **metadata: object) -> TextNode:
     return TextNode(text=text, metadata=metadata)
+
+
+def fill(template: str, of: Segment, node: TextNode) -> str:
+    prompt = ContextPrompt(template)
+    return prefix(prompt, of) + suffix(prompt, of, node)
 
 
 def test_the_default_is_the_published_wording_with_a_header() -> None:

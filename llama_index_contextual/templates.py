@@ -1,0 +1,104 @@
+"""The template of the prompt for a context: its variables, and why one is refused. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llama_index_contextual.errors import ConfigurationError
+
+PUBLISHED_NAMES = {"{{WHOLE_DOCUMENT}}": "{segment}", "{{CHUNK_CONTENT}}": "{chunk}"}
+"""Variables of the published wording, https://www.anthropic.com/news/contextual-retrieval, and ours."""
+
+OF_SEGMENT = ("header", "segment")
+OF_CHUNK = ("chunk", "neighbours")
+
+_VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class ContextPrompt:
+    """A checked template and the values of its free variables.
+
+    The part before the first variable of the chunk is the same for all calls of a segment, so a provider can keep it
+    in its cache.
+
+    Args:
+        text: Template with {segment} and {chunk}; {header} names the document, {neighbours} holds the first sentences
+            of the chunks before and behind. The names of the published wording are accepted.
+        variables: Values of further variables, such as a glossary.
+
+    Raises:
+        ConfigurationError: A variable is missing or unknown, or one of the chunk comes before one of the segment.
+
+    Example:
+        >>> prompt = ContextPrompt("{terms} {segment} Situate: {chunk}", {"terms": "TS: temperature sensor."})
+        >>> prompt.prefix({"segment": "The text."})
+        'TS: temperature sensor. The text. Situate: '
+    """
+
+    text: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", check_template(self.text, self.variables))
+
+    @property
+    def identity(self) -> str:
+        """What stands for this prompt in the key of a context."""
+        return self.text + json.dumps(dict(sorted(self.variables.items()))) if self.variables else self.text
+
+    def prefix(self, values: Mapping[str, str]) -> str:
+        """Return the part that all calls of a segment share, with the values of its variables."""
+        return self._fill(self.text[: self._split()], values).lstrip()
+
+    def suffix(self, values: Mapping[str, str]) -> str:
+        """Return the part from the first variable of the chunk on, with the values of its variables."""
+        return self._fill(self.text[self._split() :], values).rstrip()
+
+    def _split(self) -> int:
+        return next(match.start() for match in _VARIABLE.finditer(self.text) if match[1] in OF_CHUNK)
+
+    def _fill(self, template: str, values: Mapping[str, str]) -> str:
+        known = {**self.variables, **values}
+        # In one pass, so that a text that speaks of variables is left as it is.
+        return _VARIABLE.sub(lambda match: known[match[1]], template)
+
+
+def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:
+    """Return a prompt template with our names of the variables.
+
+    Args:
+        template: See `ContextPrompt`.
+        variables: The free variables; each must be used.
+
+    Raises:
+        ConfigurationError: The template cannot be used.
+    """
+    for published, ours in PUBLISHED_NAMES.items():
+        template = template.replace(published, ours)
+    free = variables or {}
+    for name in free:
+        if not _NAME.fullmatch(name) or name in (*OF_SEGMENT, *OF_CHUNK):
+            raise _refused(f"a variable of your own cannot be called {name!r}", setting="context_variables")
+    names = _VARIABLE.findall(template)
+    if unknown := [name for name in names if name not in (*OF_SEGMENT, *OF_CHUNK, *free)]:
+        raise _refused(
+            f"{{{unknown[0]}}} is no variable: use {{header}}, {{segment}} and {{chunk}}, or give its value in"
+            f" context_variables"
+        )
+    if "chunk" not in names or "segment" not in names:
+        raise _refused("it needs both {segment} and {chunk}")
+    if unused := [name for name in free if name not in names]:
+        raise _refused(f"it does not use {{{unused[0]}}}, which context_variables gives", setting="context_variables")
+    last_of_segment = max(at for at, name in enumerate(names) if name in OF_SEGMENT)
+    if min(at for at, name in enumerate(names) if name in OF_CHUNK) < last_of_segment:
+        raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache what they share")
+    return template
+
+
+def _refused(reason: str, *, setting: str = "context_prompt") -> ConfigurationError:
+    return ConfigurationError(f"The context prompt cannot be used: {reason}.", setting=setting)
