@@ -132,6 +132,11 @@ class Batches:
         self._batches[info["id"]] = Batch(info, plan, lines, errors)
         return Answer(payload=dict(info))
 
+    def listed(self) -> Answer:
+        """Return all batches, the newest first."""
+        newest_first = [dict(batch.info) for batch in reversed(self._batches.values())]
+        return Answer(payload={"object": "list", "data": newest_first, "has_more": False})
+
     async def poll(self, batch_id: str) -> Answer:
         """Return the state of a batch, which the poll may move on."""
         batch = self.batch(batch_id)

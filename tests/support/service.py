@@ -137,6 +137,8 @@ class Service(Recorder, Faults):
         match (request.method, parts):
             case ("POST", []):
                 return self._batches.create(request, self.batch_plan, self.batch_max_requests)
+            case ("GET", []):
+                return self._batches.listed()
             case ("GET", [batch_id]):
                 return await self._batches.poll(batch_id)
             case ("POST", [batch_id, "cancel"]):

@@ -1,0 +1,233 @@
+"""OpenAI's Batch API: half the price for answers within 24 hours.
+
+Requests are uploaded as files of JSON lines, the provider answers them in any order, and its answers are files again.
+What was sent is in the ledger before the provider begins, so the process can stop at any time and another one can take
+the replies. Limits and states are those of https://platform.openai.com/docs/guides/batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ENDPOINT = "/v1/chat/completions"
+MAX_REQUESTS = 50_000
+MAX_BYTES = 200_000_000
+POLL_SECONDS = 20.0
+FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchProgress:
+    """How far the provider is.
+
+    Attributes:
+        batches: Batches that are not finished.
+        requests: Requests of all batches of this run, the finished ones included.
+        done: Requests that are answered, or failed.
+    """
+
+    batches: int
+    requests: int
+    done: int
+
+
+def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
+    """Return one request as a line of the file that is uploaded."""
+    line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def split(
+    lines: Iterable[tuple[str, bytes]], *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES
+) -> Iterator[list[tuple[str, bytes]]]:
+    """Yield requests in parts that one batch takes: at most so many requests, and so many bytes.
+
+    Example:
+        >>> [len(part) for part in split([("a", b"1234"), ("b", b"12"), ("c", b"12345")], max_bytes=6)]
+        [2, 1]
+    """
+    part: list[tuple[str, bytes]] = []
+    size = 0
+    for custom_id, line in lines:
+        if part and (len(part) >= max_requests or size + len(line) > max_bytes):
+            yield part
+            part, size = [], 0
+        part.append((custom_id, line))
+        size += len(line)
+    if part:
+        yield part
+
+
+def parse_output(content: bytes) -> Iterator[BatchReply]:
+    """Yield the replies of an output file, in its order; what is no reply of a model is left out."""
+    for line in content.split(b"\n"):
+        try:
+            raw = json.loads(line)
+            body = raw["response"]["body"]
+            choice = body["choices"][0]
+            usage = body.get("usage") or {}
+            yield BatchReply(
+                custom_id=raw["custom_id"],
+                text=choice["message"].get("content") or "",
+                finish_reason=choice.get("finish_reason"),
+                input_tokens=usage.get("prompt_tokens"),
+                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+                output_tokens=usage.get("completion_tokens"),
+            )
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            continue  # whatever has no reply is asked again
+
+
+class BatchRunner:
+    """Sends requests as batches and takes the replies.
+
+    Args:
+        journal: Remembers what is under way, and keeps the replies.
+        client: An `openai.AsyncOpenAI`.
+        model: Name of the model, as in the settings.
+        poll_seconds: Seconds between two looks at the batches.
+        max_requests: Requests of one batch, at most.
+        max_bytes: Bytes of one upload, at most.
+        tell: Called as the provider proceeds.
+        policy: When a failed call is sent again.
+    """
+
+    def __init__(
+        self,
+        journal: BatchJournal,
+        client: Any,
+        *,
+        model: str,
+        poll_seconds: float = POLL_SECONDS,
+        max_requests: int = MAX_REQUESTS,
+        max_bytes: int = MAX_BYTES,
+        tell: Callable[[BatchProgress], None] | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._journal, self._client, self._model = journal, client, model
+        self._poll_seconds, self._tell = poll_seconds, tell
+        self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
+        self._policy = policy or RetryPolicy()
+        self._requests = self._done = 0
+
+    async def submit(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
+        """Send requests, and return how many; those that are under way or answered already are left out.
+
+        Args:
+            requests: Id and body of each; drawn one by one.
+
+        Raises:
+            ModelError: The provider does not take them.
+        """
+        sent = 0
+        new = ((custom_id, request_line(custom_id, body)) for custom_id, body in requests)
+        for part in split((item for item in new if not self._journal.knows(item[0])), **self._limits):
+            file_id = await self._upload(b"".join(line for _, line in part))
+            self._journal.uploaded(file_id, model=self._model, custom_ids=(custom_id for custom_id, _ in part))
+            await self._start(file_id)
+            sent += len(part)
+        return sent
+
+    async def collect(self) -> None:
+        """Wait until no batch is under way, and keep the replies of each as soon as it is finished.
+
+        A batch that expired or was cancelled leaves what it had answered; the rest can be submitted again.
+
+        Raises:
+            ModelError: The provider refused a batch, or cannot be reached.
+        """
+        await self._adopt()
+        known = {batch.file_id: batch.requests for batch in self._journal.open_batches(self._model)}
+        self._requests += sum(known.values())
+        while pending := self._journal.open_batches(self._model):
+            running = 0
+            for batch in pending:
+                running += await self._look(batch)
+            left = len(self._journal.open_batches(self._model))
+            if self._tell is not None:
+                self._tell(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
+            if left:
+                await asyncio.sleep(self._poll_seconds)
+
+    async def _upload(self, content: bytes) -> str:
+        upload = ("contexts.jsonl", content, "application/jsonl")
+        file = await self._call(lambda: self._client.files.create(file=upload, purpose="batch"))
+        return str(file.id)
+
+    async def _look(self, batch: OpenBatch) -> int:
+        """Take the replies of a batch if it is finished; return the requests that a running one has done."""
+        try:
+            found = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
+        except ModelError as error:
+            if getattr(error.__cause__, "status_code", None) != 404:
+                raise
+            logger.warning("The provider does not know batch %s any more; it is asked again.", batch.batch_id)
+            self._journal.closed(batch.file_id, [])
+            return 0
+        if found.status not in FINISHED:
+            counts = found.request_counts
+            return counts.completed + counts.failed if counts else 0
+        replies: Sequence[BatchReply] = ()
+        if found.output_file_id:
+            content = await self._call(lambda: self._client.files.content(found.output_file_id))
+            replies = list(parse_output(content.content))
+        self._journal.closed(batch.file_id, replies)
+        self._done += batch.requests
+        if len(replies) < batch.requests and found.status != "failed":
+            logger.warning(
+                "Batch %s is %s with %d of %d replies; the rest is asked again.",
+                batch.batch_id,
+                found.status,
+                len(replies),
+                batch.requests,
+            )
+        if found.status == "failed":
+            raise ModelError(
+                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(found)} Nothing of it"
+                f" was answered; run the same call again, or without batch.",
+                setting="llm",
+            )
+        return 0
+
+    async def _adopt(self) -> None:
+        """Make batches of uploads whose process ended before it knew whether there is one."""
+        orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
+        if not orphans:
+            return
+        listed = await self._call(lambda: self._client.batches.list(limit=100))
+        started = {batch.input_file_id: batch.id for batch in listed.data}
+        for orphan in orphans:
+            if orphan.file_id in started:
+                self._journal.started(orphan.file_id, started[orphan.file_id])
+            else:
+                await self._start(orphan.file_id)
+
+    async def _start(self, file_id: str) -> None:
+        batch = await self._call(
+            lambda: self._client.batches.create(input_file_id=file_id, endpoint=ENDPOINT, completion_window="24h")
+        )
+        self._journal.started(file_id, batch.id)
+
+    async def _call(self, send: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await acall(send, self._policy)
+        except Exception as error:
+            raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
+
+
+def _reason(batch: Any) -> str:
+    data = (batch.errors.data if batch.errors else None) or []
+    message = str(data[0].message or data[0].code) if data else "it gave no reason."
+    return message if message.endswith(".") else f"{message}."

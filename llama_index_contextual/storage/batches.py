@@ -1,0 +1,130 @@
+"""Batches that a provider works on: which were sent, what each asks for, and the replies that have come.
+
+They are tables of the ledger's file, so a process that stops forgets nothing: the next one finds the batch, takes its
+replies and pays for none of them again. A reply is kept until its contexts are in the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from llama_index_contextual.storage.kvstore import SQLiteKVStore
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS batches (file_id TEXT PRIMARY KEY, batch_id TEXT, model TEXT NOT NULL,"
+    " created REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS batch_requests (custom_id TEXT PRIMARY KEY, file_id TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS batch_replies (custom_id TEXT PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT,"
+    " input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER) WITHOUT ROWID",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """A batch whose replies are not here yet.
+
+    Attributes:
+        file_id: The provider's id of the uploaded requests.
+        batch_id: The provider's id of the batch; None where the process ended before it was told.
+        model: Name of the model, as in the settings.
+        created: When the requests were uploaded, seconds since 1970.
+        requests: Number of requests.
+    """
+
+    file_id: str
+    batch_id: str | None
+    model: str
+    created: float
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReply:
+    """The answer to one request of a batch.
+
+    Attributes:
+        custom_id: Names the request.
+        text: What the model said.
+        finish_reason: Why it stopped, by the provider's word.
+        input_tokens: Tokens of the prompt, or None where the provider gave no count.
+        cached_tokens: Those of them from the provider's cache.
+        output_tokens: Tokens of the answer.
+    """
+
+    custom_id: str
+    text: str
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class BatchJournal:
+    """The batches of one project.
+
+    Args:
+        store: The open ledger file.
+    """
+
+    def __init__(self, store: SQLiteKVStore) -> None:
+        self._store = store
+
+    def prepare(self) -> None:
+        """Create the tables where they are not there yet."""
+        for statement in _SCHEMA:
+            self._store.execute(statement)
+
+    def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:
+        """Note requests that were uploaded, before a batch is made of them."""
+        with self._store.transaction() as connection:
+            connection.execute("INSERT INTO batches VALUES (?, NULL, ?, ?)", (file_id, model, time.time()))
+            rows = [(custom_id, file_id) for custom_id in custom_ids]
+            connection.executemany("INSERT OR REPLACE INTO batch_requests VALUES (?, ?)", rows)
+
+    def started(self, file_id: str, batch_id: str) -> None:
+        """Note the batch that was made of an upload."""
+        self._store.execute("UPDATE batches SET batch_id = ? WHERE file_id = ?", (batch_id, file_id))
+
+    def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Keep the replies of a batch and forget the batch, in one step."""
+        rows = [
+            (r.custom_id, r.text, r.finish_reason, r.input_tokens, r.cached_tokens, r.output_tokens) for r in replies
+        ]
+        with self._store.transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO batch_replies VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.execute("DELETE FROM batch_requests WHERE file_id = ?", (file_id,))
+            connection.execute("DELETE FROM batches WHERE file_id = ?", (file_id,))
+
+    def open_batches(self, model: str | None = None) -> list[OpenBatch]:
+        """Return the batches whose replies are not here yet, oldest first; those of one model, if it is given."""
+        rows = self._store.query(
+            "SELECT file_id, batch_id, model, created,"
+            " (SELECT count(*) FROM batch_requests AS r WHERE r.file_id = b.file_id)"
+            " FROM batches AS b ORDER BY created, file_id"
+        )
+        found = [OpenBatch(file_id=f, batch_id=b, model=m, created=c, requests=n) for f, b, m, c, n in rows]
+        return [batch for batch in found if model in (None, batch.model)]
+
+    def knows(self, custom_id: str) -> bool:
+        """Return whether a request is under way or answered, so that it must not be sent again."""
+        for table in ("batch_requests", "batch_replies"):
+            if self._store.query(f"SELECT 1 FROM {table} WHERE custom_id = ?", (custom_id,)):
+                return True
+        return False
+
+    def reply(self, custom_id: str) -> BatchReply | None:
+        """Return the answer to a request, or None."""
+        rows = self._store.query("SELECT * FROM batch_replies WHERE custom_id = ?", (custom_id,))
+        if not rows:
+            return None
+        names = ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens")
+        return BatchReply(**dict(zip(names, rows[0], strict=True)))
+
+    def forget_replies(self, custom_ids: Iterable[str]) -> None:
+        """Remove replies that were used."""
+        with self._store.transaction() as connection:
+            connection.executemany(
+                "DELETE FROM batch_replies WHERE custom_id = ?", [(custom_id,) for custom_id in custom_ids]
+            )

@@ -1,0 +1,269 @@
+"""The Batch API against the loopback provider: what is sent, what comes back, and what a new process picks up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunner, parse_output, request_line, split
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.storage.batches import BatchJournal, BatchReply
+from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from tests.support.batches import BatchPlan
+from tests.support.replies import context_for
+from tests.support.server import LoopbackProvider
+
+MODEL = "openai:gpt-4.1"
+NO_WAIT = RetryPolicy(base_delay=0.0)
+
+
+@pytest.fixture
+def provider() -> Iterator[LoopbackProvider]:
+    with LoopbackProvider(context_tokens=20) as provider:
+        yield provider
+
+
+@pytest.fixture
+async def client(provider: LoopbackProvider) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(api_key="any", base_url=provider.api_base, max_retries=0) as client:
+        yield client
+
+
+def journal_at(path: Path) -> BatchJournal:
+    journal = BatchJournal(SQLiteKVStore(path, access="durable"))
+    journal.prepare()
+    return journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> BatchJournal:
+    return journal_at(tmp_path / "ledger.sqlite")
+
+
+def body(number: int) -> dict[str, Any]:
+    text = f"Situate <chunk>Passage number {number} speaks of subject{number}.</chunk>"
+    return {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
+
+
+def requests(*numbers: int) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"id-{number}", body(number)) for number in numbers]
+
+
+def runner(journal: BatchJournal, client: AsyncOpenAI, **options: Any) -> BatchRunner:
+    return BatchRunner(journal, client, model=MODEL, poll_seconds=0.0, policy=NO_WAIT, **options)
+
+
+def expected(number: int) -> str:
+    return context_for(f"Passage number {number} speaks of subject{number}.", 20)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+@given(sizes=st.lists(st.integers(1, 30), max_size=40), most=st.integers(1, 7), limit=st.integers(30, 90))
+def test_parts_keep_both_limits_and_lose_nothing(sizes: list[int], most: int, limit: int) -> None:
+    lines = [(str(at), b"x" * size) for at, size in enumerate(sizes)]
+    parts = list(split(lines, max_requests=most, max_bytes=limit))
+    assert [line for part in parts for line in part] == lines
+    for at, part in enumerate(parts):
+        size = sum(len(line) for _, line in part)
+        assert 1 <= len(part) <= most
+        assert size <= limit
+        if at + 1 < len(parts):
+            assert len(part) == most or size + len(parts[at + 1][0][1]) > limit, "it ended before it must"
+
+
+def test_a_request_is_one_line_of_json() -> None:
+    line = request_line("a", {"model": "m", "messages": [{"content": "one\ntwo … ü"}]})
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    found = json.loads(line)
+    assert found["body"]["messages"][0]["content"] == "one\ntwo … ü"
+    assert (found["custom_id"], found["method"], found["url"]) == ("a", "POST", "/v1/chat/completions")
+
+
+def test_lines_that_hold_no_reply_are_left_out() -> None:
+    good = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}
+    lines = [
+        {"custom_id": "1", "response": {"body": good}},
+        {"custom_id": "2", "response": None, "error": {"code": "batch_expired"}},
+        {"custom_id": "3", "response": {"body": {"error": {"message": "no"}}}},
+        {"custom_id": "4", "response": {"body": {"choices": []}}},
+        ["no object"],
+    ]
+    content = b"\n".join([*(json.dumps(line).encode() for line in lines), b"{half", b""])
+    assert list(parse_output(content)) == [BatchReply(custom_id="1", text="x", finish_reason="stop")]
+
+
+# ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+async def test_each_request_gets_its_own_reply_though_they_come_in_another_order(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    told: list[BatchProgress] = []
+    batches = runner(journal, client, tell=told.append)
+    assert await batches.submit(requests(*range(12))) == 12
+    assert [batch.requests for batch in journal.open_batches()] == [12]
+    await batches.collect()
+    assert journal.open_batches() == []
+    for number in range(12):
+        reply = journal.reply(f"id-{number}")
+        assert reply is not None
+        assert (reply.text, reply.finish_reason, reply.cached_tokens) == (expected(number), "stop", 0)
+        assert reply.input_tokens
+        assert reply.output_tokens
+    assert told[-1] == BatchProgress(batches=0, requests=12, done=12)
+    assert provider.calls() == [], "nothing was sent live"
+
+
+async def test_what_is_under_way_or_answered_is_not_sent_again(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    batches = runner(journal, client)
+    await batches.submit(requests(1, 2))
+    assert await batches.submit(requests(1, 2, 3)) == 1
+    await batches.collect()
+    assert await batches.submit(requests(1, 2, 3)) == 0
+    assert len(provider.batch_history) == 3
+
+
+async def test_many_requests_become_several_batches(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.batch_max_requests = 4
+    batches = runner(journal, client, max_requests=4)
+    await batches.submit(requests(*range(10)))
+    assert [batch.requests for batch in journal.open_batches()] == [4, 4, 2]
+    await batches.collect()
+    assert all(journal.reply(f"id-{number}") for number in range(10))
+
+
+# ---- a process that stops ------------------------------------------------------------------------------------------
+
+
+async def test_another_process_takes_the_replies(
+    provider: LoopbackProvider, tmp_path: Path, client: AsyncOpenAI
+) -> None:
+    await runner(journal_at(tmp_path / "l.sqlite"), client).submit(requests(1, 2))
+    journal = journal_at(tmp_path / "l.sqlite")
+    await runner(journal, client).collect()
+    reply = journal.reply("id-2")
+    assert reply is not None
+    assert reply.text == expected(2)
+    assert len(provider.batch_history) == 2
+
+
+@pytest.mark.parametrize("created", [True, False], ids=["the batch was created", "the batch was not created"])
+async def test_an_upload_whose_batch_was_not_noted_is_taken_over(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, created: bool
+) -> None:
+    content = b"".join(request_line(*request) for request in requests(1, 2))
+    file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+    journal.uploaded(file.id, model=MODEL, custom_ids=["id-1", "id-2"])
+    if created:
+        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    batches = runner(journal, client)
+    assert await batches.submit(requests(1, 2)) == 0
+    await batches.collect()
+    assert journal.reply("id-1") is not None
+    assert len(provider.batch_history) == 2, "paid once"
+
+
+async def test_batches_of_another_model_are_left_alone(journal: BatchJournal, client: AsyncOpenAI) -> None:
+    journal.uploaded("file-x", model="openai:other", custom_ids=["a"])
+    await runner(journal, client).collect()
+    assert [batch.model for batch in journal.open_batches()] == ["openai:other"]
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["expired", "cancelled"])
+async def test_what_was_answered_before_the_end_is_kept_and_the_rest_can_be_sent_again(
+    provider: LoopbackProvider,
+    journal: BatchJournal,
+    client: AsyncOpenAI,
+    caplog: pytest.LogCaptureFixture,
+    ending: Any,
+) -> None:
+    provider.batch_plan = BatchPlan(ending=ending, finished=3)
+    batches = runner(journal, client)
+    await batches.submit(requests(*range(8)))
+    await batches.collect()
+    assert sum(journal.reply(f"id-{number}") is not None for number in range(8)) == 3
+    assert f"is {ending} with 3 of 8 replies" in caplog.text
+    provider.batch_plan = BatchPlan()
+    assert await batches.submit(requests(*range(8))) == 5
+    await batches.collect()
+    assert all(journal.reply(f"id-{number}") for number in range(8))
+    assert len(provider.batch_history) == 8, "nothing was paid twice"
+
+
+async def test_a_request_in_the_error_file_touches_no_other(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.batch_plan = BatchPlan(failing=("id-1",))
+    batches = runner(journal, client)
+    await batches.submit(requests(0, 1, 2))
+    await batches.collect()
+    assert [journal.reply(f"id-{number}") is not None for number in range(3)] == [True, False, True]
+    assert not journal.knows("id-1")
+
+
+async def test_a_batch_that_is_refused_is_one_sentence_and_is_forgotten(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.batch_plan = BatchPlan(ending="failed")
+    batches = runner(journal, client)
+    await batches.submit(requests(1))
+    with pytest.raises(ModelError, match=r"refused the batch batch_1: Enqueued token limit reached\. Nothing of it"):
+        await batches.collect()
+    assert journal.open_batches() == []
+    assert not journal.knows("id-1")
+
+
+async def test_a_batch_that_the_provider_forgot_is_asked_again(
+    journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    journal.started("file-9", "batch_999")
+    await runner(journal, client).collect()
+    assert "does not know batch batch_999 any more" in caplog.text
+    assert not journal.knows("id-1")
+
+
+async def test_a_failed_call_is_sent_again(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.fault("server_error", match="/v1/files")
+    provider.fault("rate_limit", match="/v1/batches", after=1)
+    batches = runner(journal, client)
+    await batches.submit(requests(1))
+    await batches.collect()
+    assert journal.reply("id-1") is not None
+
+
+async def test_a_refused_key_is_a_model_error(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    provider.require_key = "another"
+    with pytest.raises(ModelError, match="refused the API key"):
+        await runner(journal, client).submit(requests(1))
+    assert journal.open_batches() == []
+
+
+def test_used_replies_are_forgotten(journal: BatchJournal) -> None:
+    journal.uploaded("file-1", model=MODEL, custom_ids=["a", "b"])
+    journal.closed("file-1", [BatchReply(custom_id="a", text="A"), BatchReply(custom_id="b", text="B")])
+    journal.forget_replies(["a"])
+    assert journal.reply("a") is None
+    assert journal.reply("b") == BatchReply(custom_id="b", text="B")
