@@ -1,0 +1,217 @@
+"""Question sets: every form of evidence, when a result holds it, and an error that names the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.evaluation.question_files import load_questions, parse_questions, write_questions
+from llama_index_contextual.evaluation.questions import Evidence, Passage, Question
+from llama_index_contextual.results import RetrievedChunk
+from tests.support.shared import shared_data
+
+
+def passage(
+    text: str = "Revenue grew.", *, file: str = "a.pdf", span: tuple[int, int] = (0, 100), **facts: Any
+) -> Passage:
+    node = TextNode(
+        id_="chunk-1",
+        text=text,
+        start_char_idx=span[0],
+        end_char_idx=span[1],
+        metadata={"file_name": file, "file_path": f"reports/{file}", **facts},
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"id-of-{file}")},
+    )
+    return Passage(RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0)))
+
+
+# ---- when a result holds an item -----------------------------------------------------------------------------------
+
+
+def test_a_chunk_is_held_by_itself_only() -> None:
+    assert Evidence(chunk_id="chunk-1").held_by(passage())
+    assert not Evidence(chunk_id="chunk-2").held_by(passage())
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "reports/a.pdf", "id-of-a.pdf"])
+def test_a_file_is_known_by_name_path_and_document_id(name: str) -> None:
+    assert Evidence(file=name, span=(0, 10)).held_by(passage())
+    assert not Evidence(file=name, span=(0, 10)).held_by(passage(file="b.pdf"))
+
+
+def test_half_of_a_span_is_enough_and_less_is_not() -> None:
+    assert Evidence(file="a.pdf", span=(60, 140)).held_by(passage(span=(0, 100)))
+    assert not Evidence(file="a.pdf", span=(61, 141)).held_by(passage(span=(0, 100)))
+
+
+def test_a_page_is_held_where_the_result_touches_it() -> None:
+    two = passage(page_start=3, page_end=4)
+    assert [Evidence(file="a.pdf", pages=(n, n)).held_by(two) for n in (2, 3, 4, 5)] == [False, True, True, False]
+    assert not Evidence(file="a.pdf", pages=(3, 3)).held_by(passage())
+
+
+def test_half_of_a_range_of_pages_is_enough() -> None:
+    two = passage(page_start=3, page_end=4)
+    assert Evidence(file="a.pdf", pages=(1, 4)).held_by(two)
+    assert not Evidence(file="a.pdf", pages=(1, 5)).held_by(two)
+
+
+def test_four_fifths_of_the_words_are_enough_and_white_space_does_not_matter() -> None:
+    five = Evidence(file="a.pdf", text="one two three four five")
+    assert five.held_by(passage("Five FOUR\n\nthree, two!"))
+    assert not five.held_by(passage("five four three"))
+    assert Evidence(text="to to to").held_by(passage("to to to be"))
+    assert not Evidence(text="to to to to to").held_by(passage("to be"))
+
+
+def test_a_text_without_a_file_may_stand_anywhere() -> None:
+    assert Evidence(text="revenue grew").held_by(passage(file="other.pdf"))
+
+
+def test_words_of_scripts_without_spaces_are_compared_letter_by_letter() -> None:
+    assert Evidence(text="解除契约须书面通知").held_by(passage("任何一方解除契约须书面通知对方。"))
+    assert not Evidence(text="解除契约须书面通知").held_by(passage("价格另行约定。"))
+
+
+def test_a_question_knows_the_first_rank_of_each_item() -> None:
+    question = Question(
+        text="Who?", evidence=[Evidence(file="b.pdf", span=(0, 9)), Evidence(file="c.pdf", span=(0, 9))]
+    )
+    found = [passage(), passage(file="b.pdf"), passage(file="b.pdf")]
+    assert question.ranks(found) == [2, None]
+    assert [question.held_by(result) for result in found] == [False, True, True]
+    assert question.ranks([]) == [None, None]
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def lines(*rows: Any) -> bytes:
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
+
+
+def test_every_form_of_evidence_is_read() -> None:
+    found = parse_questions(
+        lines(
+            {"id": "q1", "question": "A?", "relevant": ["c1", "c2"]},
+            {
+                "question": "B?",
+                "file": "b.md",
+                "evidence": [{"start": 5, "end": 9}, {"file": "c.md", "start": 0, "end": 1}],
+            },
+            {"id": 3, "question": "C?", "file": "c.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}], "type": "x"},
+            {"question": "D?", "file": "d.txt", "evidence": ["the words", {"text": "more", "file": "e.txt"}]},
+            {"question": "E?", "evidence": [{"chunk_id": "c9"}, "anywhere"]},
+        )
+    )
+    assert [(q.id, q.text) for q in found] == [("q1", "A?"), ("", "B?"), ("3", "C?"), ("", "D?"), ("", "E?")]
+    assert found[0].evidence == (Evidence(chunk_id="c1"), Evidence(chunk_id="c2"))
+    assert found[1].evidence == (Evidence(file="b.md", span=(5, 9)), Evidence(file="c.md", span=(0, 1)))
+    assert found[2].evidence == (Evidence(file="c.pdf", pages=(3, 3)), Evidence(file="c.pdf", pages=(5, 6)))
+    assert found[3].evidence == (Evidence(file="d.txt", text="the words"), Evidence(file="e.txt", text="more"))
+    assert found[4].evidence == (Evidence(chunk_id="c9"), Evidence(text="anywhere"))
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    questions = [
+        Question(id="ä", text="Wer?", evidence=(Evidence(chunk_id="c"), Evidence(text="überall"))),
+        Question(text="Who?", evidence=(Evidence(file="a", span=(0, 3)), Evidence(file="a", pages=(1, 2)))),
+    ]
+    write_questions(questions, tmp_path / "q.jsonl")
+    assert load_questions(tmp_path / "q.jsonl") == questions
+
+
+def test_a_byte_order_mark_empty_lines_and_windows_line_ends_do_no_harm() -> None:
+    row = b'{"question": "A?", "relevant": ["c"]}'
+    assert len(parse_questions(b"\xef\xbb\xbf" + row + b"\r\n\r\n  \n" + row)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "is not JSON in UTF-8 (JSONDecodeError): write one JSON object a line"),
+        ("[1]", "is not a JSON object"),
+        ({"relevant": ["c"]}, '"question" is missing, empty or no text'),
+        ({"question": " ", "relevant": ["c"]}, '"question" is missing, empty or no text'),
+        ({"question": "A?"}, 'has no evidence: give "relevant"'),
+        ({"question": "A?", "evidence": []}, 'has no evidence: give "relevant"'),
+        ({"question": "A?", "evidence": "x"}, '"evidence" is no list'),
+        ({"question": "A?", "relevant": [7]}, '"relevant" is missing, empty or no text'),
+        ({"question": "A?", "evidence": [7]}, "an evidence item is neither a text nor an object"),
+        ({"question": "A?", "evidence": [{}]}, "an evidence item says nothing of where it stands"),
+        ({"question": "A?", "evidence": [{"start": 1, "end": 2}]}, "needs a `file`"),
+        ({"question": "A?", "file": "a", "evidence": [{"start": 1}]}, '"end" is missing or no whole number'),
+        ({"question": "A?", "file": "a", "evidence": [{"start": 1.5, "end": 2}]}, '"start" is missing or no whole'),
+        ({"question": "A?", "file": "a", "evidence": [{"start": 2, "end": 2}]}, "2–2 is empty"),
+        ({"question": "A?", "file": "a", "evidence": [{"page": 0}]}, "count from 1"),
+        ({"question": "A?", "file": "a", "evidence": [{"page": True}]}, '"page" is missing or no whole number'),
+        ({"question": "A?", "file": "a", "evidence": [{"pages": [1, 2, 3]}]}, '"pages" is not [first, last]'),
+        ({"question": "A?", "file": 7, "evidence": ["x"]}, '"file" is missing, empty or no text'),
+        ({"question": "A?", "evidence": ["…"]}, "has no words"),
+        ({"question": "\ud800?", "relevant": ["c"]}, "half a character"),
+        ({"id": [], "question": "A?", "relevant": ["c"]}, '"id" is neither a text nor a whole number'),
+        ({"id": "first", "question": "A?", "relevant": ["c"]}, "has the id of line 1"),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_is_wrong(line: Any, message: str) -> None:
+    good = {"id": "first", "question": "A?", "relevant": ["c"]}
+    with pytest.raises(InputError) as caught:
+        parse_questions(lines(good, "", line), name="q.jsonl")
+    assert str(caught.value).startswith("q.jsonl, line 3: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["absent.jsonl", ".", "a\0b"])
+def test_a_file_that_cannot_be_read_is_an_error_of_the_input(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_questions(tmp_path / name)
+
+
+def test_a_file_without_questions_says_how_to_write_one() -> None:
+    with pytest.raises(InputError, match='holds no question: write one JSON object a line, with "question"'):
+        parse_questions(b"\n \n")
+
+
+TOP_KEYS = ["id", "question", "relevant", "evidence", "file"]
+ITEM_KEYS = ["file", "start", "end", "page", "pages", "text", "chunk_id"]
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just("a.md")),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(ITEM_KEYS), inner)),
+    max_leaves=12,
+)
+rows = st.dictionaries(st.sampled_from(TOP_KEYS), json_values)
+
+
+@given(st.lists(st.one_of(rows.map(lambda row: json.dumps(row).encode()), st.binary(max_size=40)), max_size=4))
+def test_whatever_a_file_holds_no_foreign_error_comes_out(parts: list[bytes]) -> None:
+    try:
+        found = parse_questions(b"\n".join(parts))
+    except ContextualError:
+        return
+    for question in found:
+        question.ranks([passage()])
+        json.dumps(question.text).encode()
+
+
+@pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"question":' * 50_000, b'{"question": ' + b"9" * 5_000 + b"}"])
+def test_nesting_and_numbers_without_end_are_errors_of_the_line(deep: bytes) -> None:
+    with pytest.raises(InputError, match="line 1: "):
+        parse_questions(deep)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("codebase", 133), ("contracts", 548), ("corpora", 472), ("conversations", 201)]
+)
+def test_the_shared_sets_are_read_as_they_are(name: str, number: int) -> None:
+    found = load_questions(shared_data(name) / "questions.jsonl")
+    assert len(found) == number
+    kinds = {"codebase": "chunk_id", "contracts": "text"}
+    assert all(getattr(item, kinds.get(name, "span")) for question in found for item in question.evidence)

@@ -1,0 +1,87 @@
+"""Intervals and p-values: against enumeration, against the normal approximation, and the same for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
+
+thirds = st.integers(-3, 3).map(lambda n: n / 3)
+
+
+def test_the_interval_is_about_two_standard_errors_wide() -> None:
+    values = np.random.default_rng(5).normal(0.3, 1.0, 400)
+    error = values.std() / math.sqrt(len(values))
+    found = bootstrap_interval(values)
+    assert found.mean == pytest.approx(values.mean())
+    assert found.low == pytest.approx(found.mean - 1.96 * error, abs=0.15 * error)
+    assert found.high == pytest.approx(found.mean + 1.96 * error, abs=0.15 * error)
+
+
+def test_less_confidence_is_a_narrower_interval() -> None:
+    values = np.random.default_rng(6).normal(0, 1, 50)
+    wide, narrow = bootstrap_interval(values), bootstrap_interval(values, confidence=0.5)
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_the_intervals_hold_the_true_mean_about_as_often_as_they_say() -> None:
+    random = np.random.default_rng(7)
+    samples = [random.normal(0.0, 1.0, 60) for _ in range(200)]
+    found = [bootstrap_interval(sample, resamples=400, seed=seed) for seed, sample in enumerate(samples)]
+    held = sum(interval.low <= 0 <= interval.high for interval in found)
+    assert 176 <= held <= 199  # 190 expected, standard deviation 3.1
+
+
+def test_one_seed_gives_one_answer() -> None:
+    values = np.random.default_rng(8).normal(0.1, 1, 80)
+    assert bootstrap_interval(values, seed=3) == bootstrap_interval(values, seed=3)
+    assert bootstrap_interval(values, seed=3) != bootstrap_interval(values, seed=4)
+    assert permutation_p_value(values, seed=3) == permutation_p_value(values, seed=3)
+
+
+@settings(max_examples=50)
+@given(st.lists(thirds, min_size=1, max_size=7))
+def test_few_differences_are_enumerated(differences: list[float]) -> None:
+    observed = abs(math.fsum(differences))
+    signs = list(itertools.product((1, -1), repeat=len(differences)))
+    sums = [abs(math.fsum(s * d for s, d in zip(row, differences, strict=True))) for row in signs]
+    expected = sum(value >= observed - 1e-9 for value in sums) / len(signs)
+    assert permutation_p_value(differences) == pytest.approx(expected)
+
+
+def test_questions_without_a_difference_do_not_matter() -> None:
+    assert permutation_p_value([1, 1, 1, -1]) == permutation_p_value([1, 0, 1, 0, 1, 0, 0, -1])
+
+
+def test_no_difference_at_all_is_no_evidence() -> None:
+    assert permutation_p_value([0.0] * 50) == 1.0
+
+
+def test_many_differences_agree_with_the_binomial_test() -> None:
+    # 20 of 25 signs positive, two-sided: the binomial test gives 0.0041.
+    exact = 2 * sum(math.comb(25, n) for n in range(20, 26)) / 2**25
+    assert permutation_p_value([1] * 20 + [-1] * 5, resamples=100_000) == pytest.approx(exact, rel=0.2)
+
+
+def test_a_p_value_is_never_zero() -> None:
+    assert permutation_p_value([1.0] * 500, resamples=1_000) == pytest.approx(1 / 1_001)
+
+
+def test_equal_sides_are_rarely_called_different() -> None:
+    random = np.random.default_rng(9)
+    found = [permutation_p_value(random.normal(0, 1, 30), resamples=500, seed=seed) for seed in range(200)]
+    assert sum(p <= 0.05 for p in found) <= 20  # 10 expected, standard deviation 3.1
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [math.nan], [math.inf]])
+def test_what_is_no_row_of_numbers_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="at least one value"):
+        bootstrap_interval(values)
+    with pytest.raises(ValueError, match="at least one value"):
+        permutation_p_value(values)
