@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import xxhash
-from llama_index.core.bridge.pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from llama_index.core.bridge.pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, WithJsonSchema
 from llama_index.core.node_parser import NodeParser
-from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo
+from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
+from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading
+from llama_index_contextual.node_parser.spans import TokenMap
 
 SEGMENT_CORE = "_contextual_segment_core"
 """Document offset at which a segment's own part begins; the overlap before it belongs to the segment before."""
@@ -107,6 +110,28 @@ class Origin:
         if self.base is None:
             return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
         return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
+
+
+class SegmentNode(TextNode):
+    """A segment that keeps the tokens of its text, so that both parsers together tokenise a document once.
+
+    They are no field: where a segment was stored and read again, or has another text by now, it is tokenised again.
+    """
+
+    _widths: tuple[str, bytes] = PrivateAttr(default=("", b""))
+
+    @classmethod
+    def with_tokens(cls, widths: NDArray[np.uint8], **fields: Any) -> SegmentNode:
+        """Return a segment of these fields; `widths` are those of the tokens of its text, see `TokenMap.widths`."""
+        node = cls(**fields)
+        node._widths = node.text, widths.tobytes()
+        return node
+
+
+def tokens_of(node: BaseNode, text: str) -> TokenMap:
+    """Return the tokens of the text of a node."""
+    kept, widths = node._widths if isinstance(node, SegmentNode) else ("", b"")
+    return TokenMap.of(text, np.frombuffer(widths, dtype=np.uint8) if kept == text else None)
 
 
 def is_segment(node: BaseNode) -> bool:

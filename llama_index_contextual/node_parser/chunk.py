@@ -43,10 +43,10 @@ from llama_index_contextual.node_parser.base import (
     is_segment,
     link_neighbours,
     text_of,
+    tokens_of,
 )
 from llama_index_contextual.node_parser.chunking import ChunkCutter, ChunkSpan
 from llama_index_contextual.node_parser.layout import Layout
-from llama_index_contextual.node_parser.spans import TokenMap
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,7 @@ class ChunkNodeParser(SpanNodeParser):
         return [chunk for chunks in documents.values() for chunk in chunks]
 
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
-        # Of what the segment before shares no more is read than an overlap can reach.
-        tokens = TokenMap.of(part.text, since=part.core - 16 * self.chunk_overlap)
+        tokens = tokens_of(part.node, part.text)
         base = part.origin.base
         # A short last chunk of the segment before is not to be repeated as a whole.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)

@@ -24,6 +24,7 @@ from llama_index_contextual.metadata import (
 from llama_index_contextual.node_parser.base import (
     SEGMENT_CORE,
     Origin,
+    SegmentNode,
     SpanNodeParser,
     check_overlap,
     heading_offsets_in,
@@ -31,6 +32,7 @@ from llama_index_contextual.node_parser.base import (
     text_of,
 )
 from llama_index_contextual.node_parser.segmenting import SegmentCutter, SegmentSpan
+from llama_index_contextual.node_parser.spans import TokenMap
 
 
 class SegmentNodeParser(SpanNodeParser):
@@ -82,10 +84,10 @@ class SegmentNodeParser(SpanNodeParser):
             overlap=self.segment_overlap,
             headings=heading_offsets_in(headings, origin.base),
         )
-        return [self._node(node, origin, index, span, text) for index, span in enumerate(cutter.spans())]
+        return [self._node(node, origin, index, span, cutter.tokens) for index, span in enumerate(cutter.spans())]
 
-    def _node(self, parent: BaseNode, origin: Origin, index: int, span: SegmentSpan, text: str) -> TextNode:
-        part, base = text[span.start : span.end], origin.base
+    def _node(self, parent: BaseNode, origin: Origin, index: int, span: SegmentSpan, tokens: TokenMap) -> TextNode:
+        part, base = tokens.text[span.start : span.end], origin.base
         shift = base or 0
         metadata = dict(parent.metadata)
         if not self.include_metadata:
@@ -97,7 +99,8 @@ class SegmentNodeParser(SpanNodeParser):
             SEGMENT_END: span.end + shift,
             SEGMENT_CORE: span.core + shift,
         }
-        return TextNode(
+        return SegmentNode.with_tokens(
+            tokens.widths(span.start, span.end),
             id_=self._node_id(index, parent, lambda: origin.span_id("segment", span.start, span.end, part)),
             text=part,
             start_char_idx=None if base is None else span.start + base,

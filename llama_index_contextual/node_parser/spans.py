@@ -14,7 +14,7 @@ from llama_index_contextual.node_parser.tokenizer import (
     count_tokens,
     get_tokenizer,
     replace_surrogates,
-    token_ends,
+    token_widths,
 )
 
 
@@ -23,27 +23,33 @@ class TokenMap:
     """One tokenisation of a text, read in both directions.
 
     A slice that is encoded alone may have a token or two more than the text has in that place, as its first and last
-    words are joined differently. `estimate` counts the tokens of the whole text, `count` is exact.
+    words are joined differently. `estimate` counts the tokens of the whole text, `count` and `widths` are exact.
+
+    Attributes:
+        text: Any string.
+        ends: For each token the number of characters that have begun when it ends; the last is `len(text)`.
+        has_surrogates: Whether `text` holds surrogates, which the tokenizer cannot read.
     """
 
     text: str
     ends: NDArray[np.integer[Any]]
-    begin: int
     has_surrogates: bool
 
     @classmethod
-    def of(cls, text: str, *, since: int = 0, piece_size: int = PIECE_SIZE) -> TokenMap:
-        """Tokenise `text` once.
+    def of(cls, text: str, widths: NDArray[np.uint8] | None = None, *, piece_size: int = PIECE_SIZE) -> TokenMap:
+        """Tokenise `text` once, or not at all where the widths of its tokens are known.
 
         Args:
             text: Any string.
-            since: Nothing much before this offset will be asked for.
+            widths: What `widths` gave for this text.
             piece_size: Characters that are given to the tokenizer at once.
         """
-        begin = max((match.end() for match in SAFE_BREAK.finditer(text, max(0, since - 200), since)), default=0)
         clean = replace_surrogates(text)
-        ends = token_ends(clean[begin:] if begin else clean, piece_size=piece_size)
-        return cls(text, ends, begin, clean is not text)
+        if widths is None:
+            widths = token_widths(clean, piece_size=piece_size)
+        # Half the memory wherever the offsets allow it: a text of 200 MB has some 50 million tokens.
+        ends: NDArray[np.integer[Any]] = np.cumsum(widths, dtype=np.int32 if len(text) < 2**31 else np.int64)
+        return cls(text, ends, clean is not text)
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -52,31 +58,42 @@ class TokenMap:
     def index(self, offset: int) -> int:
         """Return how many tokens end at or before the character at `offset`."""
         # A scalar of another type would make NumPy convert the whole array at each call.
-        return int(self.ends.searchsorted(self.ends.dtype.type(max(0, offset - self.begin)), side="right"))
+        return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
 
     def offset(self, index: int) -> int:
         """Return the character at which token `index` begins; the first and the length where it is out of range."""
         if index <= 0 or not len(self.ends):
-            return self.begin
-        return self.begin + int(self.ends[min(index, len(self.ends)) - 1])
+            return 0
+        return int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
         """Return the tokens that the whole text has between two offsets."""
         return self.index(end) - self.index(start)
 
     def count(self, start: int, end: int) -> int:
-        """Return the exact number of tokens of the slice when it is encoded alone.
+        """Return the exact number of tokens of the slice when it is encoded alone."""
+        inner = self._inner(start, end)
+        if inner is None:
+            return count_tokens(self.text[start:end])
+        first, last = inner
+        return _count(self.text[start:first]) + self.estimate(first, last) + _count(self.text[last:end])
 
-        Between the first and the last place where a token ends in any case the tokens are those of the whole text, so
-        that only a few characters on either side are encoded again.
+    def widths(self, start: int, end: int) -> NDArray[np.uint8]:
+        """Return the number of characters that begin in each token of the slice when it is encoded alone."""
+        inner = self._inner(start, end)
+        if inner is None:
+            return token_widths(replace_surrogates(self.text[start:end]))
+        first, last = inner
+        within = np.diff(self.ends[self.index(first) : self.index(last)], prepend=first).astype(np.uint8)
+        return np.concatenate([token_widths(self.text[start:first]), within, token_widths(self.text[last:end])])
+
+    def _inner(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and the last place of a slice where a token ends in any case, or None.
+
+        Between them the tokens are those of the whole text: only a few characters on either side are encoded again.
         """
-        text = self.text
-        head = None if self.has_surrogates else SAFE_BREAK.search(text, start, end)
-        if head is None:
-            return count_tokens(text[start:end])
-        first = head.end()
-        last = self._last_safe_break(first, end)
-        return _count(text[start:first]) + self.estimate(first, last) + _count(text[last:end])
+        head = None if self.has_surrogates else SAFE_BREAK.search(self.text, start, end)
+        return None if head is None else (head.end(), self._last_safe_break(head.end(), end))
 
     def _last_safe_break(self, first: int, end: int) -> int:
         for width in (24, 200, end - first):
