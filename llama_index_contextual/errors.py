@@ -14,6 +14,7 @@ Each message says what is wrong and what to do. Each class carries the object co
     │   ├── FormatError               the files were written by a newer release
     │   ├── CorruptVersionError       a file of a version is damaged, missing or belongs elsewhere
     │   └── ReadOnlyVersionError      something tried to change a published version
+    ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     one file could not be read; the rest goes on
     └── ContextualizationError        the context of one or more chunks could not be written
 """
@@ -99,6 +100,20 @@ class CorruptVersionError(ProjectError):
 
 class ReadOnlyVersionError(ProjectError):
     """Something tried to change a published version."""
+
+
+class BudgetExceededError(ContextualError):
+    """The next call could cost more than `max_cost` allows; nothing was published, and what was paid for is kept.
+
+    Attributes:
+        spent: Dollars that the run has spent.
+        max_cost: The limit.
+    """
+
+    def __init__(self, message: str, *, spent: float, max_cost: float) -> None:
+        super().__init__(message)
+        self.spent = spent
+        self.max_cost = max_cost
 
 
 class ReadError(ContextualError):

@@ -1,0 +1,154 @@
+"""What contexts cost before they are asked for: pure counts over planned calls.
+
+OpenAI's prompt cache (https://platform.openai.com/docs/guides/prompt-caching): a call gets the longest prefix that it
+shares with a call that was answered before, from 1,024 tokens on, in steps of 128. The first call of a segment warms it
+for the others. Anthropic keeps what stands before the cache point, from a minimum on that depends on the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ContextRequest
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+
+CONTEXT_TOKENS = 100
+"""Tokens of a context, until the ledger knows better."""
+
+# By OpenAI's own recipe: 3 tokens a message and 3 before the answer, beside the name of the role.
+_BEFORE_TEXT = 3
+_CHAT_TOKENS = 7
+_JSON_TOKENS = 5
+_JSON_TOKENS_PER_CONTEXT = 11
+
+
+@dataclass(frozen=True)
+class CacheRules:
+    """When a provider takes tokens from its cache.
+
+    Attributes:
+        minimum: Tokens of the shortest prefix that it keeps.
+        step: Longer ones are kept in steps of so many tokens.
+    """
+
+    minimum: int
+    step: int = 1
+
+    def cached(self, shared: int) -> int:
+        """Return how many of so many shared tokens come from the cache.
+
+        Example:
+            >>> CacheRules(1024, 128).cached(1_300), CacheRules(1024, 128).cached(1_023)
+            (1280, 0)
+        """
+        if shared < self.minimum:
+            return 0
+        return self.minimum + (shared - self.minimum) // self.step * self.step
+
+
+CACHE_RULES: Mapping[str, CacheRules] = {"openai": CacheRules(1024, 128), "anthropic": CacheRules(4096)}
+"""By provider; all others are taken to have no cache."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Calls and their tokens.
+
+    Attributes:
+        calls: Number of calls.
+        input_tokens: Tokens of the prompts, the cached ones included.
+        cached_tokens: Those of them from the provider's cache.
+        output_tokens: Tokens of the answers.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the input tokens that came from the cache."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+
+
+def input_tokens(request: ContextRequest) -> int:
+    """Return the tokens of a call's prompt as a provider counts them: with the chat format and the JSON schema."""
+    return _overhead(request) + request.input_tokens
+
+
+def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
+    """Return the tokens of a call's answer, if a context has so many."""
+    tokens = len(request.keys) * context_tokens
+    if request.ids:
+        tokens += _JSON_TOKENS + _JSON_TOKENS_PER_CONTEXT * len(request.keys)
+    return round(tokens)
+
+
+def count_segment(
+    requests: Sequence[ContextRequest], rules: CacheRules | None, *, context_tokens: float = CONTEXT_TOKENS
+) -> Tokens:
+    """Return calls and tokens for one segment, if its first call is answered before the others are sent.
+
+    Args:
+        requests: All calls of the segment, in the order of sending.
+        rules: Those of the provider's cache, or None.
+        context_tokens: Tokens of a context.
+    """
+    cached = 0
+    for request in requests[1:]:
+        if rules is not None and request.prefix == requests[0].prefix:
+            cached += rules.cached(_shared(requests[0], request))
+    return Tokens(
+        calls=len(requests),
+        input_tokens=sum(map(input_tokens, requests)),
+        cached_tokens=cached,
+        output_tokens=sum(output_tokens(request, context_tokens) for request in requests),
+    )
+
+
+def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
+    """Return how many calls, one after the other, the shortest schedule has in which first calls go out alone.
+
+    The segments with the most calls begin first. All calls take the same time.
+
+    Example:
+        >>> rounds([11] * 40, 16)  # 440 calls on 16 places, none of them idle after the first round
+        28
+    """
+    waiting = sorted((calls for calls in calls_by_segment if calls), reverse=True)
+    ready = done = 0
+    while waiting or ready:
+        done += 1
+        # A first call opens the way for many others; none is put off while there is a place.
+        begun, waiting = waiting[:concurrency], waiting[concurrency:]
+        ready = max(0, ready - (concurrency - len(begun))) + sum(begun) - len(begun)
+    return done
+
+
+@lru_cache(maxsize=1)
+def _schema_tokens() -> int:
+    return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
+
+
+def _overhead(request: ContextRequest) -> int:
+    return _CHAT_TOKENS + (_schema_tokens() if request.response_format else 0)
+
+
+def _shared(first: ContextRequest, other: ContextRequest) -> int:
+    length = next((at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b), None)
+    common = first.suffix if length is None else first.suffix[:length]
+    before = _overhead(other) - _CHAT_TOKENS + _BEFORE_TEXT
+    # The last common characters may be part of a token that goes on differently.
+    return before + other.prefix_tokens + max(0, count_tokens(common) - 1)

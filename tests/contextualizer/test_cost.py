@@ -1,0 +1,201 @@
+"""What planned calls will need: the same counts as the provider's, and money that a limit keeps together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import Document
+from openai import AsyncOpenAI
+
+from llama_index_contextual.config import TokenPrice
+from llama_index_contextual.contextualizer.cost import (
+    CACHE_RULES,
+    CacheRules,
+    Tokens,
+    count_segment,
+    input_tokens,
+    output_tokens,
+    rounds,
+)
+from llama_index_contextual.contextualizer.prices import PriceTable
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
+from llama_index_contextual.contextualizer.requests import ContextRequest, plan_requests
+from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.templates import ContextPrompt
+from tests.support.server import LoopbackProvider
+
+MODEL = "openai:gpt-4.1"
+OPENAI = CACHE_RULES["openai"]
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LoopbackProvider]:
+    with LoopbackProvider() as provider:
+        yield provider
+
+
+def planned(chunks_per_call: int | str, *, words: int = 4_000) -> list[list[ContextRequest]]:
+    text = "\n\n".join(
+        f"## Part {part}\n\n" + " ".join(f"Word{part} number {n} differs." for n in range(words // 40))
+        for part in range(10)
+    )
+    parsers = SegmentNodeParser(segment_size=4000, segment_overlap=400), ChunkNodeParser(chunk_size=400)
+    nodes = parsers[1](parsers[0]([Document(text=text, metadata={"title": "Parts"})]))
+    found = segments(nodes, segment_size=4000)
+    prompt = ContextPrompt(DEFAULT_PROMPT)
+    return [
+        plan_requests(s, s.chunks, prompt=prompt, model=MODEL, chunks_per_call=chunks_per_call)  # type: ignore[arg-type]
+        for s in found
+    ]
+
+
+async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
+    async with AsyncOpenAI(api_key="any", base_url=provider.api_base) as client:
+        extra = {"response_format": request.response_format} if request.response_format else {}
+        answer = await client.chat.completions.create(
+            model="gpt-4.1",
+            messages=[{"role": "user", "content": request.prompt}],
+            **extra,  # type: ignore[call-overload]
+        )
+    return Tokens(1, answer.usage.prompt_tokens, answer.usage.prompt_tokens_details.cached_tokens)
+
+
+@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
+async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, chunks_per_call: int | str) -> None:
+    provider.reset()
+    plan = planned(chunks_per_call)
+    assert len(plan) > 1
+    for requests in plan:
+        first = await send(provider, requests[0])
+        sent = [first, *await asyncio.gather(*(send(provider, request) for request in requests[1:]))]
+        actual = sum(sent, Tokens())
+        counted = count_segment(requests, OPENAI)
+        assert counted.calls == actual.calls == len(requests)
+        # A word at the seam of prefix and suffix may be one token more or less.
+        assert counted.input_tokens == pytest.approx(actual.input_tokens, abs=2 * len(requests))
+        assert counted.cached_tokens == actual.cached_tokens
+        assert (counted.cached_tokens > 0) == (len(requests) > 1)
+
+
+def test_the_first_call_of_a_segment_finds_nothing_in_the_cache() -> None:
+    (requests, *_) = planned(1)
+    assert count_segment(requests[:1], OPENAI).cached_tokens == 0
+    assert count_segment(requests, None).cached_tokens == 0
+    two = count_segment(requests[:2], OPENAI)
+    assert two.cached_tokens % 128 == 0
+    assert requests[0].prefix_tokens - 128 <= two.cached_tokens <= requests[0].prefix_tokens + 128
+
+
+def test_a_short_segment_is_not_cached() -> None:
+    (requests,) = planned(1, words=40)
+    assert len(requests) > 1 or requests[0].prefix_tokens < 1024
+    assert count_segment(requests, OPENAI).cached_tokens == 0
+
+
+@pytest.mark.parametrize(("shared", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
+def test_cached_prefixes_grow_in_steps(shared: int, cached: int) -> None:
+    assert CacheRules(1024, 128).cached(shared) == cached
+
+
+def test_answers_grow_with_the_chunks_of_a_call() -> None:
+    one, several = planned(1)[0][0], planned("all")[0][0]
+    assert output_tokens(one) == 100
+    assert output_tokens(one, 40) == 40
+    assert output_tokens(several) == len(several.keys) * 111 + 5
+    assert input_tokens(several) > several.input_tokens > several.prefix_tokens
+
+
+@given(calls=st.lists(st.integers(0, 12), max_size=20), concurrency=st.integers(1, 8))
+def test_a_schedule_is_bounded_by_its_calls_and_by_its_warm_up(calls: list[int], concurrency: int) -> None:
+    found = rounds(calls, concurrency)
+    total = sum(calls)
+    assert found >= -(-total // concurrency)
+    assert found >= (2 if max(calls, default=0) > 1 else bool(total))
+    # Idle places only while everything that may go is on its way.
+    assert found <= -(-total // concurrency) + max(1, -(-len(calls) // concurrency))
+    assert all(rounds(calls, more) <= rounds(calls, less) for less, more in pairwise(range(1, 9)))
+
+
+@pytest.mark.parametrize(
+    ("calls", "concurrency", "expected"),
+    [([], 4, 0), ([1], 4, 1), ([11], 4, 4), ([11], 100, 2), ([3, 3], 1, 6), ([1, 1, 1], 2, 2), ([11] * 40, 16, 28)],
+)
+def test_schedules_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
+    assert rounds(calls, concurrency) == expected
+
+
+# ---- money ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_billed_by_the_providers_count() -> None:
+    spending = Spending(PriceTable())
+    call = spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000)
+    call.settle(Tokens(1, 10_000, 8_000, 100))
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000, sender="batch").settle(Tokens(1, 10_000, 0, 100))
+    spending.reserve("openai:text-embedding-3-small", input_tokens=900, output_tokens=0).settle_embeddings(1_000)
+    # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
+    assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
+    assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
+    assert spending.actual.embedding_tokens == 1_000
+    assert spending.actual.contexts.cache_hit_rate == 0.4
+
+
+def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
+    # A call may cost $0.02: two fit into $0.05, the third could pass it.
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
+    first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.0000 are spent") as raised:
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert (raised.value.spent, raised.value.max_cost) == (0.0, 0.05)
+    first.settle(Tokens(1, 5_000, 0, 0))
+    second.release()
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert spending.actual.dollars == pytest.approx(0.01)
+
+
+def test_an_answer_that_was_lost_on_its_way_stays_reserved() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert spending.actual == Bill()
+
+
+@given(st.lists(st.tuples(st.integers(1, 9_000), st.floats(0, 1), st.booleans()), max_size=30))
+def test_no_order_of_calls_passes_the_limit(calls: list[tuple[int, float, bool]]) -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
+    for tokens, share, paid in calls:
+        try:
+            call = spending.reserve(MODEL, input_tokens=tokens, output_tokens=200)
+        except BudgetExceededError:
+            continue
+        if paid:
+            call.settle(Tokens(1, tokens, int(tokens * share), 200))
+        else:
+            call.release()
+    assert spending.actual.dollars is not None
+    assert spending.actual.dollars <= 0.05
+
+
+def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
+    spending = Spending(PriceTable())
+    spending.reserve("ollama:llama3", input_tokens=100, output_tokens=10).settle(Tokens(1, 100, 0, 10))
+    assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
+    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is not known .* in the setting"):
+        Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")
+    Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_a_limit_is_an_amount(wrong: float) -> None:
+    with pytest.raises(ConfigurationError, match="max_cost must be an amount of dollars"):
+        Spending(PriceTable(), max_cost=wrong)
