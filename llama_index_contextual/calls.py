@@ -58,8 +58,12 @@ def is_retryable(error: BaseException) -> bool:
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
     # An answer that breaks off in the middle may be no JSON.
-    kinds = (ConnectionError, TimeoutError, json.JSONDecodeError)
-    return isinstance(error, kinds) or type(error).__name__ in RETRYABLE_NAMES
+    return is_connection_error(error) or isinstance(error, json.JSONDecodeError)
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Return whether no answer has come: the provider is not there, or the way to it is broken."""
+    return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
 def retry_after(error: BaseException) -> float | None:
@@ -138,7 +142,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
     if status == 429:
         return f"The provider of {model!r} keeps answering 429 (rate limit): lower the concurrency, or try later."
-    if type(error).__name__ in RETRYABLE_NAMES or isinstance(error, (ConnectionError, TimeoutError)):
+    if is_connection_error(error):
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."

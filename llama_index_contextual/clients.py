@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+Heed = Callable[[Mapping[str, str]], None]
 
 
 def unconnected(model: T) -> T:
@@ -28,8 +30,10 @@ def unconnected(model: T) -> T:
     return copied  # type: ignore[no-any-return]
 
 
-async def _lend(model: T) -> AsyncGenerator[T, None]:
+async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
     lent: Any = unconnected(model)
+    if heed is not None and lent is not model:
+        _watch(lent, heed)
     try:
         yield lent
     finally:
@@ -39,9 +43,26 @@ async def _lend(model: T) -> AsyncGenerator[T, None]:
             await client.close()
 
 
-def own_client(model: T) -> AbstractAsyncContextManager[T]:
-    """Give a copy of a model with a client of its own, which is closed at the end."""
-    return asynccontextmanager(_lend)(model)
+def _watch(lent: Any, heed: Heed) -> None:
+    """Let `heed` see the headers of all answers; a client that the user brought is left as it is."""
+    if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
+        return
+
+    async def on_response(response: Any) -> None:
+        heed(response.headers)
+
+    http = lent._get_aclient()._client
+    http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
+
+
+def own_client(model: T, heed: Heed | None = None) -> AbstractAsyncContextManager[T]:
+    """Give a copy of a model with a client of its own, which is closed at the end.
+
+    Args:
+        model: A LlamaIndex model.
+        heed: Called with the headers of each answer, where the model's client lets us see them.
+    """
+    return asynccontextmanager(_lend)(model, heed)
 
 
 class PerLoop(Generic[T]):

@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -32,6 +32,13 @@ class Provider:
         llm_options: Keyword arguments for the LLM class.
         embedding_options: Keyword arguments for the embedding class.
         class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
+        cache: How it keeps the prefix that several calls share: by itself ("prefix"), up to a mark in the message
+            ("point"), in the one slot that computed it ("slot"), or not at all (None).
+        min_cached_tokens: Tokens of the shortest prefix that it keeps.
+        takes_cache_key: Whether `prompt_cache_key` can be sent.
+        takes_json_schema: Whether `response_format` can be sent.
+        service_tiers: Values of `service_tier` that can be sent.
+        has_batch_api: Whether it is spoken to by OpenAI's Batch API.
     """
 
     llm: str | None = None
@@ -42,6 +49,12 @@ class Provider:
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
     class_names: frozenset[str] = frozenset()
+    cache: Literal["prefix", "point", "slot"] | None = None
+    min_cached_tokens: int = 1024
+    takes_cache_key: bool = False
+    takes_json_schema: bool = False
+    service_tiers: frozenset[str] = frozenset()
+    has_batch_api: bool = False
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -55,6 +68,11 @@ PROVIDERS: Mapping[str, Provider] = {
         llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
+        cache="prefix",
+        takes_cache_key=True,
+        takes_json_schema=True,
+        service_tiers=frozenset({"flex"}),
+        has_batch_api=True,
     ),
     "openai-like": Provider(
         llm="llama_index.llms.openai_like:OpenAILike",
@@ -64,6 +82,7 @@ PROVIDERS: Mapping[str, Provider] = {
         llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
         embedding_options={"max_retries": 0, "reuse_client": False},
         class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
+        cache="prefix",
     ),
     "anthropic": Provider(
         llm="llama_index.llms.anthropic:Anthropic",
@@ -71,6 +90,7 @@ PROVIDERS: Mapping[str, Provider] = {
         key="ANTHROPIC_API_KEY",
         llm_options={"max_retries": 0, "temperature": 0.0},
         class_names=frozenset({"Anthropic_LLM"}),
+        cache="point",
     ),
     "ollama": Provider(
         llm="llama_index.llms.ollama:Ollama",
@@ -78,8 +98,15 @@ PROVIDERS: Mapping[str, Provider] = {
         pip="llama-index-llms-ollama llama-index-embeddings-ollama",
         llm_options={"request_timeout": 300.0},
         class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
+        cache="slot",
+        min_cached_tokens=0,
     ),
 }
+
+
+def provider_of(name: str) -> Provider | None:
+    """Return what is known about the provider of a model, by the model's name as `model_name` gives it."""
+    return PROVIDERS.get(name.partition(":")[0])
 
 
 def load_llm(name: str) -> LLM:

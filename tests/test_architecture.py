@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"contextualizer"}),
     frozenset({"results"}),
     frozenset({"retrievers", "postprocessor"}),
-    frozenset({"ingestion", "answering"}),
+    frozenset({"ingestion", "answering", "tools", "agno_filters"}),
     frozenset({"evaluation"}),  # builds the variants that it compares
     frozenset({"project_base", "project_info"}),
     frozenset({"project_reading", "project_writing"}),
@@ -80,7 +80,9 @@ WRITERS: dict[str, set[str]] = {
 BROAD_EXCEPTS = {
     ("calls.py", "acall"): "raises it unless the call may succeed later",
     ("calls.py", "call"): "raises it unless the call may succeed later",
-    ("contextualizer/llm.py", "_acontext"): "any LLM class may raise anything; the chunk is reported",
+    ("contextualizer/engine.py", "_try"): "any LLM class may raise anything; the chunk is reported",
+    ("contextualizer/scheduler.py", "_persist"): "raises it unless the call may succeed later",
+    ("contextualizer/writer.py", "_commit"): "those who wait for the commit raise it",
 }
 
 MAX_LINES = 400

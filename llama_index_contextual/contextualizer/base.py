@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -91,6 +92,16 @@ class Contextualizer(TransformComponent):
             found.append(await self._acontexts(segment, chunks))
             progress(len(chunks))
         return found
+
+    @property
+    def batches_ahead(self) -> int:
+        """How many further batches of chunks should be begun while one is worked on, so that nobody waits."""
+        return 0
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Contextualizer]:
+        """Give a contextualizer for many calls of one run, which may share what is dear to make."""
+        yield self
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and what went wrong.

@@ -146,7 +146,7 @@ def plan_requests(
         wanted.setdefault(context_key(segment, chunk, prompt=prompt, model=model), chunk)
     size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
     if size == 1 or len(wanted) == 1:
-        return _single(segment, wanted, prompt)
+        return single_requests(segment, wanted, prompt=prompt)
     return group_requests(segment, wanted, prompt=prompt, size=size)
 
 
@@ -175,7 +175,8 @@ def group_requests(
     return list(requests())
 
 
-def _single(segment: Segment, wanted: dict[str, BaseNode], prompt: ContextPrompt) -> list[ContextRequest]:
+def single_requests(segment: Segment, wanted: dict[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
+    """Return one call for each chunk, as the published method has it."""
     shared = prefix(prompt, segment)
     tokens = count_tokens(shared)
     return [

@@ -12,7 +12,7 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.batches import BatchJournal
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
 P = ParamSpec("P")
@@ -71,17 +72,45 @@ class LedgerInfo:
         embeddings: Number of vectors.
         input_tokens: Tokens of all prompts, by the providers' counts.
         output_tokens: Tokens of all answers.
+        batched_requests: Requests that are under way in batches of the provider.
     """
 
     contexts: int
     embeddings: int
     input_tokens: int
     output_tokens: int
+    batched_requests: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerUsage:
+    """Tokens that contexts took.
+
+    Attributes:
+        input_tokens: Tokens of the prompts.
+        cached_tokens: Those of them that the provider took from its cache.
+        output_tokens: Tokens of the answers.
+    """
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
 
 
 def content_key(*parts: str) -> str:
     """Return the key of an answer: a SHA-256 over all parts of the question; ("a", "bc") and ("ab", "c") differ."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def vector_key(text: str, model: str, dimensions: int | None) -> str:
+    """Return the key of the embedding of a text.
+
+    Args:
+        text: What is embedded.
+        model: Name of the model.
+        dimensions: Length of vector that the model was asked for; None where it gives but one.
+    """
+    return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
 
 
 @contextlib.contextmanager
@@ -115,27 +144,33 @@ class Ledger:
     """The ledger of one project.
 
     Args:
-        path: The file; it is created when it is not there.
+        path: The file; it is created when it is not there. None keeps everything in memory.
 
     Raises:
         FormatError: A newer release wrote it.
         CorruptVersionError: It is damaged, here or when it is used.
+
+    Attributes:
+        path: The file.
+        batches: The batches that a provider works on.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None) -> None:
+        self.path = path or Path("ledger in memory")
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_damage_named(path))
+            stack.enter_context(_damage_named(self.path))
             self._kv = SQLiteKVStore(path, access="durable")
             stack.callback(self._kv.close)
             found = self._format()
             if found is not None and found > FORMAT_VERSION:
                 raise FormatError(
-                    f"{path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
+                    f"{self.path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
                     f" upgrade llama-index-contextual."
                 )
             for statement in _SCHEMA:
                 self._kv.execute(statement)
+            self.batches = BatchJournal(self._kv)
+            self.batches.prepare()
             if found is None:
                 self._kv.put("format", {"version": FORMAT_VERSION})
             stack.pop_all()
@@ -152,6 +187,16 @@ class Ledger:
         """Return the context of that key, or None."""
         rows = self._kv.query("SELECT context FROM contexts WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
+
+    @_names_damage
+    def contexts(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the contexts that are known, by key."""
+        found: dict[str, str] = {}
+        for at in range(0, len(keys), _MAX_VARIABLES):
+            part = keys[at : at + _MAX_VARIABLES]
+            marks = ", ".join("?" * len(part))
+            found.update(self._kv.query(f"SELECT key, context FROM contexts WHERE key IN ({marks})", part))
+        return found
 
     @_names_damage
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
@@ -181,6 +226,52 @@ class Ledger:
             connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
 
     @_names_damage
+    def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
+        """Remove all other rows, and return how many contexts and embeddings that were.
+
+        Their text stays in unused places of the file; `copy_to` leaves it behind.
+
+        Args:
+            contexts: Contexts whose rows stay.
+            texts: Texts whose embeddings stay, by whatever model.
+        """
+        found = self._kv.query("SELECT key, context FROM contexts")
+        context_rows = [(key,) for key, context in found if context not in contexts]
+        models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
+        kept = {
+            vector_key(text, *model)
+            for name, length in models
+            for model in ((name, None), (name, length))
+            for text in texts
+        }
+        vector_rows = [(key,) for (key,) in self._kv.query("SELECT key FROM embeddings") if key not in kept]
+        with self._kv.transaction() as connection:
+            connection.executemany("DELETE FROM contexts WHERE key = ?", context_rows)
+            connection.executemany("DELETE FROM embeddings WHERE key = ?", vector_rows)
+        return len(context_rows), len(vector_rows)
+
+    @_names_damage
+    def copy_to(self, path: Path) -> None:
+        """Write the rows, and nothing that was ever removed, to a new file, and sync it."""
+        files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
+        files.sync_file(path)
+
+    @_names_damage
+    def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
+        """Return the tokens that contexts took, each as often as it is given; None where one is not known.
+
+        Args:
+            contexts: The contexts, as they stand in the chunks.
+        """
+        rows = self._kv.query("SELECT context, input_tokens, ifnull(cached_tokens, 0), output_tokens FROM contexts")
+        tokens = {context: counts for context, *counts in rows}
+        found = [tokens.get(context, (None,)) for context in contexts]
+        if any(None in counts for counts in found):
+            return None
+        given, cached, answered = (sum(column) for column in zip((0, 0, 0), *found, strict=True))
+        return LedgerUsage(input_tokens=given, cached_tokens=cached, output_tokens=answered)
+
+    @_names_damage
     def info(self) -> LedgerInfo:
         """Return how much is in the ledger."""
         contexts, given, answered = self._kv.query(
@@ -188,8 +279,20 @@ class Ledger:
         )[0]
         ((embeddings,),) = self._kv.query("SELECT count(*) FROM embeddings")
         return LedgerInfo(
-            contexts=contexts, embeddings=embeddings, input_tokens=int(given), output_tokens=int(answered)
+            contexts=contexts,
+            embeddings=embeddings,
+            input_tokens=int(given),
+            output_tokens=int(answered),
+            batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
         )
+
+    @_names_damage
+    def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
+        """Return the mean tokens of a model's answers for one context, or None before there are `at_least` of them."""
+        ((number, mean),) = self._kv.query(
+            "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ?", (model,)
+        )
+        return float(mean) if number >= at_least else None
 
     @_names_damage
     def export_contexts(self, path: Path) -> int:

@@ -18,7 +18,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.llm import MAX_CONTEXT_TOKENS, clean
+from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS, clean
 from llama_index_contextual.contextualizer.segments import segments
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
@@ -135,10 +135,10 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
 
 
 @pytest.mark.parametrize("answer", ["", "  \n", "<context> </context>"])
-def test_an_empty_answer_is_a_failure(answer: str) -> None:
+def test_an_empty_answer_twice_is_a_failure(answer: str) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(answer)
-    done = contextualizer(llm).contextualize(chunks())
+    llm.enqueue(answer, answer)
+    done = contextualizer(llm).contextualize(loose("One."))
     assert done.failures[0].error == "'ScriptedLLM:scripted' answered with an empty context."
     assert done.nodes[0].metadata["context_source"] == "structural"
 
@@ -164,22 +164,30 @@ def test_what_may_succeed_later_is_tried_again(error: Exception) -> None:
 
 def test_what_keeps_failing_is_given_up_after_the_attempts_of_the_policy() -> None:
     llm = ScriptedLLM()
-    llm.enqueue(*[ConnectionError("gone")] * 9)
-    done = contextualizer(llm).contextualize(loose("One."))
-    assert len(llm.history) == QUICK.attempts
+    llm.enqueue("First.", *[ConnectionError("gone")] * 9)
+    done = contextualizer(llm).contextualize(loose("One.", "Two."))
+    assert len(llm.history) == 1 + QUICK.attempts
     assert "cannot be reached" in done.failures[0].error
 
 
-@pytest.mark.parametrize("answer", [ValueError("refused"), ""])
-def test_failures_can_be_raised_instead(answer: object) -> None:
+def test_a_provider_that_never_answers_stops_the_run() -> None:
     llm = ScriptedLLM()
-    llm.enqueue("First.", answer)  # type: ignore[arg-type]
-    nodes = chunks()
+    llm.enqueue(*[ConnectionError("gone")] * 9)
+    with pytest.raises(ModelError, match=r"cannot be reached: .* The run was stopped after 3 failures in a row\."):
+        contextualizer(llm)(loose("One."))
+    assert len(llm.history) == QUICK.attempts
+
+
+@pytest.mark.parametrize("answers", [[ValueError("refused")], ["", ""]], ids=["error", "empty twice"])
+def test_failures_can_be_raised_instead(answers: list[object]) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(*answers)  # type: ignore[arg-type]
+    nodes = loose("One.", "Two.", "Three.")
     with pytest.raises(ContextualizationError) as raised:
-        contextualizer(llm, on_error="raise")(nodes)
-    assert raised.value.node_ids == (nodes[1].node_id,)
-    assert raised.value.__cause__ is (answer or None)
-    assert len(llm.history) == 2, "nothing is sent after the failure"
+        contextualizer(llm, on_error="raise")(nodes[:1] if len(answers) == 2 else nodes)
+    assert raised.value.node_ids == (nodes[0].node_id,)
+    assert raised.value.__cause__ is (answers[0] or None)
+    assert len(llm.history) == len(answers), "nothing is sent after the failure"
 
 
 def test_what_can_succeed_for_no_chunk_stops_the_run() -> None:
@@ -224,7 +232,7 @@ def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: 
 
 def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(ValueError("refused"), "")
+    llm.enqueue(ValueError("refused"), "", "")
     contextualizer(llm, ledger=ledger)(loose("One.", "Two."))
     assert ledger.info().contexts == 0
     done = contextualizer(llm, ledger=ledger).contextualize(loose("One.", "Two."))

@@ -17,7 +17,7 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.llm import MAX_CONTEXT_TOKENS
+from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
@@ -165,8 +165,9 @@ def test_an_answer_that_never_comes_is_asked_for_again(provider: LoopbackProvide
         ("server_error", 3, "keeps answering 500 (its own error): run the same call again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("content_filter_error", 1, "failed: BadRequestError: "),
-        ("empty", 1, "answered with an empty context"),
-        ("refusal", 1, "answered with an empty context"),
+        ("empty", 2, "answered with an empty context"),
+        ("refusal", 2, "refused to write a context"),
+        ("content_filter", 2, "refused to write a context"),
     ],
 )
 def test_a_chunk_that_fails_for_good_gets_the_structural_context(
@@ -191,7 +192,7 @@ def test_failures_can_be_raised_instead(provider: LoopbackProvider) -> None:
         run(on_error="raise", num_workers=1)
     assert raised.value.node_ids == ("loose-1",)
     assert isinstance(raised.value.__cause__, openai.InternalServerError)
-    assert len(provider.chat_calls) == 1 + QUICK.attempts, "the third chunk is not sent"
+    assert len(provider.chat_calls) == 2 + QUICK.attempts, "the third chunk is sent while the second one waits"
 
 
 def test_a_scattered_tenth_of_failures_is_survived(provider: LoopbackProvider) -> None:
@@ -263,11 +264,12 @@ def test_a_server_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatc
         address = gone.api_base
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("OPENAI_API_BASE", address)
-    done = run()
-    assert sources(done) == ["structural"] * 3
-    assert {failure.error for failure in done.failures} == {
+    with pytest.raises(ModelError) as raised:
+        run()
+    assert str(raised.value) == (
         "The provider of 'openai:gpt-4o-mini' cannot be reached: check the address and the network, then try again."
-    }
+        " The run was stopped after 3 failures in a row."
+    )
 
 
 # ---- event loops -----------------------------------------------------------------------------------------------------

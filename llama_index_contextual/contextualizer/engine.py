@@ -1,0 +1,256 @@
+"""From segments to contexts: what the ledger holds, what must be asked, what is asked again, and what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual.calls import describe, is_retryable
+from llama_index_contextual.contextualizer.quality import judge, read_group
+from llama_index_contextual.contextualizer.requests import (
+    ChunksPerCall,
+    ContextRequest,
+    context_key,
+    group_requests,
+    plan_requests,
+    single_requests,
+)
+from llama_index_contextual.contextualizer.scheduler import Scheduler
+from llama_index_contextual.contextualizer.segments import Segment
+from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.writer import ContextWriter
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.templates import ContextPrompt
+
+_REFUSALS = ("content_filter", "refusal")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one chunk.
+
+    Attributes:
+        context: Its context, or None.
+        paid: Whether a provider was asked for it in this call.
+        problem: Why there is none, as a sentence.
+        error: What was raised, if anything was.
+    """
+
+    context: str | None
+    paid: bool = False
+    problem: str = ""
+    error: Exception | None = None
+
+
+Settled = Callable[[Segment, BaseNode, Outcome], None]
+"""Called when a chunk has its outcome; may raise a ContextualError, which stops the run."""
+
+
+@dataclass
+class _Work:
+    """The chunks of a segment that wait for a context, by key."""
+
+    segment: Segment
+    chunks: dict[str, list[BaseNode]]
+    settled: Settled
+
+    def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
+        """Return one chunk of each key."""
+        return {key: self.chunks[key][0] for key in keys}
+
+    def settle(self, key: str, outcome: Outcome) -> None:
+        """Give all chunks of a key their outcome; it is paid for once."""
+        for chunk in self.chunks.pop(key):
+            self.settled(self.segment, chunk, outcome)
+            outcome = Outcome(outcome.context, False, outcome.problem, outcome.error)
+
+
+class Engine:
+    """Finds the contexts of segments, many of them at the same time; serves all calls of one run.
+
+    Args:
+        scheduler: Sends requests.
+        prompt: The template.
+        model: Name of the LLM.
+        chunks_per_call: Chunks of one request, at most.
+        ledger: Contexts that were paid for, or None.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        prompt: ContextPrompt,
+        model: str,
+        chunks_per_call: ChunksPerCall,
+        ledger: Ledger | None,
+    ) -> None:
+        self._scheduler, self._prompt, self._model = scheduler, prompt, model
+        self._chunks_per_call = chunks_per_call
+        self._ledger = ledger
+        self._writer = None if ledger is None else ContextWriter(ledger)
+        # Without a ledger, what was asked in this run is still not asked again.
+        self._memory: dict[str, str] = {}
+        self._asked: dict[str, asyncio.Event] = {}
+        self._runs = itertools.count()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        """Give this engine, and wait in the end until what has arrived is in the ledger."""
+        try:
+            yield self
+        finally:
+            if self._writer is not None:
+                await self._writer.close()
+
+    async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], settled: Settled) -> None:
+        """Find contexts; segments are drawn as there is room for them.
+
+        Args:
+            work: Segments, and the chunks of each that need a context.
+            settled: Called for each chunk, in no certain order.
+
+        Raises:
+            ContextualError: The run was stopped. What had arrived is in the ledger.
+        """
+        this = next(self._runs)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for segment, chunks in work:
+                    await self._scheduler.segments.acquire(this)
+                    group.create_task(self._segment(segment, chunks, settled))
+        except BaseExceptionGroup as failed:
+            first = failed.exceptions[0]
+            raise first from first.__cause__
+        self._scheduler.check()
+
+    async def _segment(self, segment: Segment, chunks: Sequence[BaseNode], settled: Settled) -> None:
+        try:
+            by_key: dict[str, list[BaseNode]] = {}
+            for chunk in chunks:
+                key = context_key(segment, chunk, prompt=self._prompt, model=self._model)
+                by_key.setdefault(key, []).append(chunk)
+            await self._find(_Work(segment, by_key, settled))
+        except ContextualError as error:
+            self._scheduler.stop(error)
+        finally:
+            self._scheduler.segments.release()
+
+    async def _find(self, work: _Work) -> None:
+        while work.chunks:
+            for key, context in (await self._known(list(work.chunks))).items():
+                work.settle(key, Outcome(context))
+            mine = [key for key in work.chunks if key not in self._asked]
+            others = [self._asked[key] for key in work.chunks if key in self._asked]
+            await self._ask_for(work, mine)
+            for other in others:
+                await other.wait()
+            self._scheduler.check()
+
+    async def _known(self, keys: Sequence[str]) -> dict[str, str]:
+        if self._ledger is None:
+            return {key: self._memory[key] for key in keys if key in self._memory}
+        return await asyncio.to_thread(self._ledger.contexts, keys)
+
+    async def _ask_for(self, work: _Work, keys: Sequence[str]) -> None:
+        if not keys:
+            return
+        self._asked.update((key, asyncio.Event()) for key in keys)
+        requests = plan_requests(
+            work.segment,
+            list(work.wanted(keys).values()),
+            prompt=self._prompt,
+            model=self._model,
+            chunks_per_call=self._chunks_per_call,
+        )
+        try:
+            await self._ask_all(work, requests, last=False)
+        finally:
+            for key in keys:
+                self._asked.pop(key).set()
+
+    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, last: bool) -> None:
+        async with asyncio.TaskGroup() as group:
+            for request in requests:
+                group.create_task(self._ask(work, request, last=last))
+
+    async def _ask(self, work: _Work, request: ContextRequest, *, last: bool) -> None:
+        """Settle the chunks of a request; what must stop the run stops it without cutting off other calls."""
+        try:
+            failed, alone = await self._try(work, request)
+            if failed and request.ids:
+                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone or last), last=True)
+            elif failed and not (last or alone):
+                await self._ask(work, request, last=True)
+            else:
+                for key, outcome in failed.items():
+                    work.settle(key, outcome)
+        except ContextualError as error:
+            self._scheduler.stop(error)
+
+    def _again(
+        self, segment: Segment, request: ContextRequest, failed: Iterable[str], *, alone: bool
+    ) -> list[ContextRequest]:
+        """Return what asks again for the chunks of a request that got no context: together, or each on its own."""
+        chunks = dict(zip(request.keys, request.chunks, strict=True))
+        wanted = {key: chunks[key] for key in failed}
+        if not alone and len(wanted) > 1:
+            return group_requests(segment, wanted, prompt=self._prompt, size=len(wanted))
+        return single_requests(segment, wanted, prompt=self._prompt)
+
+    async def _try(self, work: _Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
+        """Send a request, keep and settle what is good.
+
+        Returns:
+            What failed, by key, and whether it makes no sense to ask the same again.
+        """
+        try:
+            reply = await self._scheduler.call(request)
+        except ContextualError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
+            sentence = describe(error, setting="llm", model=self._model)
+            outcome = Outcome(None, problem=sentence, error=error)
+            failed = dict.fromkeys(request.keys, outcome)
+            if request.ids and is_retryable(error):
+                for key in request.keys:  # each alone would fail as well
+                    work.settle(key, outcome)
+                return {}, True
+            return failed, True
+        good, bad = self._read(request, reply)
+        await self._keep(reply, good)
+        for key, context in good.items():
+            work.settle(key, Outcome(context, paid=True))
+        return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
+
+    def _read(self, request: ContextRequest, reply: Reply) -> tuple[dict[str, str], dict[str, Outcome]]:
+        numbers = request.ids or (0,)
+        answers = read_group(reply.text, request.ids) if request.ids else {0: reply.text}
+        # What is complete in an answer to several chunks is good, however the answer ends.
+        reason = None if request.ids else reply.finish_reason
+        good: dict[str, str] = {}
+        bad: dict[str, Outcome] = {}
+        for key, chunk, number in zip(request.keys, request.chunks, numbers, strict=True):
+            verdict = judge(answers.get(number, ""), chunk.get_content(), reason)
+            if verdict.context is not None:
+                good[key] = verdict.context
+            else:
+                bad[key] = Outcome(None, problem=f"{self._model!r} {verdict.problem}.")
+        return good, bad
+
+    async def _keep(self, reply: Reply, good: Mapping[str, str]) -> None:
+        if self._writer is None:
+            self._memory.update(good)
+            return
+        entries = []
+        for place, (key, context) in enumerate(good.items()):
+            usage = asdict(reply.usage.share(len(good), place))
+            entries.append(LedgerEntry(key=key, context=context, model=self._model, **usage))
+        if entries:
+            await self._writer.add(entries)

@@ -1,0 +1,168 @@
+"""How fast requests may be sent: token buckets that follow the settings, the provider's headers and its Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_PART = re.compile(r"([\d.]+)(ms|h|m|s)")
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_MINUTE = 60.0
+_BURST = 0.1
+
+
+@dataclass
+class Bucket:
+    """A store that fills up evenly; every request takes an amount out of it.
+
+    Attributes:
+        capacity: What it holds, at most; infinite means no limit.
+        rate: What comes in per second.
+        level: What it holds; below zero while what was taken has yet to come in.
+        updated: When it held that.
+    """
+
+    capacity: float = math.inf
+    rate: float = math.inf
+    level: float = math.inf
+    updated: float = 0.0
+
+    @classmethod
+    def per_minute(cls, limit: float | None) -> Bucket:
+        """Return a bucket that lets no more than `limit` pass in any minute, or everything.
+
+        Example:
+            >>> Bucket.per_minute(600).wait(61, now=0.0)  # 60 at once, then 9 a second
+            0.1111111111111111
+        """
+        if limit is None:
+            return cls()
+        return cls(max(1.0, limit * _BURST), limit * (1 - _BURST) / _MINUTE, max(1.0, limit * _BURST))
+
+    def wait(self, amount: float, *, now: float) -> float:
+        """Return the seconds until an amount can be taken; one that is too large waits for a full bucket."""
+        self._fill(now)
+        missing = min(amount, self.capacity) - self.level
+        return max(0.0, missing / self.rate) if missing > 0 else 0.0
+
+    def take(self, amount: float, *, now: float) -> None:
+        """Take an amount."""
+        self._fill(now)
+        self.level -= amount
+
+    def follow(self, limit: float, remaining: float, reset: float, *, in_flight: float, now: float) -> None:
+        """Take over what the provider says.
+
+        Args:
+            limit: The provider's capacity.
+            remaining: What it holds.
+            reset: Seconds until it is full.
+            in_flight: What was taken by requests that the provider may not have counted yet.
+            now: The time.
+        """
+        missing = limit - remaining
+        self.capacity, self.updated = limit, now
+        self.rate = missing / reset if missing > 0 and reset > 0 else limit / _MINUTE
+        self.level = remaining - in_flight
+
+    def _fill(self, now: float) -> None:
+        if self.capacity < math.inf:
+            self.level = min(self.capacity, self.level + (now - self.updated) * self.rate)
+        self.updated = now
+
+
+class Limiter:
+    """Lets requests pass one after the other, as fast as the settings and the provider allow.
+
+    Args:
+        requests_per_minute: None for what the provider allows.
+        tokens_per_minute: Tokens of prompts; None for what the provider allows.
+    """
+
+    def __init__(self, *, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
+        self._set = {
+            "requests": Bucket.per_minute(requests_per_minute),
+            "tokens": Bucket.per_minute(tokens_per_minute),
+        }
+        self._told = {"requests": Bucket(), "tokens": Bucket()}
+        self._in_flight = {"requests": 0.0, "tokens": 0.0}
+        self._not_before = 0.0
+        self._order = asyncio.Lock()
+        self._stopped = asyncio.Event()
+
+    async def enter(self, tokens: int) -> None:
+        """Wait until a request with so many tokens may be sent; `leave` follows when it is over."""
+        amounts = {"requests": 1.0, "tokens": float(tokens)}
+        async with self._order:
+            while (seconds := self._seconds(amounts)) > 0 and not self._stopped.is_set():
+                await self.sleep(seconds)
+        now = _now()
+        for unit, amount in amounts.items():
+            self._set[unit].take(amount, now=now)
+            self._told[unit].take(amount, now=now)
+            self._in_flight[unit] += amount
+
+    def leave(self, tokens: int) -> None:
+        """Say that a request is over."""
+        self._in_flight["requests"] -= 1
+        self._in_flight["tokens"] -= tokens
+
+    def pause(self, seconds: float) -> None:
+        """Let nothing pass for so many seconds."""
+        self._not_before = max(self._not_before, _now() + seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so many seconds, or until `stop`."""
+        waiter = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait([waiter], timeout=seconds)
+        finally:
+            waiter.cancel()
+
+    def stop(self) -> None:
+        """Let nobody wait any longer."""
+        self._stopped.set()
+
+    def heed(self, headers: Mapping[str, str]) -> None:
+        """Follow the rate-limit headers of an answer, where it has any."""
+        for unit, bucket in self._told.items():
+            limit, remaining = (_number(headers.get(f"x-ratelimit-{what}-{unit}")) for what in ("limit", "remaining"))
+            reset = seconds_of(headers.get(f"x-ratelimit-reset-{unit}"))
+            if limit and remaining is not None and reset is not None:
+                bucket.follow(limit, remaining, reset, in_flight=self._in_flight[unit], now=_now())
+
+    def _seconds(self, amounts: Mapping[str, float]) -> float:
+        now = _now()
+        waits = [buckets[unit].wait(n, now=now) for buckets in (self._set, self._told) for unit, n in amounts.items()]
+        return max(self._not_before - now, *waits)
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return the seconds of a duration as OpenAI writes it, or None.
+
+    Example:
+        >>> seconds_of("6m0s"), seconds_of("1.5s"), seconds_of("120ms"), seconds_of("soon")
+        (360.0, 1.5, 0.12, None)
+    """
+    parts = _PART.findall(text or "")
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except ValueError:
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        return None
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,310 @@
+"""When each call is sent: many at a time, the first of a segment alone, and no longer than there is hope.
+
+The first call of a segment makes the provider keep the prefix that the others share, so they wait for its answer. A
+failed call waits without holding a place among those in flight. What no call can survive stops all: calls in flight
+are waited for, because they are paid for, and nothing more is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
+
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
+
+from llama_index_contextual.calls import RetryPolicy, describe, is_connection_error, is_retryable, retry_after
+from llama_index_contextual.contextualizer.events import ContextCallEvent
+from llama_index_contextual.contextualizer.limits import Limiter
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
+from llama_index_contextual.contextualizer.senders import Reply, Sender
+from llama_index_contextual.errors import ContextualError, ModelError
+from llama_index_contextual.models import Provider
+
+dispatcher = get_dispatcher(__name__)
+
+_FATAL_STATUS = frozenset({401, 403, 404})
+_FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
+_ROUNDS_BEFORE_PAUSE = 3
+
+Settle = Callable[[Usage | None], None]
+"""Called with the tokens of an answer, or with None where the call failed."""
+
+
+@runtime_checkable
+class Budget(Protocol):
+    """Says before each call whether it may be sent."""
+
+    def may_send(self, request: ContextRequest) -> Settle:
+        """Return what is to be told how the call ended.
+
+        Raises:
+            BudgetExceededError: It may not be sent; the run is stopped.
+        """
+        ...
+
+
+class Slots:
+    """So many places; who waits gets one in the order of a rank, the smallest first.
+
+    Args:
+        count: Number of places.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+
+    async def acquire(self, *rank: int) -> None:
+        """Wait for a place; `release` gives it back."""
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a place to the next one who waits."""
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class _Prefix:
+    """Whether a provider holds a prefix; the lock is held by the call that brings it there."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.warm = False
+
+
+class Scheduler:
+    """Sends requests when it is their turn, again where that may help, and stops where it cannot.
+
+    Args:
+        sender: Sends one request.
+        model: Name of the LLM, as in the settings.
+        provider: What is known about its provider, or None.
+        concurrency: Calls in flight, at most.
+        retry: When a failed call is sent again.
+        limiter: How fast calls may be sent.
+        budget: Says before each call whether it may be sent.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        model: str,
+        provider: Provider | None,
+        concurrency: int,
+        retry: RetryPolicy,
+        limiter: Limiter,
+        budget: Budget | None = None,
+    ) -> None:
+        self._sender, self._model, self._retry = sender, model, retry
+        self._limiter, self._budget = limiter, budget
+        self._provider = provider or Provider(pip="")
+        # A provider with one slot computes the prefix anew whenever another segment came between.
+        one_by_one = self._provider.cache == "slot"
+        self._calls = Slots(1 if one_by_one else concurrency)
+        self.segments = Slots(1 if one_by_one else concurrency)
+        self._health = _Health(retry.attempts)
+        self._prefixes: WeakValueDictionary[str, _Prefix] = WeakValueDictionary()
+        self._error: ContextualError | None = None
+
+    def stop(self, error: ContextualError) -> None:
+        """Send nothing more; whoever waits gets the first error that was given."""
+        self._error = self._error or error
+        self._limiter.stop()
+
+    def check(self) -> None:
+        """Raise the error that has stopped the run, if one has."""
+        if self._error is not None:
+            raise self._error
+
+    async def call(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request.
+
+        Raises:
+            ContextualError: The run was stopped: no call can succeed, or none may be sent.
+            Exception: What the provider's client raised for this request in the end.
+        """
+        if self._provider.cache is None or request.prefix_tokens < self._provider.min_cached_tokens:
+            return await self._persist(request, first=False)
+        prefix = self._prefixes.setdefault(request.cache_key, _Prefix())
+        async with prefix.lock:
+            if not prefix.warm:
+                reply = await self._persist(request, first=True)
+                prefix.warm = True
+                return reply
+        return await self._persist(request, first=False)
+
+    async def _persist(self, request: ContextRequest, *, first: bool) -> Reply:
+        attempt = tries = 1
+        while True:
+            answered = self._health.answers
+            try:
+                reply = await self._in_turn(request, attempt, first=first)
+            except ContextualError:
+                raise
+            except Exception as error:
+                delay = self._delay(error, tries)
+                if delay is None:
+                    raise
+                # A provider that is only busy answers others meanwhile: that is no sign that this call is hopeless.
+                tries += not (_is_rate_limit(error) and self._health.answers > answered)
+            else:
+                return replace(reply, attempts=attempt)
+            attempt += 1
+            await self._limiter.sleep(delay)
+
+    async def _in_turn(self, request: ContextRequest, attempt: int, *, first: bool) -> Reply:
+        # First calls go before others: each of them makes room for many.
+        await self._calls.acquire(0 if first else 1)
+        try:
+            return await self._attempt(request, attempt)
+        finally:
+            self._calls.release()
+
+    def _delay(self, error: Exception, tries: int) -> float | None:
+        """Return the seconds before a failed call is sent again, or None; all wait where all are concerned."""
+        delay = self._retry.delay(tries, error)
+        if _is_rate_limit(error) and delay is not None:
+            self._limiter.pause(delay)
+        elif self._health.rounds >= _ROUNDS_BEFORE_PAUSE and is_retryable(error) and retry_after(error) is None:
+            self._limiter.pause(self._retry.delay(min(self._health.rounds, self._retry.attempts - 1), error) or 0.0)
+        return delay
+
+    @dispatcher.span
+    async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
+        tokens = request.input_tokens
+        self.check()
+        await self._limiter.enter(tokens)
+        started = _now()
+        usage: Usage | None = None
+        settle: Settle | None = None
+        try:
+            self.check()
+            settle = self._may_send(request)
+            reply = await self._sender.send(request)
+            usage = reply.usage
+        except ContextualError as error:
+            self.stop(error)
+            raise
+        except Exception as error:
+            self._report(request, attempt, _now() - started, None, str(error)[:300])
+            self._judge(request, error, started)
+            raise
+        finally:
+            self._limiter.leave(tokens)
+            if settle is not None:
+                settle(usage)
+        self._health.answered()
+        self._report(request, attempt, _now() - started, usage, None)
+        return replace(reply, seconds=_now() - started)
+
+    def _may_send(self, request: ContextRequest) -> Settle | None:
+        return None if self._budget is None else self._budget.may_send(request)
+
+    def _judge(self, request: ContextRequest, error: Exception, started: float) -> None:
+        """Stop the run where no call can succeed."""
+        if is_fatal(error):
+            self._give_up(error, "")
+        if not is_retryable(error) or _is_rate_limit(error):
+            self._health.refused()
+        elif self._health.failed(request, error, started, now=_now()):
+            self._give_up(error, f" The run was stopped after {self._health.rounds} failures in a row.")
+
+    def _give_up(self, error: Exception, why: str) -> NoReturn:
+        stopped = ModelError(describe(error, setting="llm", model=self._model) + why, setting="llm")
+        stopped.__cause__ = error
+        self.stop(stopped)
+        raise stopped from error
+
+    def _report(
+        self, request: ContextRequest, attempt: int, seconds: float, usage: Usage | None, error: str | None
+    ) -> None:
+        counts = usage or Usage()
+        dispatcher.event(
+            ContextCallEvent(
+                doc_id=request.segment.doc_id,
+                node_ids=[chunk.node_id for chunk in request.chunks],
+                model=self._model,
+                attempt=attempt,
+                seconds=seconds,
+                input_tokens=counts.input_tokens,
+                cached_tokens=counts.cached_tokens,
+                output_tokens=counts.output_tokens,
+                error=error,
+            )
+        )
+
+
+class _Health:
+    """Whether the provider is there: failures in a row, those of calls that were in flight together counted once.
+
+    Args:
+        limit: So many in a row, and it is not there.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ever = False
+        self._counted = 0.0
+        self._requests: set[str] = set()
+        self.answers = self.rounds = 0
+
+    def answered(self) -> None:
+        """Note an answer."""
+        self.answers += 1
+        self.refused()
+
+    def refused(self) -> None:
+        """Note that the provider is there, if only to refuse a call."""
+        self._ever = True
+        self.rounds = 0
+        self._requests.clear()
+
+    def failed(self, request: ContextRequest, error: Exception, sent: float, *, now: float) -> bool:
+        """Note a failure, and return whether the provider must be taken to be gone.
+
+        A single call that fails again and again, where others were answered, is that call's own trouble.
+        """
+        if sent >= self._counted:
+            self.rounds += 1
+            self._counted = now
+        self._requests.add(request.keys[0])
+        alone = len(self._requests) == 1 and (self._ever or not is_connection_error(error))
+        return self.rounds >= self._limit and not alone
+
+
+def is_fatal(error: Exception) -> bool:
+    """Return whether no call can succeed: no such model, a refused key, an empty account."""
+    return (
+        getattr(error, "status_code", None) in _FATAL_STATUS
+        or getattr(error, "code", None) in _FATAL_CODES
+        or (isinstance(error, ValueError) and "nknown model" in str(error))
+    )
+
+
+def _is_rate_limit(error: Exception) -> bool:
+    return getattr(error, "status_code", None) == 429
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,138 @@
+"""How a request reaches a model, and what comes back, whatever the provider calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
+from llama_index.core.llms import LLM, ChatMessage
+
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import Provider, model_name, provider_of
+
+ServiceTier = Literal["flex"]
+
+FLEX_TIMEOUT = 900.0
+"""Seconds: what is cheaper may take its time."""
+
+_FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model answered.
+
+    Attributes:
+        text: Its text.
+        usage: Tokens by its provider's count.
+        finish_reason: Why it stopped: "stop", "length", "content_filter", "refusal", another word of the provider's,
+            or None where it gave none.
+        attempts: Calls that it took.
+        seconds: How long the last of them took.
+    """
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Sender(Protocol):
+    """Sends one request and waits for its answer; a failure is raised as it comes, and nothing is sent again."""
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        ...
+
+
+class LiveSender:
+    """Sends requests to a LlamaIndex LLM, in the way in which its provider caches what they share.
+
+    Args:
+        llm: Any LlamaIndex LLM.
+        service_tier: "flex" for half the price and longer waits, where the provider has it.
+
+    Raises:
+        ConfigurationError: The provider has no such tier.
+    """
+
+    def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
+        self._llm = llm
+        self._provider = provider_of(model_name(llm)) or Provider(pip="")
+        if service_tier is not None and service_tier not in self._provider.service_tiers:
+            raise ConfigurationError(
+                f"{model_name(llm)!r} has no service tier {service_tier!r}: set service_tier to None.",
+                setting="service_tier",
+            )
+        self._service_tier = service_tier
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        response = await self._llm.achat([self._message(request)], **self._options(request))
+        reply = reply_of(response.raw)
+        return Reply(response.message.content or "", reply.usage, reply.finish_reason)
+
+    def _message(self, request: ContextRequest) -> ChatMessage:
+        if self._provider.cache != "point":
+            return ChatMessage(role="user", content=request.prompt)
+        point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+        return ChatMessage(role="user", blocks=[TextBlock(text=request.prefix), point, TextBlock(text=request.suffix)])
+
+    def _options(self, request: ContextRequest) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self._provider.takes_cache_key:
+            options["prompt_cache_key"] = request.cache_key
+        if self._provider.takes_json_schema and request.response_format is not None:
+            options["response_format"] = request.response_format
+        if self._service_tier is not None:
+            options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
+        return options
+
+
+def reply_of(raw: Any) -> Reply:
+    """Return what a provider's own answer says, as an object of its client or as the JSON it was made of.
+
+    OpenAI's, Anthropic's and Ollama's forms are known; of others, only the form is taken that agrees with these.
+    """
+    choices = _get(raw, "choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = _get(choice, "message") or _get(raw, "message")
+    text = _get(message, "content")
+    reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
+    if _get(message, "refusal"):
+        reason = "refusal"
+    known = _FINISHED.get(reason, reason) if isinstance(reason, str) else None
+    return Reply(text if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
+
+
+def usage_of(usage: Any) -> Usage:
+    """Return a provider's count of tokens; what it does not give is None.
+
+    Anthropic counts what it reads from and writes into its cache beside the input; here it is a part of it.
+    """
+    count = _counts(usage)
+    if (given := count("prompt_tokens")) is not None:
+        details = _counts(_get(usage, "prompt_tokens_details"))
+        return Usage(given, details("cached_tokens"), count("completion_tokens"))
+    if (given := count("input_tokens")) is not None:
+        read = count("cache_read_input_tokens")
+        written = count("cache_creation_input_tokens") or 0
+        return Usage(given + (read or 0) + written, read, count("output_tokens"))
+    return Usage()
+
+
+def _counts(holder: Any) -> Callable[[str], int | None]:
+    def count(name: str) -> int | None:
+        found = _get(holder, name)
+        return found if type(found) is int and found >= 0 else None
+
+    return count
+
+
+def _get(holder: Any, name: str) -> Any:
+    return cast(Any, holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None))
