@@ -10,6 +10,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import QueryType
 from llama_index.core.storage.storage_context import StorageContext
+from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Mode
@@ -18,6 +19,7 @@ from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.tools import describe_documents, search_tool
 
 
 class ProjectReading(ProjectBase):
@@ -82,6 +84,21 @@ class ProjectReading(ProjectBase):
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(self.as_retriever(), llm=answering, **kwargs)
         return engine
 
+    def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
+        """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).
+
+        Args:
+            name: Name of the tool; None makes it from the project's.
+            description: When to use it; None says it from the project's documents.
+            **options: For `retrieve`: mode, top_k, filters.
+        """
+        return search_tool(
+            name or f"search_{self.name}",
+            description or describe_documents(self.name, self.documents()),
+            retrieve=lambda query: self.retrieve(query, **options),
+            aretrieve=lambda query: self.aretrieve(query, **options),
+        )
+
     @property
     def storage_context(self) -> StorageContext:
         """The live version as a LlamaIndex StorageContext that cannot be changed."""
@@ -91,6 +108,10 @@ class ProjectReading(ProjectBase):
     def index(self) -> VectorStoreIndex:
         """The live version as a LlamaIndex VectorStoreIndex that cannot be changed."""
         return self._live.current().index
+
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys of the live version's chunks: what a filter can name."""
+        return self._live.current().version.docstore.metadata_keys()
 
     def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
         """Return the original text of a document between two character offsets.

@@ -293,6 +293,11 @@ class SQLiteDocumentStore(KVDocumentStore):
             yield from (self._node(row) for row in rows)
             last = rows[-1][-1]
 
+    def metadata_keys(self) -> list[str]:
+        """Return the metadata keys that any node has, sorted: what a filter can name."""
+        found = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
+        return [row[0] for row in found]
+
     def known(self, node_ids: Sequence[str]) -> list[str]:
         """Return those of the ids that are there."""
         return [row[0] for row in self._fetch("id", node_ids)]

@@ -1,0 +1,247 @@
+"""A project, or any LlamaIndex retriever, as the knowledge base of an Agno agent or team."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agno.knowledge.document import Document
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadata_filters
+from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.project import Project
+from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.base import RankingRetriever
+from llama_index_contextual.tools import describe_documents, doubts
+
+# What says nothing to whoever asks about documents.
+_INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
+
+
+class ContextualKnowledge:
+    """Agno's `KnowledgeProtocol` over a project or a LlamaIndex retriever.
+
+    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages carry node
+    id, score, relevance, file, pages and context in `meta_data`. What goes wrong reaches the model as a sentence that
+    it can act on; `search` and `asearch` raise instead.
+
+    Args:
+        source: A project, one of this package's retrievers, or any other LlamaIndex retriever (which takes no filters).
+        max_results: Passages of a search, unless the caller says otherwise.
+        description: What the documents are, for the system prompt; None says it from the project's content.
+
+    Example:
+        >>> from agno.agent import Agent  # doctest: +SKIP
+        >>> agent = Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, source: Project | BaseRetriever, *, max_results: int = 10, description: str | None = None
+    ) -> None:
+        if max_results < 1:
+            raise InputError(f"max_results is {max_results}: ask for at least one passage.", value=max_results)
+        self.source = source
+        self.max_results = max_results
+        self._description = description
+
+    # ---- searching -------------------------------------------------------------------------------------------------
+
+    def search(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
+        """Return the passages that answer a question best.
+
+        Args:
+            query: The question.
+            max_results: Passages, at most; None takes the knowledge base's own number.
+            filters: Only passages whose metadata passes count, before ranking.
+
+        Raises:
+            ContextualError: The search cannot be done; the message says why and what to do.
+        """
+        return _documents(_respond(self.source, query, max_results or self.max_results, self._checked(filters)))
+
+    async def asearch(
+        self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
+    ) -> list[Document]:
+        """Do as `search` does, without blocking the event loop."""
+        checked = await asyncio.to_thread(self._checked, filters)
+        return _documents(await _arespond(self.source, query, max_results or self.max_results, checked))
+
+    def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
+        """Do as `search` does; what goes wrong is the one document of the answer, because a model reads it."""
+        try:
+            return self.search(query, max_results, filters)
+        except ContextualError as error:
+            return [_failure(error)]
+
+    async def aretrieve(
+        self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
+    ) -> list[Document]:
+        """Do as `retrieve` does, without blocking the event loop."""
+        try:
+            return await self.asearch(query, max_results, filters)
+        except ContextualError as error:
+            return [_failure(error)]
+
+    # ---- filters ---------------------------------------------------------------------------------------------------
+
+    def get_valid_filters(self, **_: Any) -> set[str]:
+        """Return the metadata keys that a filter can name; none where the source takes no filters."""
+        if isinstance(self.source, Project):
+            return set(self.source.metadata_keys()) - _INNER_KEYS
+        if isinstance(self.source, RankingRetriever):
+            return set(self.source.docstore.metadata_keys()) - _INNER_KEYS
+        return set()
+
+    async def aget_valid_filters(self, **_: Any) -> set[str]:
+        """Do as `get_valid_filters` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.get_valid_filters)
+
+    def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
+        """Return the filters as they came, and no complaint.
+
+        Agno would leave out an unknown key and search without it. The search itself answers an unknown key with those
+        that are valid.
+        """
+        return filters, []
+
+    async def avalidate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
+        """Do as `validate_filters` does."""
+        return self.validate_filters(filters)
+
+    def _checked(self, filters: Filters) -> MetadataFilters | None:
+        wanted = to_metadata_filters(filters)
+        if wanted is None:
+            return None
+        if not isinstance(self.source, Project | RankingRetriever):
+            raise InputError("This retriever takes no filters: search without, or build the knowledge on a project.")
+        valid = self.get_valid_filters()
+        if unknown := sorted(filter_keys(wanted) - valid):
+            listed = ", ".join(sorted(valid))
+            raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
+        return wanted
+
+    # ---- what an agent asks for ------------------------------------------------------------------------------------
+
+    def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
+        """Return the instructions for an agent's system prompt."""
+        lines = [
+            self._described(),
+            "Search it with the search_knowledge_base tool before you answer; search again in other words when the"
+            " passages do not answer. `context` situates a passage and is no text of the document: never quote it.",
+        ]
+        if enable_agentic_filters and (valid := self.get_valid_filters()):
+            lines.append(f"Filters narrow the search. Valid keys: {', '.join(sorted(valid))}.")
+        return "<knowledge_base>\n" + "\n".join(lines) + "\n</knowledge_base>"
+
+    def get_tools(self, **_: Any) -> list[Callable[..., str]]:
+        """Return the search as a tool."""
+
+        def search_knowledge_base(query: str) -> str:
+            """Search the knowledge base for passages that answer a question.
+
+            Args:
+                query: The question.
+            """
+            return _as_json(self.retrieve(query))
+
+        return [search_knowledge_base]
+
+    async def aget_tools(self, **_: Any) -> list[Callable[..., Coroutine[Any, Any, str]]]:
+        """Return the search as a tool that is awaited."""
+
+        async def search_knowledge_base(query: str) -> str:
+            """Search the knowledge base for passages that answer a question.
+
+            Args:
+                query: The question.
+            """
+            return _as_json(await self.aretrieve(query))
+
+        return [search_knowledge_base]
+
+    def _described(self) -> str:
+        if self._description is not None:
+            return self._description
+        if isinstance(self.source, Project):
+            return describe_documents(self.source.name, self.source.documents())
+        return "You have a knowledge base of documents."
+
+
+# ---- the search ----------------------------------------------------------------------------------------------------
+
+
+def _respond(source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None) -> RetrievalResponse:
+    if isinstance(source, Project):
+        return source.retrieve(query, top_k=k, filters=filters)
+    if isinstance(source, RankingRetriever):
+        return _response(query, source.search(_asked(query), k, filters), k)
+    return _response(query, source.retrieve(_asked(query)), k)
+
+
+async def _arespond(
+    source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None
+) -> RetrievalResponse:
+    if isinstance(source, Project):
+        return await source.aretrieve(query, top_k=k, filters=filters)
+    if isinstance(source, RankingRetriever):
+        prepared = await source.aprepare(_asked(query))
+        return _response(query, await asyncio.to_thread(source.search, prepared, k, filters), k)
+    return _response(query, await source.aretrieve(_asked(query)), k)
+
+
+def _asked(query: str) -> QueryBundle:
+    if not query.strip():
+        raise InputError("The query is empty: ask something.", value=query)
+    return QueryBundle(query)
+
+
+def _response(query: str, hits: Sequence[Any], k: int) -> RetrievalResponse:
+    results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits[:k], start=1))
+    return RetrievalResponse(query=query, mode_requested="retriever", mode_used="retriever", results=results)
+
+
+# ---- answers -------------------------------------------------------------------------------------------------------
+
+
+def _documents(response: RetrievalResponse) -> list[Document]:
+    """Return the passages as Agno documents; what a model should know beforehand stands on the first one."""
+    documents = [_document(chunk, response) for chunk in response]
+    if documents and (notes := [*response.warnings, *doubts(response)]):
+        documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}
+    return documents
+
+
+def _document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
+    own = {name: value for name, value in chunk.node.metadata.items() if name not in keys.OWN_KEYS}
+    facts = {
+        "node_id": chunk.node_id,
+        "rank": chunk.rank,
+        "score": chunk.score,
+        "relevance": chunk.relevance,
+        "confidence": response.confidence,
+        "context": chunk.context,
+        **asdict(chunk.source),
+    }
+    return Document(
+        id=chunk.node_id,
+        name=chunk.source.file_name or chunk.source.doc_id,
+        content=chunk.text,
+        meta_data={**own, **{name: value for name, value in facts.items() if value is not None}},
+    )
+
+
+def _failure(error: ContextualError) -> Document:
+    return Document(name="search failed", content=f"The search failed: {error}", meta_data={"error": True})
+
+
+def _as_json(documents: Sequence[Document]) -> str:
+    if not documents:
+        return "No documents found."
+    return json.dumps([document.to_dict() for document in documents], ensure_ascii=False)

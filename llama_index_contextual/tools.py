@@ -1,0 +1,97 @@
+"""A search as an agent's tool: what the model reads, and the LlamaIndex tool that gives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from llama_index.core.tools import FunctionTool
+
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.storage.manifest import DocumentRecord
+
+_SHOWN_DOCUMENTS = 8
+_LONGEST_TITLE = 60
+_NO_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def passages(response: RetrievalResponse) -> str:
+    """Return an answer's passages as a model reads them: source, context, original text.
+
+    The context is marked as background, because it is no text of the document and cannot be quoted.
+    """
+    notes = [*response.warnings, *doubts(response)]
+    blocks = [f"Note: {note}" for note in notes]
+    for chunk in response:
+        background = f"\nBackground: {chunk.context}" if chunk.context else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{background}\n{chunk.text}")
+    return "\n\n".join(blocks)
+
+
+def doubts(response: RetrievalResponse) -> list[str]:
+    """Return what a model should know before it relies on an answer."""
+    if not response.results:
+        return ["Nothing was found: try other words, or say that the documents do not answer this."]
+    if response.confidence_level == "low":
+        return [
+            f"It is doubtful that the documents answer this (confidence {response.confidence:.2f}): try other words,"
+            f" and say so if the passages do not answer the question."
+        ]
+    return []
+
+
+def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
+    """Return what a search over a project is good for, in words for a model that has to choose a tool."""
+    titles = dict.fromkeys(record.title or record.file_name or record.doc_id for record in documents)
+    shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
+    more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
+    listed = f": {'; '.join(shown[:_SHOWN_DOCUMENTS])}{more}" if shown else ""
+    return (
+        f"Searches the {len(documents)} documents of {name!r}{listed}. Returns the passages that answer a question"
+        f" best, each with its file and pages. Ask a whole question, with the names and numbers that matter."
+    )
+
+
+def search_tool(
+    name: str,
+    description: str,
+    *,
+    retrieve: Callable[[str], RetrievalResponse],
+    aretrieve: Callable[[str], Awaitable[RetrievalResponse]],
+) -> FunctionTool:
+    """Return a search as a LlamaIndex tool, for FunctionAgent, ReActAgent, or any other.
+
+    The model reads `passages`; `ToolOutput.raw_output` is the `RetrievalResponse`. An error reaches the model as its
+    sentence, so that it can act on it.
+
+    Args:
+        name: Name of the tool; what no provider takes in a name is replaced.
+        description: What the search is good for.
+        retrieve: The search.
+        aretrieve: The same for agents, which await their tools.
+    """
+
+    def search(query: str) -> RetrievalResponse | ContextualError:
+        try:
+            return retrieve(query)
+        except ContextualError as error:
+            return error
+
+    async def asearch(query: str) -> RetrievalResponse | ContextualError:
+        try:
+            return await aretrieve(query)
+        except ContextualError as error:
+            return error
+
+    def as_text(found: Any) -> str:
+        return passages(found) if isinstance(found, RetrievalResponse) else f"The search failed: {found}"
+
+    return FunctionTool.from_defaults(
+        search,
+        async_fn=asearch,
+        name=_NO_TOOL_NAME.sub("_", name)[:64] or "search",
+        description=description,
+        callback=as_text,
+    )

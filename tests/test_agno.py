@@ -1,0 +1,277 @@
+"""A project as the knowledge base of real Agno agents, whose model is the provider on the loopback interface."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agno", reason='the adapter needs agno: pip install "llama-index-contextual[agno]"')
+
+from agno import filters as expressions
+from agno.agent import Agent
+from agno.knowledge.protocol import KnowledgeProtocol
+from agno.models.openai.like import OpenAILike
+from agno.team import Team
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from llama_index_contextual.agno import ContextualKnowledge
+from llama_index_contextual.agno_filters import to_metadata_filters
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.records import Request
+from tests.support.replies import Reply
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+ANSWER = "The pump runs dry (manual.txt)."
+
+
+def facts_of(path: str) -> dict[str, Any]:
+    """What the user knows of a file: its kind, and a year that the length of its name makes up."""
+    name, _, kind = Path(path).name.partition(".")
+    return {"kind": kind, "year": 2020 + len(name)}
+
+
+@pytest.fixture
+def filled(project: Project, tiny_folder: Path) -> Project:
+    """A project of three documents, each with a kind of its own."""
+    project.ingest([tiny_folder], file_metadata=facts_of)
+    return project
+
+
+def searching(**arguments: Any) -> Any:
+    """A model that searches once and then answers."""
+
+    def reply(request: Request) -> Reply | str:
+        if any(message["role"] == "tool" for message in request.messages):
+            return ANSWER
+        wanted = json.dumps({"query": QUESTION, **arguments})
+        call = {"name": "search_knowledge_base", "arguments": wanted}
+        return Reply(tool_calls=[{"id": "call_1", "type": "function", "function": call}], finish_reason="tool_calls")
+
+    return reply
+
+
+def model(provider: LoopbackProvider) -> OpenAILike:
+    """Agno's own class for servers that speak OpenAI's protocol."""
+    return OpenAILike(id="gpt-4.1-mini", base_url=provider.api_base, api_key="sk-any")
+
+
+def agent(provider: LoopbackProvider, knowledge: ContextualKnowledge, **options: Any) -> Agent:
+    """An agent that knows a project."""
+    return Agent(model=model(provider), knowledge=knowledge, search_knowledge=True, telemetry=False, **options)
+
+
+def seen_by_model(provider: LoopbackProvider) -> str:
+    """What the tool gave to the model, in the last request."""
+    messages = provider.chat_calls[-1].body["messages"]
+    return str(next(message["content"] for message in reversed(messages) if message["role"] == "tool"))
+
+
+def references(output: Any) -> list[dict[str, Any]]:
+    """The passages that an agent's answer refers to."""
+    return [passage for found in output.references for passage in found.references]
+
+
+def test_it_is_what_agno_calls_knowledge(filled: Project) -> None:
+    knowledge = ContextualKnowledge(filled)
+    assert isinstance(knowledge, KnowledgeProtocol)
+    assert not callable(knowledge)
+
+
+class TestAgents:
+    def test_a_run_refers_to_the_passages_with_file_page_and_score(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            output = agent(provider, ContextualKnowledge(filled, max_results=2)).run(QUESTION)
+        assert output.content == ANSWER
+        best, *others = references(output)
+        assert len(others) == 1
+        assert "TS-999 means that the pump runs dry" in best["content"]
+        facts = best["meta_data"]
+        assert (facts["file_name"], facts["kind"], facts["rank"]) == ("manual.txt", "txt", 1)
+        assert facts["score"] > others[0]["meta_data"]["score"]
+        assert facts["node_id"] in {chunk.node_id for chunk in filled.retrieve(QUESTION)}
+        assert "TS-999 means that the pump runs dry" in seen_by_model(provider)
+
+    async def test_a_run_that_is_awaited_does_the_same(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            output = await agent(provider, ContextualKnowledge(filled)).arun(QUESTION)
+        assert output.content == ANSWER
+        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+
+    def test_a_run_can_be_streamed(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            events = list(agent(provider, ContextualKnowledge(filled)).run(QUESTION, stream=True))
+        assert "".join(event.content or "" for event in events if event.event == "RunContent") == ANSWER
+
+    def test_a_member_of_a_team_can_search(self, filled: Project) -> None:
+        knowledge = ContextualKnowledge(filled)
+        with LoopbackProvider(reply=searching()) as provider:
+            member = agent(provider, knowledge, name="reader")
+            team = Team(members=[member], model=model(provider), knowledge=knowledge, search_knowledge=True)
+            team.telemetry = False
+            output = team.run(QUESTION)
+        assert output.content == ANSWER
+        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+
+    def test_pages_of_a_pdf_are_in_the_reference(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching(query="duty on bronze fittings exports")) as provider:
+            output = agent(provider, ContextualKnowledge(filled)).run(QUESTION)
+        facts = references(output)[0]["meta_data"]
+        assert (facts["file_name"], facts["page_start"], facts["page_end"]) == ("tariff.pdf", 1, 2)
+
+    def test_filters_of_the_user_hold_in_every_index(self, filled: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            output = agent(provider, ContextualKnowledge(filled), knowledge_filters={"kind": "md"}).run(QUESTION)
+        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"md"}
+
+    def test_filters_of_the_model_are_taken(self, filled: Project) -> None:
+        wanted = [{"key": "kind", "value": "pdf"}]
+        with LoopbackProvider(reply=searching(filters=wanted)) as provider:
+            output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
+        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
+        system = provider.chat_calls[0].body["messages"][0]["content"]
+        assert "Valid keys: chunk_index, context_source, file_name, file_path, kind," in system
+
+    def test_an_unknown_key_is_answered_with_those_that_are_valid(self, filled: Project) -> None:
+        wanted = [{"key": "colour", "value": "blue"}]
+        with LoopbackProvider(reply=searching(filters=wanted)) as provider:
+            agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
+        assert "No passage has the metadata key 'colour'. Valid keys: chunk_index" in seen_by_model(provider)
+
+    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+        with LoopbackProvider(reply=searching()) as provider:
+            output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
+        assert output.content == ANSWER
+        assert "Project 'reports' has no version yet; run `project.ingest([...])` first." in seen_by_model(provider)
+
+    def test_passages_can_be_put_into_the_question_beforehand(self, filled: Project) -> None:
+        with LoopbackProvider(reply=lambda _: ANSWER) as provider:
+            agent(provider, ContextualKnowledge(filled), add_knowledge_to_context=True).run(QUESTION)
+        assert "TS-999 means that the pump runs dry" in str(provider.chat_calls[0].body)
+
+    async def test_eight_runs_search_at_the_same_time(self, filled: Project) -> None:
+        together = threading.Barrier(8, timeout=60)
+        answer = searching()
+
+        def reply(request: Request) -> Reply | str:
+            together.wait()
+            return answer(request)  # type: ignore[no-any-return]
+
+        with LoopbackProvider(reply=reply) as provider:
+            knowledge = ContextualKnowledge(filled)
+            outputs = await asyncio.gather(*(agent(provider, knowledge).arun(QUESTION) for _ in range(8)))
+        assert [output.content for output in outputs] == [ANSWER] * 8
+
+
+class TestSources:
+    def test_the_system_prompt_says_what_the_documents_are(self, filled: Project) -> None:
+        told = ContextualKnowledge(filled).build_context()
+        assert "Searches the 3 documents of 'reports'" in told
+        assert "Tariff note" in told
+        assert (
+            ContextualKnowledge(filled, description="Our manuals.")
+            .build_context()
+            .startswith("<knowledge_base>\nOur manuals.\n")
+        )
+
+    def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
+        lexical = filled._live.current().retriever("lexical", filled.config)
+        found = ContextualKnowledge(lexical).search("pump", filters={"kind": "md"})
+        assert [document.meta_data["kind"] for document in found] == ["md"]
+        assert asyncio.run(ContextualKnowledge(lexical).asearch("pump", filters={"kind": "md"})) == found
+
+    def test_any_other_retriever_serves_without_filters(self) -> None:
+        knowledge = ContextualKnowledge(FixedRetriever(), max_results=1)
+        (found,) = knowledge.search("anything")
+        assert (found.id, found.content, found.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
+        assert knowledge.get_valid_filters() == set()
+        with pytest.raises(InputError, match="takes no filters: search without"):
+            knowledge.search("anything", filters={"kind": "md"})
+
+    def test_programs_get_the_error_itself(self, project: Project) -> None:
+        with pytest.raises(NoVersionError):
+            ContextualKnowledge(project).search(QUESTION)
+        with pytest.raises(InputError, match="ask for at least one passage"):
+            ContextualKnowledge(project, max_results=0)
+        with pytest.raises(InputError, match="The query is empty"):
+            ContextualKnowledge(FixedRetriever()).search(" ")
+
+    def test_a_missing_setting_of_the_model_is_said_to_whoever_asks(self, manager: ProjectManager) -> None:
+        project = manager.create("paid", ProjectConfig(context="none"))
+        (told,) = ContextualKnowledge(project).retrieve(QUESTION)
+        assert told.content.startswith("The search failed: Project 'paid' has no version yet")
+        assert told.meta_data == {"error": True}
+
+    async def test_its_own_tools_give_json(self, filled: Project) -> None:
+        knowledge = ContextualKnowledge(filled, max_results=1)
+        (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
+        assert tool(QUESTION) == await awaited(QUESTION)
+        (passage,) = json.loads(tool(QUESTION))
+        assert passage["meta_data"]["file_name"] == "manual.txt"
+
+
+class FixedRetriever(BaseRetriever):
+    """Finds the same two passages for every question."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        texts = {"a": "Revenue grew.", "b": "It fell."}
+        return [NodeWithScore(node=TextNode(id_=name, text=text), score=0.5) for name, text in texts.items()]
+
+
+OPERATORS = {
+    "EQ": (lambda e: e.EQ("kind", "md"), {"md"}),
+    "NEQ": (lambda e: e.NEQ("kind", "md"), {"txt", "pdf"}),
+    "IN": (lambda e: e.IN("kind", ["md", "pdf"]), {"md", "pdf"}),
+    "GT": (lambda e: e.GT("year", 2026), {"md"}),
+    "GTE": (lambda e: e.GTE("year", 2026), {"md", "txt", "pdf"}),
+    "LT": (lambda e: e.LT("year", 2027), {"txt", "pdf"}),
+    "LTE": (lambda e: e.LTE("year", 2026), {"txt", "pdf"}),
+    "CONTAINS": (lambda e: e.CONTAINS("file_name", "TARIFF"), {"pdf"}),
+    "STARTSWITH": (lambda e: e.STARTSWITH("file_name", "ma"), {"txt"}),
+    "AND": (lambda e: e.AND(e.GT("year", 2025), e.EQ("kind", "md")), {"md"}),
+    "OR": (lambda e: e.OR(e.EQ("kind", "txt"), e.EQ("kind", "md")), {"txt", "md"}),
+    "NOT": (lambda e: e.NOT(e.OR(e.EQ("kind", "txt"), e.EQ("kind", "md"))), {"pdf"}),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_filter_expression_means_what_it_says(filled: Project, operator: str) -> None:
+    make, kinds = OPERATORS[operator]
+    if not hasattr(expressions, operator):
+        pytest.skip(f"this release of agno has no {operator}")
+    found = ContextualKnowledge(filled).search("error tariff revenue pump duty", filters=[make(expressions)])
+    assert {document.meta_data["kind"] for document in found} == kinds
+
+
+def test_a_dict_means_equality_and_a_list_of_values_any_of_them(filled: Project) -> None:
+    knowledge = ContextualKnowledge(filled)
+    found = knowledge.search("error tariff revenue pump", filters={"kind": ["md", "txt"], "year": 2026})
+    assert {document.meta_data["kind"] for document in found} == {"txt"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([{"op": "LIKE", "key": "kind", "value": "m%"}], "no operator that is known here: use one of AND, CONTAINS"),
+        ([{"op": "EQ", "key": "kind"}], "is incomplete: it has no 'value'"),
+        (["kind"], "no operator that is known here"),
+        ({"kind": {"nested": "dict"}}, "use a text or a number"),
+    ],
+)
+def test_a_wrong_filter_is_refused_with_its_reason(wrong: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_metadata_filters(wrong)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, []])
+def test_no_filters_filter_nothing(nothing: Any) -> None:
+    assert to_metadata_filters(nothing) is None

@@ -1,0 +1,199 @@
+"""Projects and their parts inside LlamaIndex's own agents, engines and pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from llama_index.core import Document, VectorStoreIndex
+from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    RetrieverQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+)
+from llama_index.core.question_gen.types import SubQuestion
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.tools import QueryEngineTool
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual import (
+    ChunkNodeParser,
+    Project,
+    SegmentNodeParser,
+    StructuralContextualizer,
+    WordLlamaEmbedding,
+)
+from llama_index_contextual.results import RetrievalResponse
+from tests.support.documents import MARKDOWN, TEXT
+from tests.support.records import Request
+from tests.support.replies import Reply
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+ANSWER = "The pump runs dry."
+
+
+@pytest.fixture
+def filled(project: Project, tiny_folder: Path) -> Project:
+    """A project of three documents."""
+    project.ingest([tiny_folder])
+    return project
+
+
+def openai(provider: LoopbackProvider) -> OpenAI:
+    """The real client, pointed at the loopback interface."""
+    return OpenAI(model="gpt-4.1-mini", api_base=provider.api_base, api_key="sk-any", reuse_client=False)
+
+
+class TestTool:
+    def test_its_description_says_what_the_documents_are(self, filled: Project) -> None:
+        tool = filled.as_tool()
+        assert tool.metadata.name == "search_reports"
+        assert "Searches the 3 documents of 'reports'" in tool.metadata.description
+        assert "Tariff note" in tool.metadata.description
+        assert json.loads(tool.metadata.fn_schema_str)["required"] == ["query"]
+
+    def test_the_model_reads_passages_and_the_program_gets_the_response(self, filled: Project) -> None:
+        found = filled.as_tool(top_k=2)(query=QUESTION)
+        assert isinstance(found.raw_output, RetrievalResponse)
+        assert found.raw_output.query == QUESTION
+        assert len(found.raw_output) == 2
+        best = found.raw_output[0]
+        assert f"[Source 1] {best.source}\nBackground: {best.context}\n{best.text}" in str(found)
+
+    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+        tool = project.as_tool(name="über alles!")
+        assert tool.metadata.name == "_ber_alles_"
+        assert str(tool(query="x")).startswith("The search failed: Project 'reports' has no version yet")
+
+    async def test_nothing_found_is_said(self, filled: Project) -> None:
+        found = await filled.as_tool(mode="lexical").acall(query="zebra")
+        assert str(found).startswith("Note: Nothing was found")
+
+    async def test_a_function_agent_calls_it(self, filled: Project) -> None:
+        def reply(request: Request) -> Reply | str:
+            if any(message["role"] == "tool" for message in request.messages):
+                return ANSWER
+            call = {"name": "search_reports", "arguments": json.dumps({"query": QUESTION})}
+            calls = [{"id": "call_1", "type": "function", "function": call}]
+            return Reply(tool_calls=calls, finish_reason="tool_calls")
+
+        with LoopbackProvider(reply=reply) as provider:
+            output = await FunctionAgent(tools=[filled.as_tool()], llm=openai(provider)).run(QUESTION)
+        assert str(output) == ANSWER
+        (call,) = output.tool_calls
+        assert call.tool_output.raw_output[0].source.file_name == "manual.txt"
+
+    async def test_a_react_agent_calls_it(self, filled: Project) -> None:
+        def reply(request: Request) -> str:
+            if "Observation:" in request.text.rpartition("Current Conversation")[2]:
+                return f"Thought: I can answer without using any more tools.\nAnswer: {ANSWER}"
+            wanted = json.dumps({"query": QUESTION})
+            return f"Thought: I need to use a tool.\nAction: search_reports\nAction Input: {wanted}"
+
+        with LoopbackProvider(reply=reply) as provider:
+            output = await ReActAgent(tools=[filled.as_tool()], llm=openai(provider), streaming=False).run(QUESTION)
+        assert str(output) == ANSWER
+        assert output.tool_calls[0].tool_output.raw_output[0].source.file_name == "manual.txt"
+
+
+class TestEngines:
+    def test_a_retriever_query_engine_answers_with_sources(self, filled: Project) -> None:
+        engine = RetrieverQueryEngine.from_args(filled.as_retriever(similarity_top_k=2), llm=MockLLM())
+        answer = engine.query(QUESTION)
+        assert answer.source_nodes[0].metadata["file_name"] == "manual.txt"
+        assert len(answer.source_nodes) == 2
+
+    def test_a_citation_query_engine_numbers_our_passages(self, filled: Project) -> None:
+        engine = CitationQueryEngine(filled.as_retriever(similarity_top_k=2), llm=MockLLM())
+        answer = engine.query(QUESTION)
+        assert [node.node.get_content().partition(":")[0] for node in answer.source_nodes] == ["Source 1", "Source 2"]
+        assert "TS-999 means that the pump runs dry" in answer.source_nodes[0].node.get_content()
+
+    def test_a_router_chooses_a_project_by_its_description(self, filled: Project) -> None:
+        engine = RetrieverQueryEngine.from_args(filled.as_retriever(), llm=MockLLM())
+        tool = QueryEngineTool.from_defaults(engine, description=filled.as_tool().metadata.description)
+        other = QueryEngineTool.from_defaults(engine, description="Recipes.")
+        with LoopbackProvider(reply=lambda _: '[{"choice": 2, "reason": "manuals"}]') as provider:
+            selector = LLMSingleSelector.from_defaults(llm=openai(provider))
+            router = RouterQueryEngine(selector, [other, tool], llm=MockLLM())
+            answer = router.query(QUESTION)
+        assert answer.metadata is not None
+        assert answer.metadata["selector_result"].selections[0].index == 1
+        assert answer.source_nodes[0].metadata["file_name"] == "manual.txt"
+
+    def test_sub_questions_are_asked_one_by_one(self, filled: Project) -> None:
+        questions = [
+            SubQuestion(sub_question=QUESTION, tool_name="reports"),
+            SubQuestion(sub_question="By how much did revenue grow?", tool_name="reports"),
+        ]
+        wanted = json.dumps({"items": [question.model_dump() for question in questions]})
+        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(filled.as_retriever(similarity_top_k=1), llm=MockLLM())
+        tool = QueryEngineTool.from_defaults(engine, name="reports", description="Reports.")
+        with LoopbackProvider(reply=lambda _: wanted) as provider:
+            from llama_index.core.question_gen import LLMQuestionGenerator
+            from llama_index.core.response_synthesizers import get_response_synthesizer
+
+            answer = SubQuestionQueryEngine(
+                question_gen=LLMQuestionGenerator.from_defaults(llm=openai(provider)),
+                response_synthesizer=get_response_synthesizer(llm=MockLLM()),
+                query_engine_tools=[tool],
+                use_async=False,
+                verbose=False,
+            ).query("What does TS-999 mean, and how did revenue develop?")
+        names = {node.metadata["file_name"] for node in answer.source_nodes if "file_name" in node.metadata}
+        assert names == {"manual.txt", "quarter.md"}
+
+
+def documents() -> list[Document]:
+    """Two documents with ids that stay the same."""
+    return [
+        Document(text=MARKDOWN, doc_id="quarter.md", metadata={"title": "Second quarter"}),
+        Document(text=TEXT, doc_id="manual.txt", metadata={"title": "Manual"}),
+    ]
+
+
+def pipeline(**options: object) -> IngestionPipeline:
+    """All our components behind one another."""
+    return IngestionPipeline(
+        transformations=[SegmentNodeParser(), ChunkNodeParser(), StructuralContextualizer(), WordLlamaEmbedding()],
+        **options,
+    )
+
+
+class TestPipeline:
+    async def test_run_and_arun_give_the_same_nodes(self) -> None:
+        nodes, awaited = pipeline().run(documents=documents()), await pipeline().arun(documents=documents())
+        assert [node.node_id for node in nodes] == [node.node_id for node in awaited]
+        assert [node.metadata["context"] for node in nodes] == [node.metadata["context"] for node in awaited]
+        assert all(node.embedding for node in nodes)
+
+    def test_a_cache_answers_the_second_run(self) -> None:
+        ours = pipeline(cache=IngestionCache())
+        first = ours.run(documents=documents())
+        assert [node.node_id for node in ours.run(documents=documents())] == [node.node_id for node in first]
+        assert len(ours.cache.cache._collections_mappings["llama_cache"]) == 4
+
+    def test_a_document_store_leaves_out_what_is_known(self) -> None:
+        ours = pipeline(docstore=SimpleDocumentStore())
+        assert ours.run(documents=documents())
+        assert ours.run(documents=documents()) == []
+        changed = [Document(text=f"{TEXT} Changed.", doc_id="manual.txt", metadata={"title": "Manual"})]
+        assert {node.ref_doc_id for node in ours.run(documents=changed)} == {"manual.txt"}
+
+    def test_another_vector_store_keeps_offsets_and_contexts(self) -> None:
+        store, model = SimpleVectorStore(), WordLlamaEmbedding()
+        nodes = pipeline().run(documents=documents())
+        index = VectorStoreIndex(nodes, embed_model=model)
+        assert isinstance(index.vector_store, type(store))
+        best = index.as_retriever(similarity_top_k=1).retrieve("revenue of Orlen Valve Works")[0].node
+        assert best.metadata["context"]
+        assert MARKDOWN[best.start_char_idx : best.end_char_idx] == best.text
