@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.templates import check_template
 
 LOCAL = "local"
 """Name of the embedding model that needs no key and no network."""
@@ -29,6 +30,11 @@ RETRIEVAL_FIELDS = frozenset(
         "keep_versions",
         "context_in_answer",
         "prices",
+        "llm_concurrency",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "service_tier",
+        "chunks_per_call",
     }
 )
 """Fields that can change without building a new version."""
@@ -76,7 +82,24 @@ class ProjectConfig(BaseModel):
     context_prompt: str | None = Field(
         default=None, description="Prompt template for contexts; None is the published wording."
     )
+    context_variables: dict[str, str] = Field(
+        default_factory=dict, description="Values of further variables of the prompt template, such as a glossary."
+    )
+    chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        default=1,
+        description="Contexts asked for in one call, at most: 1 is the published method, more cost less; or `all` of a"
+        " segment.",
+    )
     llm_concurrency: int = Field(default=8, ge=1, le=512, description="Calls to the LLM in flight at the same time.")
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="Calls to the LLM in a minute, at most; None follows its provider alone."
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, description="Tokens sent to the LLM in a minute, at most; None follows its provider alone."
+    )
+    service_tier: Literal["flex"] | None = Field(
+        default=None, description="`flex` costs half and takes longer, where the LLM's provider has it."
+    )
     prices: dict[str, TokenPrice] = Field(
         default_factory=dict,
         description="Dollars per million tokens (input, cached, output) by model as provider:name, where the price"
@@ -114,6 +137,12 @@ class ProjectConfig(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _as_sentence(error) from None
+        if self.context_prompt is not None:
+            check_template(self.context_prompt, self.context_variables)
+        elif self.context_variables:
+            raise ConfigurationError(
+                "context_variables has no effect without a context_prompt that uses them.", setting="context_variables"
+            )
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
@@ -184,6 +213,8 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
     message = first["msg"].removeprefix("Value error, ")
+    if name == "chunks_per_call":  # pydantic speaks of one of the two alternatives only
+        message = "must be a number from 1 on, or 'all'"
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(ProjectConfig.model_fields))
         return ConfigurationError(f"Unknown setting {name!r}. Known settings: {known}.", setting=name)

@@ -21,7 +21,12 @@ def test_the_defaults_are_the_published_ones() -> None:
         "context": "llm",
         "llm": "openai:gpt-4.1",
         "context_prompt": None,
+        "context_variables": {},
+        "chunks_per_call": 1,
         "llm_concurrency": 8,
+        "requests_per_minute": None,
+        "tokens_per_minute": None,
+        "service_tier": None,
         "prices": {},
         "context_in_answer": True,
         "faiss": True,
@@ -79,6 +84,14 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': Input should be a valid integer"),
     ({"candidates": 0}, "candidates", "Setting 'candidates' cannot be 0: "),
     ({"llm_concurrency": 0}, "llm_concurrency", "Setting 'llm_concurrency' cannot be 0: "),
+    ({"chunks_per_call": 0}, "chunks_per_call", r"'chunks_per_call' cannot be 0: must be a number from 1 on, or 'all'"),
+    ({"chunks_per_call": "some"}, "chunks_per_call", "cannot be 'some': must be a number from 1 on, or 'all'"),
+    ({"requests_per_minute": 0}, "requests_per_minute", "Setting 'requests_per_minute' cannot be 0: "),
+    ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
+    ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': Input should be 'flex'"),
+    ({"context_prompt": "{segment}"}, "context_prompt", r"cannot be used: it needs both \{segment\} and \{chunk\}"),
+    ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is no variable: use"),
+    ({"context_variables": {"x": "y"}}, "context_variables", "has no effect without a context_prompt"),
     ({"keep_versions": 1}, "keep_versions", "Setting 'keep_versions' cannot be 1: "),
     (
         {"mode": "vector"},
@@ -104,7 +117,7 @@ def test_a_value_that_cannot_be_is_one_sentence(values: dict[str, Any], setting:
         assert raised.value.setting == setting
         assert "\n" not in str(raised.value)
         assert str(raised.value).endswith(".")
-        assert raised.value.__suppress_context__, "without pydantic's own report"
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None, "without pydantic's own report"
 
 
 def test_settings_are_frozen_and_changed_by_a_copy() -> None:
@@ -127,7 +140,8 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
-        other: Any = {"mode": "lexical", "fusion": "score", "context_in_answer": False}.get(name, 7)
+        others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
+        other: Any = others.get(name, 7)
         other = {"local": {"input": 1.0}} if name == "prices" else other
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 

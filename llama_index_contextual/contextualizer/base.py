@@ -15,6 +15,7 @@ from pydantic import Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.contextualizer.segments import Segment, segments
+from llama_index_contextual.errors import ContextualError
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,9 @@ class Contextualizer(TransformComponent):
     async def opened(self) -> AsyncIterator[Contextualizer]:
         """Give a contextualizer for many calls of one run, which may share what is dear to make."""
         yield self
+
+    def stop(self, error: ContextualError) -> None:
+        """Send nothing more, because something else has failed; what is in flight is waited for."""
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and what went wrong.

@@ -109,6 +109,10 @@ class Engine:
             if self._writer is not None:
                 await self._writer.close()
 
+    def stop(self, error: ContextualError) -> None:
+        """Send nothing more; `run` raises the error when the calls in flight are over."""
+        self._scheduler.stop(error)
+
     async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], settled: Settled) -> None:
         """Find contexts; segments are drawn as there is room for them.
 

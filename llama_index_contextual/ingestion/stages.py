@@ -44,7 +44,12 @@ def _contextualizer(config: ProjectConfig, ledger: Ledger, llm: LLM | None) -> C
         llm=llm,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
+        variables=config.context_variables,
+        chunks_per_call=config.chunks_per_call,
         num_workers=config.llm_concurrency,
+        requests_per_minute=config.requests_per_minute,
+        tokens_per_minute=config.tokens_per_minute,
+        service_tier=config.service_tier,
         segment_size=config.segment_size,
         ledger=ledger,
     )
