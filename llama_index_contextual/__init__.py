@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from llama_index_contextual.project import Project
     from llama_index_contextual.readers import ReadLimits, read_documents
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk, Source
-    from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
+    from llama_index_contextual.retrievers import (
+        ConversationalRetriever,
+        ConversationQuery,
+        HybridRetriever,
+        LexicalRetriever,
+        SemanticRetriever,
+    )
     from llama_index_contextual.storage.docstore import SQLiteDocumentStore
     from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
     from llama_index_contextual.storage.version import open_storage_context
@@ -25,6 +31,8 @@ __all__ = [
     "ChunkNodeParser",
     "ContextualError",
     "Contextualizer",
+    "ConversationQuery",
+    "ConversationalRetriever",
     "HybridRetriever",
     "IngestReport",
     "LLMContextualizer",
@@ -51,6 +59,8 @@ _MODULES = {
     "ChunkNodeParser": "node_parser",
     "ContextualError": "errors",
     "Contextualizer": "contextualizer",
+    "ConversationQuery": "retrievers",
+    "ConversationalRetriever": "retrievers",
     "HybridRetriever": "retrievers",
     "IngestReport": "ingestion.report",
     "LLMContextualizer": "contextualizer",

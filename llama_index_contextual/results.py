@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
@@ -31,6 +31,22 @@ class LegScore:
     score: float
     rank: int
     matched_terms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueryBlend:
+    """What a question in a conversation was searched with.
+
+    Attributes:
+        embedded: Texts with their weights in the query's embedding, the question first; empty where nothing was
+            embedded.
+        lexical: Texts with the weight of each of their terms, the question first.
+        rewritten: The stand-alone question that was searched in place of the one asked, or None.
+    """
+
+    embedded: tuple[tuple[str, float], ...] = ()
+    lexical: tuple[tuple[str, float], ...] = ()
+    rewritten: str | None = None
 
 
 class ScoredChunk(NodeWithScore):
@@ -129,17 +145,22 @@ class RetrievedChunk:
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Return the result for a LlamaIndex node."""
-        node = scored.node
+        evidence = {leg: getattr(scored, leg, None) for leg in ("semantic", "lexical", "document")}
+        return cls.made(rank, scored.node, float(scored.score or 0.0), evidence)
+
+    @classmethod
+    def made(cls, rank: int, node: BaseNode, score: float, evidence: Mapping[str, LegScore | None]) -> RetrievedChunk:
+        """Return the result for a node, its score, and what each index said of it."""
         return cls(
             rank=rank,
             node_id=node.node_id,
             text=node.get_content(),
             context=node.metadata.get(keys.CONTEXT) or None,
-            score=float(scored.score or 0.0),
+            score=score,
             relevance=None,
-            semantic=getattr(scored, "semantic", None),
-            lexical=getattr(scored, "lexical", None),
-            document=getattr(scored, "document", None),
+            semantic=evidence.get("semantic"),
+            lexical=evidence.get("lexical"),
+            document=evidence.get("document"),
             source=Source.of(node),
             node=node,
         )
@@ -169,6 +190,7 @@ class RetrievalResponse:
         confidence: Calibrated probability that the documents answer the question, or None without a calibration.
         confidence_level: The same in words; "none" means that nothing was found, None that there is no calibration.
         version: Name of the version that answered.
+        blend: What a follow-up question was searched with, or None where the question stood alone.
     """
 
     query: str
@@ -179,6 +201,7 @@ class RetrievalResponse:
     confidence: float | None = None
     confidence_level: ConfidenceLevel | None = None
     version: str | None = None
+    blend: QueryBlend | None = None
 
     def __len__(self) -> int:
         return len(self.results)
@@ -193,6 +216,8 @@ class RetrievalResponse:
         """Return the answer as JSON values."""
         names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
+        if self.blend is not None:
+            out["blend"] = asdict(self.blend)
         return {**out, "warnings": list(self.warnings), "results": [chunk.to_dict() for chunk in self.results]}
 
     def to_nodes(self) -> list[NodeWithScore]:

@@ -22,6 +22,8 @@ PUBLIC = [
     "ChunkNodeParser",
     "ContextualError",
     "Contextualizer",
+    "ConversationQuery",
+    "ConversationalRetriever",
     "HybridRetriever",
     "IngestReport",
     "LLMContextualizer",

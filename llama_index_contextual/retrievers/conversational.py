@@ -1,0 +1,217 @@
+"""Follow-up questions: the question blended with what was asked and answered before, in both indexes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+
+from llama_index_contextual.calls import RetryPolicy, acall, call, describe
+from llama_index_contextual.clients import PerLoop
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.models import model_name
+from llama_index_contextual.results import QueryBlend, RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.retrievers.base import as_bundle
+from llama_index_contextual.retrievers.live import ProjectRetriever
+
+_RETRY = RetryPolicy(attempts=3)
+_WORDS = Analyzer("none")
+
+
+@dataclass
+class ConversationQuery(QueryBundle):
+    """A question with the conversation before it.
+
+    Attributes:
+        history: The messages before the question, oldest first.
+        rewrite: The question made stand-alone, by whoever can; it is searched instead, and nothing is blended.
+        lexical_texts: What the lexical indexes are asked, with the weight of each text's terms; set by the retriever.
+
+    Example:
+        >>> query = ConversationQuery("And for water?", history=[ChatMessage("How long does food last?")])
+        >>> str(query), query.history[0].role.value
+        ('And for water?', 'user')
+    """
+
+    history: Sequence[ChatMessage] = ()
+    rewrite: str | None = None
+    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlendWeights:
+    """How much of the conversation goes into a search.
+
+    Attributes:
+        turns: Questions before the current one that count.
+        question: Weight of the current question's embedding.
+        history: Weight of the mean of the embeddings of the questions before.
+        history_terms: Weight of each term of a question before, in the lexical indexes; 1 is a term of the question.
+        answer_terms: Weight of each term of the last answer, at most.
+        answer_total: Weight of all terms of the last answer together, at most, so that a long one does not outweigh
+            the question.
+
+    Raises:
+        ConfigurationError: A weight is negative or not finite, or the question's is 0.
+    """
+
+    turns: int = 3
+    question: float = 2.0
+    history: float = 1.0
+    history_terms: float = 0.1
+    answer_terms: float = 0.15
+    answer_total: float = 4.0
+
+    def __post_init__(self) -> None:
+        values = (self.turns, self.history, self.history_terms, self.answer_terms, self.answer_total)
+        if not (np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0):
+            raise ConfigurationError(
+                "BlendWeights: every weight must be finite and not negative, and `question` above 0.",
+                setting="weights",
+            )
+
+
+class ConversationalRetriever(BaseRetriever):
+    """Searches a follow-up question together with the conversation before it, over any retriever.
+
+    It keeps nothing: the conversation comes with the query, as a `ConversationQuery`. The embedding is that of the
+    question and the mean of those of the last questions, weighted and normalised; the lexical indexes are asked for
+    the question's terms, for those of the last questions at a small weight and for those of the last answer at a
+    smaller one. A question without history goes through untouched.
+
+    Args:
+        retriever: What searches. Retrievers of this package take both parts; others take the embedding.
+        embed_model: The model that embeds their queries; None leaves the embedding to the retriever.
+        weights: How much of the conversation counts.
+
+    Example:
+        >>> from llama_index.core.schema import TextNode
+        >>> from llama_index_contextual.retrievers import LexicalRetriever
+        >>> nodes = [TextNode(text="Food keeps for three days."), TextNode(text="Boil water first.")]
+        >>> retriever = ConversationalRetriever(LexicalRetriever.from_defaults(nodes=nodes))
+        >>> query = ConversationQuery("Why?", history=[ChatMessage("Must I boil it?")])
+        >>> retriever.respond(query)[0].text
+        'Boil water first.'
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        *,
+        embed_model: BaseEmbedding | None = None,
+        weights: BlendWeights | None = None,
+    ) -> None:
+        super().__init__()
+        self.retriever = retriever
+        self.weights = weights or BlendWeights()
+        self._embed_model = embed_model
+        self._model = None if embed_model is None else PerLoop(lambda: embed_model)
+
+    def respond(self, query: QueryType) -> RetrievalResponse:
+        """Return the results with their evidence and what was searched.
+
+        Raises:
+            ModelError: The embedding model cannot be reached.
+        """
+        asked, blend = self._plan(as_bundle(query))
+        if blend is not None and blend.embedded:
+            asked = replace(asked, embedding=self._blended(self._embed([text for text, _ in blend.embedded])))
+        if isinstance(self.retriever, ProjectRetriever):
+            return replace(self.retriever.respond(asked), query=str(query), blend=blend)
+        return self._response(query, self.retriever.retrieve(asked), blend)
+
+    async def arespond(self, query: QueryType) -> RetrievalResponse:
+        """Do as `respond` does, without blocking the event loop."""
+        asked, blend = self._plan(as_bundle(query))
+        if blend is not None and blend.embedded:
+            vectors = await self._aembed([text for text, _ in blend.embedded])
+            asked = replace(asked, embedding=self._blended(vectors))
+        if isinstance(self.retriever, ProjectRetriever):
+            return replace(await self.retriever.arespond(asked), query=str(query), blend=blend)
+        return self._response(query, await self.retriever.aretrieve(asked), blend)
+
+    def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
+        """Return the query to search, still without an embedding, and what it is blended from."""
+        if not isinstance(bundle, ConversationQuery):
+            return bundle, None
+        if bundle.rewrite:
+            return QueryBundle(bundle.rewrite), QueryBlend(rewritten=bundle.rewrite)
+        questions = _said(bundle, MessageRole.USER, last=self.weights.turns)
+        if not questions:
+            return bundle, None
+        blend = QueryBlend(embedded=self._embedded(bundle, questions), lexical=self._lexical(bundle, questions))
+        return replace(bundle, lexical_texts=blend.lexical), blend
+
+    def _embedded(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        lexical_only = isinstance(self.retriever, ProjectRetriever) and self.retriever.mode == "lexical"
+        if self._model is None or query.embedding is not None or lexical_only:
+            return ()
+        share = self.weights.history / len(questions)
+        return ((query.query_str, self.weights.question), *((text, share) for text in questions))
+
+    def _lexical(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
+        texts = [(query.query_str, 1.0), *((text, self.weights.history_terms) for text in questions)]
+        for answer in _said(query, MessageRole.ASSISTANT, last=1):
+            terms = len(set(_WORDS.terms(answer))) or 1
+            texts.append((answer, min(self.weights.answer_terms, self.weights.answer_total / terms)))
+        return tuple(texts)
+
+    def _blended(self, vectors: Sequence[Sequence[float]]) -> list[float]:
+        """Return the unit vector of the question's embedding and the mean of the others', weighted."""
+        rows = np.asarray(vectors, dtype=np.float64)
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        blended = self.weights.question * rows[0] + self.weights.history * rows[1:].mean(axis=0)
+        length = float(np.linalg.norm(blended))
+        # Questions that cancel each other out leave the current one.
+        return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
+
+    def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        try:
+            embed = self._model.sync().get_query_embedding  # type: ignore[union-attr]
+            with ThreadPoolExecutor(len(texts)) as threads:
+                return list(threads.map(lambda text: call(partial(embed, text), _RETRY), texts))
+        except Exception as error:
+            raise self._explained(error) from error
+
+    async def _aembed(self, texts: Sequence[str]) -> list[list[float]]:
+        try:
+            embed = (await self._model.running()).aget_query_embedding  # type: ignore[union-attr]
+            return list(await asyncio.gather(*(acall(partial(embed, text), _RETRY) for text in texts)))
+        except Exception as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, ModelError) or self._embed_model is None:
+            return error
+        message = describe(error, setting="embed_model", model=model_name(self._embed_model))
+        return ModelError(message, setting="embed_model")
+
+    def _response(self, query: QueryType, hits: Sequence[NodeWithScore], blend: QueryBlend | None) -> RetrievalResponse:
+        return RetrievalResponse(
+            query=str(query),
+            mode_requested="retriever",
+            mode_used="retriever",
+            results=tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1)),
+            blend=blend,
+        )
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self.respond(query_bundle).to_nodes()
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return (await self.arespond(query_bundle)).to_nodes()
+
+
+def _said(query: ConversationQuery, role: MessageRole, *, last: int) -> list[str]:
+    """Return the last texts of one side of the conversation, oldest first."""
+    texts = [message.content for message in query.history if message.role == role and message.content]
+    return texts[len(texts) - min(last, len(texts)) :]

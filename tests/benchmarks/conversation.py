@@ -1,0 +1,95 @@
+"""Recall on follow-up questions: `python -m tests.benchmarks.conversation --data ../shared/data/conversations`.
+
+Turns after the first, `ProjectConfig.local()`, scored as the other sets are (`tests/benchmarks/sets.py`), for: the last
+question alone; the last three questions and it in one text; the blend of embeddings alone (question at weight 2, mean
+of the last three at 1); the blend of both indexes; a human's stand-alone rewrite. p-values are those of a paired
+permutation test; that first turns are unchanged is checked. No key, no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llama_index.core.base.llms.types import ChatMessage
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
+from tests.benchmarks.sets import first_ranks, recall
+
+KS = (3, 5, 10, 20)
+Row = dict[str, Any]
+Search = Callable[[Row], Sequence[RetrievedChunk]]
+
+
+def searches(project: Project) -> dict[str, Search]:
+    """Return the ways of asking a turn."""
+    retriever = project.as_retriever(mode="hybrid", similarity_top_k=max(KS))
+    embedding_only = BlendWeights(history_terms=0.0, answer_terms=0.0)
+    seed = ConversationalRetriever(retriever, embed_model=project.embed_model, weights=embedding_only)
+    ours = ConversationalRetriever(retriever, embed_model=project.embed_model)
+    return {
+        "last question": lambda row: project.retrieve(row["question"], top_k=max(KS)).results,
+        "questions in one": lambda row: project.retrieve(" ".join(_questions(row)), top_k=max(KS)).results,
+        "embeddings blended": lambda row: seed.respond(_query(row)).results,
+        "both blended": lambda row: ours.respond(_query(row)).results,
+        "human rewrite": lambda row: project.retrieve(row["rewrite"], top_k=max(KS)).results,
+    }
+
+
+def _questions(row: Row) -> list[str]:
+    asked = [message["content"] for message in row["history"] if message["role"] == "user"]
+    return [*asked[-3:], row["question"]]
+
+
+def _query(row: Row) -> ConversationQuery:
+    return ConversationQuery(row["question"], history=[ChatMessage(**message) for message in row["history"]])
+
+
+def recalls(rows: Sequence[Row], search: Search) -> dict[int, np.ndarray]:
+    """Return recall@k in per cent of every row, for each k."""
+    evidence = [[{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]] for row in rows]
+    ranks = [first_ranks(search(row), items) for row, items in zip(rows, evidence, strict=True)]
+    return {k: np.array([100 * recall(found, k) for found in ranks]) for k in KS}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="Folder with questions.jsonl and documents/.")
+    folder: Path = parser.parse_args().data
+    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
+    first, later = [row for row in rows if not row["history"]], [row for row in rows if row["history"]]
+    with tempfile.TemporaryDirectory() as root:
+        project = ProjectManager(root).create("conversations", ProjectConfig.local())
+        project.ingest([folder / "documents"])
+        ways = searches(project)
+        same = all(
+            [c.node_id for c in ways["last question"](row)] == [c.node_id for c in ways["both blended"](row)]
+            for row in first
+        )
+        found = {name: recalls(later, search) for name, search in ways.items()}
+    print(f"{len(later)} turns after the first; {len(first)} first turns {'unchanged' if same else 'CHANGED'}")
+    print(f"{'':20s}" + "".join(f"   R@{k:<3d}" for k in KS))
+    for name, values in found.items():
+        print(f"{name:20s}" + "".join(f"  {values[k].mean():5.1f} " for k in KS))
+    for other in ("last question", "embeddings blended", "human rewrite"):
+        print(f"both blended - {other}:")
+        for k in KS:
+            difference = found["both blended"][k] - found[other][k]
+            interval = bootstrap_interval(difference)
+            p = permutation_p_value(difference)
+            print(f"  R@{k:<3d} {interval.mean:+5.1f}  [{interval.low:+.1f}, {interval.high:+.1f}]  p = {p:.4f}")
+
+
+if __name__ == "__main__":
+    main()
