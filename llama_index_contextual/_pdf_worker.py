@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,6 +17,8 @@ from llama_index_contextual.readers.pdf import read_pdf
 
 def main() -> None:
     """Say that the process is ready, then answer requests until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide on
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr is to say why the process ended
     max_memory = int(sys.argv[1])
     answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not come between
     if isinstance(answers, TextIOWrapper):

@@ -11,9 +11,10 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llama_index.core.schema import BaseNode
+if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
+    from llama_index.core.schema import BaseNode
 
 CONTEXT = "context"
 SOURCE_LINE = "source"

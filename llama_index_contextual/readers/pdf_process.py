@@ -10,18 +10,22 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.names import one_line
 from llama_index_contextual.readers.pdf_engine import PdfEngine
 
 CHILD = "llama_index_contextual._pdf_worker"
 START_SECONDS = 120.0
+MAX_COMPLAINT = 200  # characters of the child's last error line
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
 
@@ -42,6 +46,7 @@ class PdfWorker:
     def __init__(self, *, max_memory: int = DEFAULT_MEMORY) -> None:
         self._max_memory = max_memory
         self._child: subprocess.Popen[str] | None = None
+        self._complaint: _LastLine | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +61,8 @@ class PdfWorker:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
+            if self._complaint is not None:
+                self._complaint.join(1.0)
             with child:  # closes the pipes and waits
                 pass
 
@@ -70,32 +77,39 @@ class PdfWorker:
         """Read one PDF in the child process; arguments and errors are those of `read_pdf`.
 
         Raises:
-            ReadError: Also when the child crashed, or needed more than `limits.max_seconds`.
+            ReadError: Also when the child crashed, or needed more than `limits.max_seconds`; the reason of a crash
+                ends with the last line that the child wrote to stderr.
             ConfigurationError: The package of the engine is not installed.
         """
         request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
         child = self._running(path)
-        line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
+        line = None
+        try:
+            line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
+        finally:
+            if line is None:  # late or interrupted: what the child still answers belongs to no one
+                self.close()
         if line is None:
-            self.close()
             raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
         if not line.endswith("\n"):
             raise self._crash(path, child)
         return _parsed(path, json.loads(line))
 
     def _running(self, path: Path) -> subprocess.Popen[str]:
-        if self._child is not None and self._child.poll() is None:
+        if self._child is not None and self._complaint is not None and self._child.poll() is None:
+            self._complaint.text = ""
             return self._child
         self.close()
         child = self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", CHILD, str(self._max_memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="surrogatepass",
             env=_environment(),
         )
+        self._complaint = _LastLine(child.stderr)
         if not _exchange(child, "", START_SECONDS):  # it says that it is ready
             raise self._crash(path, child)
         return child
@@ -104,7 +118,29 @@ class PdfWorker:
         self.close()
         code = child.returncode
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-        return ReadError(str(path), f"the parser crashed ({name})")
+        complaint = one_line(self._complaint.text, MAX_COMPLAINT) if self._complaint is not None else ""
+        return ReadError(str(path), f"the parser crashed ({': '.join(filter(None, (name, complaint)))})")
+
+
+class _LastLine(threading.Thread):
+    """Empties the child's stderr and keeps the beginning of the last line."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self.text = ""
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        self.start()
+
+    def run(self) -> None:
+        """Read until the child is gone."""
+        is_beginning = True
+        with suppress(OSError, ValueError):  # closed by the other thread
+            while self._stream is not None and (piece := self._stream.readline(MAX_COMPLAINT)):
+                if is_beginning and piece.strip():
+                    self.text = piece.strip()
+                is_beginning = piece.endswith("\n")
 
 
 def _environment() -> dict[str, str]:

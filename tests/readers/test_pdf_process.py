@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +92,7 @@ SOON = ReadLimits(max_seconds=0.05)
     [
         ("hangs.pdf", "parsing took longer than 0.05 seconds and was stopped"),
         ("crashes.pdf", "the parser crashed (SIGSEGV)"),
-        ("leaves.pdf", "the parser crashed (exit code 3)"),
+        ("leaves.pdf", f"the parser crashed (exit code 3: OSError: [2Jno paper{'!' * 179})"),
     ],
 )
 def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
@@ -116,8 +118,44 @@ def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) ->
 def test_a_child_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_process, "CHILD", "tests.support.no_such_module")
 
-    with PdfWorker() as one, pytest.raises(ReadError, match=r"the parser crashed \(exit code 1\)"):
+    with PdfWorker() as one, pytest.raises(ReadError, match=r"the parser crashed \(exit code 1: .*no_such_module"):
         one.read(Path("a.pdf"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_an_interrupt_is_for_the_parent_and_does_not_end_the_child(tmp_path: Path, worker: PdfWorker) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf_of([lines(["Text"])]).data())
+    worker.read(path)
+    child = worker._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGINT)
+
+    assert worker.read(path).text == "Text"
+    assert worker._child is child
+
+
+def test_what_an_interrupted_child_still_answers_is_not_taken_for_the_next_file(
+    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = odd.read(Path("fine.pdf")).text
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pdf_process, "_exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            odd.read(Path("fine.pdf"))
+    assert odd.read(Path("fine.pdf")).text != first
+
+
+def test_the_child_does_without_llama_index() -> None:
+    code = "import sys, llama_index_contextual._pdf_worker; print([name for name in sys.modules if '.' not in name])"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+
+    assert "'llama_index_contextual'" in names
+    assert "'llama_index'" not in names
 
 
 def test_the_child_gets_no_keys(odd: PdfWorker, monkeypatch: pytest.MonkeyPatch) -> None:

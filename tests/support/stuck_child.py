@@ -19,9 +19,13 @@ def main() -> None:
         if name == "crashes.pdf":
             os.kill(os.getpid(), signal.SIGSEGV)
         if name == "leaves.pdf":
+            sys.stderr.write("Traceback\nOSError: \x1b[2Jno paper" + "!" * 1_000_000 + "\n\n")
+            sys.stderr.flush()
             sys.stdout.write('{"text": "ha')
             sys.stdout.flush()
             os._exit(3)
+        sys.stderr.write("harmless\n")
+        sys.stderr.flush()
         answer = {"text": str(os.getpid()), "map": {}, "title": None, "warnings": [], "metadata": dict(os.environ)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
