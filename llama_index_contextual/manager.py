@@ -25,6 +25,7 @@ from llama_index_contextual.storage.project_file import (
     write_config,
     write_lock,
 )
+from llama_index_contextual.storage.verify import damaged_ledgers
 
 MAX_NAME_LENGTH = 64
 MAX_NAME_BYTES = 255
@@ -130,6 +131,8 @@ class ProjectManager:
         with write_lock(directory):
             write_current(directory, None)
             _remove_own(directory, keep=_LEDGER if keep_ledger else ())
+            for path in damaged_ledgers(directory):
+                files.remove(path)
             files.remove(directory / PROJECT_FILE)
             files.sync_directory(directory)
             if not _WINDOWS:
@@ -162,7 +165,8 @@ class ProjectManager:
         for path in (self.root, directory):
             if path.exists() and not path.is_dir():
                 raise InputError(f"{path} is a file: take another name or another root folder.", value=str(path))
-        foreign = sorted(p.name for p in directory.iterdir() if p.name not in _OWN_FILES) if directory.exists() else []
+        own = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
+        foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
         if foreign:
             raise InputError(
                 f"The folder {directory} holds other files ({foreign[0]!r}): a project needs one of its own; take"

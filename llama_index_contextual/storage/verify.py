@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,11 +98,22 @@ def repair_project(project_dir: Path) -> VerifyReport:
                 remove_version(project_dir, name)
         path = project_dir / LEDGER_FILE
         if path.exists() and _damage_of_ledger(path):
-            damaged = path.with_name(f"{LEDGER_FILE}{DAMAGED}")
+            damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
             files.rename(path, damaged)
             with closing(Ledger(path)) as ledger:
                 salvage(damaged, ledger)
     return verify_project(project_dir)
+
+
+def damaged_ledgers(project_dir: Path) -> list[Path]:
+    """Return the damaged ledgers that a repair has put aside."""
+    return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
+
+
+def _free_name(path: Path) -> Path:
+    """Return `path`, or the same with a number behind: what was put aside before may still be of use."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
 def _command(project_dir: Path, *words: str) -> str:

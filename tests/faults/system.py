@@ -132,6 +132,7 @@ class PowerLossSystem(FaultySystem):
         self._content: dict[int, bytes] = {}
         self._entries: dict[int, dict[str, int]] = {}
         self._emptied: set[int] = set()
+        self._given: set[int] = set()
         # What was removed lies here, so that no inode is given to another file.
         self._graveyard = root.with_name(f"{root.name}.graveyard")
         self._graveyard.mkdir()
@@ -153,6 +154,8 @@ class PowerLossSystem(FaultySystem):
             run = partial(self._keep_replaced, run)
         new = operation == "make_directory" and not path.exists()
         super()._during(operation, path, run)
+        if operation in ("write", "let_write") and path.is_file():
+            self._given.add(_inode(path))
         if new:
             self._entries[_inode(path)] = {}
         if run is _nothing or not path.is_relative_to(self.root):
@@ -198,7 +201,7 @@ class PowerLossSystem(FaultySystem):
         now = {} if inode in self._emptied else _children(present[inode])
         durable = self._entries.get(inode, {})
         entries = dict(chance.choice((durable, now)))
-        entries.update({name: number for name, number in now.items() if name.startswith(_SELF_SYNCED)})
+        entries.update({name: number for name, number in now.items() if self._syncs_itself(name, number)})
         for name, child in sorted(entries.items()):
             path = target / name
             if present[child].is_dir():
@@ -207,9 +210,12 @@ class PowerLossSystem(FaultySystem):
             else:
                 path.write_bytes(self._after(name, child, present[child].read_bytes(), chance))
 
+    def _syncs_itself(self, name: str, inode: int) -> bool:
+        return name.startswith(_SELF_SYNCED) and inode not in self._given
+
     def _after(self, name: str, inode: int, written: bytes, chance: random.Random) -> bytes:
         durable = self._content.get(inode)
-        if durable == written or name.startswith(_SELF_SYNCED):
+        if durable == written or self._syncs_itself(name, inode):
             return written
         former = () if durable is None else (durable,)
         return chance.choice((b"", written[: len(written) // 2], b"\0" * len(written), written, *former))

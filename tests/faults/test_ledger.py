@@ -13,8 +13,8 @@ import pytest
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
-from llama_index_contextual.storage.verify import DAMAGED, repair_project, verify_project
-from tests.faults.cases import NAME, ROOT, create, ingest, load
+from llama_index_contextual.storage.verify import DAMAGED, damaged_ledgers, repair_project, verify_project
+from tests.faults.cases import NAME, ROOT, create, ingest, load, manager
 
 
 def entries(count: int) -> list[LedgerEntry]:
@@ -78,3 +78,22 @@ def test_repair_keeps_what_can_be_read_of_a_damaged_ledger(tmp_path: Path) -> No
         assert before // 2 < ledger.info().contexts < before
     ingest(2)(tmp_path)
     assert load(tmp_path).retrieve("mark2").results
+
+
+def test_a_second_repair_leaves_what_the_first_has_put_aside(tmp_path: Path) -> None:
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    project_dir = tmp_path / ROOT / NAME
+    spoilt = [bytes([number]) * 5000 for number in (1, 2, 3)]
+    for content in spoilt:
+        (project_dir / LEDGER_FILE).write_bytes(content)
+        assert list(repair_project(project_dir).problems) == []
+    assert [path.read_bytes() for path in damaged_ledgers(project_dir)] == spoilt
+    assert [path.name for path in damaged_ledgers(project_dir)] == [
+        "ledger.sqlite.damaged",
+        "ledger.sqlite.damaged.2",
+        "ledger.sqlite.damaged.3",
+    ]
+    manager(tmp_path).delete(NAME, keep_ledger=True)
+    create(tmp_path)
+    assert damaged_ledgers(project_dir) == []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
-from llama_index_contextual.storage.ledger import FORMAT_VERSION, Ledger, LedgerEntry, LedgerInfo, content_key
+from llama_index_contextual.storage.ledger import (
+    FORMAT_VERSION,
+    Ledger,
+    LedgerEntry,
+    LedgerInfo,
+    content_key,
+    vector_key,
+)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)
@@ -32,6 +41,42 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def entry(key: str, context: str = "A context.", **fields: Any) -> LedgerEntry:
     return LedgerEntry(key=key, context=context, model="openai:gpt-4.1", **fields)
+
+
+# ---- forgetting ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(st.integers(), st.integers(0, 300))
+def test_what_is_removed_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        with closing(Ledger(path)) as ledger:
+            names = [f"{number:04d}" * chance.randrange(1, 300) for number in range(300)]
+            ledger.add_contexts(entry(content_key(name), f"<{name}>") for name in names)
+            vectors = np.asarray([[number + 0.123] * 16 for number in range(300)], dtype=np.float32)
+            ledger.add_vectors("m", [vector_key(name, "m", None) for name in names], vectors)
+            chance.shuffle(names)
+            stay, gone = names[:kept], names[kept:]
+            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(gone), len(gone))
+            ledger.copy_to(path.with_name("copy"))
+        content = path.with_name("copy").read_bytes()
+        assert [name for name in gone if f"<{name[:4]}".encode() in content] == []
+        numbers = [int(name[:4]) for name in gone]
+        assert [number for number in numbers if vectors[number].tobytes() in content] == []
+        with closing(Ledger(path.with_name("copy"))) as copy:
+            assert {name for name in names if copy.context(content_key(name))} == set(stay)
+            assert len(copy.vectors([vector_key(name, "m", None) for name in names])) == kept
+
+
+def test_an_embedding_of_another_length_or_model_stays_with_its_text(ledger: Ledger) -> None:
+    rows = np.ones((1, 4), dtype=np.float32)
+    for model, dimensions in (("m", None), ("m", 4), ("n", None)):
+        ledger.add_vectors(model, [vector_key("stays", model, dimensions)], rows)
+        ledger.add_vectors(model, [vector_key("goes", model, dimensions)], rows)
+    assert ledger.keep_only((), ["stays"]) == (0, 3)
+    assert len(ledger.vectors([vector_key("stays", "m", 4), vector_key("stays", "n", None)])) == 2
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,63 @@
+"""Forgetting: what the live version does not hold leaves the disk, paid rows of the ledger included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_index.core.schema import MetadataMode
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import NEW, remove_version, version_names
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.verify import damaged_ledgers
+from llama_index_contextual.storage.version import OpenVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgotten:
+    """What was removed for good.
+
+    Attributes:
+        versions: Names of the versions.
+        contexts: Number of contexts in the ledger.
+        embeddings: Number of vectors in the ledger.
+    """
+
+    versions: Sequence[str]
+    contexts: int
+    embeddings: int
+
+
+def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
+    """Remove every other version, and from the ledger what no chunk of the live version uses.
+
+    A row stays when its text is the context of a live chunk, or its key that of the embedding of one: so neither
+    former states of a document nor its contexts by other settings are left. Interrupted, it can be run again.
+
+    Args:
+        project_dir: The project, whose lock is held.
+        live: Its live version.
+    """
+    others = [name for name in version_names(project_dir) if name != live.name]
+    for name in others:
+        remove_version(project_dir, name)
+    for damaged in damaged_ledgers(project_dir):
+        files.remove(damaged)
+    path = project_dir / LEDGER_FILE
+    if not path.exists():
+        return Forgotten(versions=others, contexts=0, embeddings=0)
+    contexts: set[str] = set()
+    texts: list[str] = []
+    for node in live.docstore.iterate():
+        contexts.add(str(node.metadata.get(keys.CONTEXT, "")))
+        texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
+    new = path.with_name(f"{LEDGER_FILE}{NEW}")
+    with closing(Ledger(path)) as ledger:
+        removed = ledger.keep_only(contexts, texts)
+        ledger.copy_to(new)
+    files.rename(new, path)
+    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1])
