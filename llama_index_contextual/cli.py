@@ -13,6 +13,7 @@ import typer
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root, parse_setting
+from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
@@ -213,6 +214,7 @@ def demo(as_json: Json = False) -> None:
 
 
 app.add_typer(upkeep)
+app.add_typer(serving)
 
 
 if __name__ == "__main__":

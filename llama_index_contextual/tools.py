@@ -9,7 +9,7 @@ from typing import Any
 from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
 _SHOWN_DOCUMENTS = 8
@@ -17,17 +17,26 @@ _LONGEST_TITLE = 60
 _NO_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-def passages(response: RetrievalResponse) -> str:
+def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     """Return an answer's passages as a model reads them: source, context, original text.
 
     The context is marked as background, because it is no text of the document and cannot be quoted.
+
+    Args:
+        response: The answer.
+        places: Whether to say the document's id and the offsets, for a model that can read on.
     """
     notes = [*response.warnings, *doubts(response)]
     blocks = [f"Note: {note}" for note in notes]
     for chunk in response:
         background = f"\nBackground: {chunk.context}" if chunk.context else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{background}\n{chunk.text}")
+        place = f"\nPlace: {_place(chunk.source)}" if places else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place}{background}\n{chunk.text}")
     return "\n\n".join(blocks)
+
+
+def _place(source: Source) -> str:
+    return f"doc_id {source.doc_id!r}, characters {source.start_char} to {source.end_char}"
 
 
 def doubts(response: RetrievalResponse) -> list[str]:

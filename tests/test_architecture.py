@@ -31,12 +31,13 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"demo"}),
     frozenset({"agno", "mcp", "terminal"}),
     frozenset({"cli_options"}),
-    frozenset({"cli_upkeep"}),
+    frozenset({"cli_serve", "cli_upkeep"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
 SAME_PACKAGE = {"_pdf_worker": "readers"}  # the parsing process is the readers' other half
-EDGE = frozenset({"agno.py", "mcp.py", "terminal.py", "cli.py", "cli_options.py", "cli_upkeep.py"})
+EDGE = frozenset({"agno.py", "mcp.py", "terminal.py", "cli.py", "cli_options.py", "cli_serve.py", "cli_upkeep.py"})
+CHARTS = frozenset({"evaluation/charts.py"})  # imports matplotlib when a chart is drawn
 PURE = ("retrievers/fusion.py", "evaluation/metrics.py", "evaluation/significance.py")
 
 FORBIDDEN_MODULES = frozenset({"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code"})
@@ -157,7 +158,7 @@ def test_algorithms_import_the_standard_library_and_numpy_only() -> None:
 @pytest.mark.parametrize("foreign", ["agno", "click", "matplotlib", "mcp", "openai", "torch", "typer"])
 def test_what_is_heavy_or_optional_is_imported_at_the_edge_only(foreign: str) -> None:
     users = {s.path for s in sources() for found in s.imports if found.target.partition(".")[0] == foreign}
-    assert users <= EDGE
+    assert users <= EDGE | CHARTS
 
 
 # ---- what no module does -------------------------------------------------------------------------------------------

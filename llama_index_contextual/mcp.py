@@ -1,0 +1,175 @@
+"""Projects as tools of the Model Context Protocol: search, read, list and ask; nothing can be changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel
+
+from llama_index_contextual._version import __version__
+from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.project import Project
+from llama_index_contextual.tools import passages
+
+T = TypeVar("T")
+
+MAX_CHARACTERS = 20_000
+"""Characters that `read_passage` gives at a time."""
+
+
+class ListedDocument(BaseModel):
+    """A document as a client sees it."""
+
+    project: str
+    doc_id: str
+    title: str
+    chunks: int
+    characters: int
+
+
+class ReadPassage(BaseModel):
+    """A piece of a document's original text, and where the rest begins."""
+
+    text: str
+    next_start: int | None
+
+
+def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
+    """Return a server over projects; `server.run("stdio")` serves it.
+
+    Args:
+        projects: What can be searched. With several, each call names the one that it means.
+
+    Raises:
+        InputError: There is no project.
+    """
+    if not projects:
+        raise InputError("No project was named: name at least one.")
+    return _Tools({project.name: project for project in projects}).server()
+
+
+class _Tools:
+    """The tools over some projects.
+
+    Args:
+        projects: By name.
+    """
+
+    def __init__(self, projects: dict[str, Project]) -> None:
+        self._projects = projects
+
+    def server(self) -> MCPServer[Any]:
+        """Return the server."""
+        names = ", ".join(repr(name) for name in self._projects)
+        server = MCPServer(
+            "llama-index-contextual",
+            version=__version__,
+            instructions=f"Searches the documents of {names}. Search first, then read around a passage where it"
+            f" matters, and name file and pages of what you use. Text after `Background:` situates a passage and is"
+            f" no text of the document: never quote it.",
+        )
+        read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        for tool in (self.search, self.read_passage, self.list_documents, self.ask):
+            server.add_tool(_with_sentences(tool), annotations=read_only)
+        return server
+
+    async def search(self, query: str, project: str | None = None, top_k: int = 10, mode: Mode | None = None) -> str:
+        """Return the passages that answer a question best, each with its file, pages and place.
+
+        Args:
+            query: A whole question, with the names and numbers that matter.
+            project: Name of the project; needed only where there are several.
+            top_k: Number of passages, 1 to 50.
+            mode: "semantic" for meaning, "lexical" for exact words, "hybrid" for both; omitted: as the project is set.
+        """
+        response = await self._project(project).aretrieve(query, top_k=min(top_k, 50), mode=mode)
+        return passages(response, places=True)
+
+    async def read_passage(
+        self, doc_id: str, start: int = 0, end: int | None = None, project: str | None = None
+    ) -> ReadPassage:
+        """Return the original text of a document between two character offsets, 20,000 characters at most.
+
+        Args:
+            doc_id: Id of the document, as `search` and `list_documents` give it.
+            start: Offset of the first character.
+            end: Offset behind the last character; omitted: as far as one answer goes.
+            project: Name of the project; needed only where there are several.
+        """
+        source = self._project(project)
+        length = next((record.characters for record in source.documents() if record.doc_id == doc_id), 0)
+        start = max(0, start)
+        stop = min(length if end is None else end, start + MAX_CHARACTERS, length) if length else end
+        text = await asyncio.to_thread(source.read, doc_id, start, stop)
+        return ReadPassage(text=text, next_start=stop if stop is not None and stop < length else None)
+
+    async def list_documents(self, project: str | None = None) -> list[ListedDocument]:
+        """Return the documents of a project, or of all.
+
+        Args:
+            project: Name of the project; omitted: all.
+        """
+        chosen = list(self._projects.values()) if project is None else [self._project(project)]
+        return [
+            ListedDocument(
+                project=source.name,
+                doc_id=record.doc_id,
+                title=record.title or record.file_name or record.doc_id,
+                chunks=record.chunks,
+                characters=record.characters,
+            )
+            for source in chosen
+            for record in source.documents()
+        ]
+
+    async def ask(self, question: str, project: str | None = None) -> str:
+        """Return an answer written by the project's own LLM; where it has none, the passages to answer from.
+
+        Args:
+            question: A whole question.
+            project: Name of the project; needed only where there are several.
+        """
+        source = self._project(project)
+        try:
+            engine = await asyncio.to_thread(source.as_query_engine)
+        except ModelError as error:
+            found = passages(await source.aretrieve(question, top_k=5), places=True)
+            return f"There is no LLM to write an answer ({error}) These passages may hold it:\n\n{found}"
+        return str(await engine.aquery(question))
+
+    def _project(self, name: str | None) -> Project:
+        known = ", ".join(repr(known) for known in self._projects)
+        if name is None:
+            if len(self._projects) > 1:
+                raise InputError(f"There are several projects: say which one, of {known}.")
+            return next(iter(self._projects.values()))
+        if name not in self._projects:
+            raise InputError(f"There is no project {name!r} here: there is {known}.", value=name)
+        return self._projects[name]
+
+
+def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Return the tool with errors that reach the model as their sentence."""
+
+    @functools.wraps(tool)
+    async def told(*arguments: Any, **options: Any) -> T:
+        with _told_to_the_model():
+            return await tool(*arguments, **options)
+
+    return told
+
+
+@contextlib.contextmanager
+def _told_to_the_model() -> Iterator[None]:
+    try:
+        yield
+    except ContextualError as error:
+        raise ToolError(str(error)) from error

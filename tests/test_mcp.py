@@ -1,0 +1,153 @@
+"""The server of the Model Context Protocol, asked by the protocol's own client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason='the server needs the MCP SDK: pip install "llama-index-contextual[mcp]"')
+
+from llama_index.core.llms import MockLLM
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.types import CallToolResult, TextContent
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.mcp import MAX_CHARACTERS, make_server
+from llama_index_contextual.project import Project
+from tests.support.documents import TEXT
+
+QUESTION = "What does error TS-999 mean?"
+
+
+@pytest.fixture
+def filled(project: Project, tiny_folder: Path) -> Project:
+    """A project of three documents."""
+    project.ingest([tiny_folder])
+    return project
+
+
+async def called(server: Any, tool: str, **arguments: Any) -> CallToolResult:
+    """What a client gets that calls one tool."""
+    async with Client(server) as client:
+        return await client.call_tool(tool, arguments)
+
+
+def text_of(result: CallToolResult) -> str:
+    """The text that the model reads."""
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+async def test_every_tool_is_listed_described_and_marked_as_reading_only(filled: Project) -> None:
+    async with Client(make_server([filled])) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert sorted(tools) == ["ask", "list_documents", "read_passage", "search"]
+    for tool in tools.values():
+        assert tool.description
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint
+    assert tools["search"].input_schema["required"] == ["query"]
+    assert tools["search"].input_schema["properties"].keys() == {"query", "project", "top_k", "mode"}
+
+
+async def test_a_search_gives_passages_with_their_places(filled: Project) -> None:
+    told = text_of(await called(make_server([filled]), "search", query=QUESTION, top_k=2))
+    first = told.split("\n\n")[0]
+    assert first.startswith("[Source 1] manual.txt")
+    assert "\nPlace: doc_id 'reports/manual.txt', characters 0 to " in first
+    assert "TS-999 means that the pump runs dry" in told
+    assert told.count("[Source ") == 2
+
+
+async def test_a_passage_is_read_to_the_character(filled: Project) -> None:
+    found = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
+    assert found.structured_content == {"text": TEXT[10:40], "next_start": 40}
+
+
+async def test_a_long_document_is_read_piece_by_piece(manager: ProjectManager, tmp_path: Path) -> None:
+    text = "\n\n".join(f"Paragraph {number} of a long report." for number in range(1_500))
+    (tmp_path / "long.txt").write_text(text)
+    project = manager.create("long", ProjectConfig.local(faiss=False))
+    project.ingest([tmp_path / "long.txt"])
+    server, pieces, start = make_server([project]), [], 0
+    while start is not None:
+        content = (await called(server, "read_passage", doc_id="long.txt", start=start)).structured_content
+        assert content is not None
+        assert len(content["text"]) <= MAX_CHARACTERS
+        pieces.append(content["text"])
+        start = content["next_start"]
+    assert "".join(pieces) == text
+    assert len(pieces) > 1
+
+
+async def test_the_documents_of_all_projects_are_listed(filled: Project, manager: ProjectManager) -> None:
+    empty = manager.create("empty", ProjectConfig.local())
+    found = (await called(make_server([filled, empty]), "list_documents")).structured_content
+    assert found is not None
+    listed = {(row["project"], row["doc_id"]): row["title"] for row in found["result"]}
+    assert listed == {
+        ("reports", "reports/quarter.md"): "Orlen Valve Works, second quarter",
+        ("reports", "reports/manual.txt"): "manual.txt",
+        ("reports", "reports/tariff.pdf"): "Tariff note",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "sentence"),
+    [
+        ("search", {"query": " ", "project": "reports"}, "The query is empty: ask something."),
+        (
+            "search",
+            {"query": "x", "project": "nowhere"},
+            "no project 'nowhere' here: there is 'reports', 'empty'",
+        ),
+        ("search", {"query": "x"}, "There are several projects: say which one, of 'reports', 'empty'."),
+        (
+            "search",
+            {"query": "x", "project": "empty"},
+            "Project 'empty' has no version yet; run",
+        ),
+        ("read_passage", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'."),
+    ],
+)
+async def test_an_error_is_a_sentence_that_the_model_can_act_on(
+    filled: Project, manager: ProjectManager, tool: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    found = await called(make_server([filled, manager.create("empty", ProjectConfig.local())]), tool, **arguments)
+    assert found.is_error
+    assert sentence in text_of(found)
+
+
+async def test_a_question_is_answered_by_the_projects_llm(filled: Project, manager: ProjectManager) -> None:
+    with_llm = manager.load("reports", llm=MockLLM())
+    assert "TS-999 means that the pump runs dry" in text_of(
+        await called(make_server([with_llm]), "ask", question=QUESTION)
+    )
+
+
+async def test_without_an_llm_the_passages_are_given_and_it_is_said(filled: Project) -> None:
+    told = text_of(await called(make_server([filled]), "ask", question=QUESTION))
+    assert told.startswith("There is no LLM to write an answer ('openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert "TS-999 means that the pump runs dry" in told
+
+
+def test_a_server_needs_a_project() -> None:
+    with pytest.raises(InputError, match="name at least one"):
+        make_server([])
+
+
+async def test_the_command_serves_over_standard_input_and_output(filled: Project) -> None:
+    command = ["-m", "llama_index_contextual", "mcp", "reports", "--root", str(filled.directory.parent)]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    server = StdioServerParameters(command=sys.executable, args=command, env=environment)
+    async with Client(server) as client:
+        found = await client.call_tool("search", {"query": QUESTION})
+    assert "TS-999 means that the pump runs dry" in text_of(found)
