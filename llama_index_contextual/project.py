@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
@@ -13,6 +14,12 @@ from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.project_file import write_lock
 from llama_index_contextual.storage.publish import current_name
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
+
+if TYPE_CHECKING:
+    from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.run import Questions
+    from llama_index_contextual.evaluation.sweep import Sweep
+    from llama_index_contextual.evaluation.workspace import Origin
 
 
 class Project(ProjectWriting, ProjectReading):
@@ -57,6 +64,46 @@ class Project(ProjectWriting, ProjectReading):
         """Write the contexts that were paid for as JSON lines, and return their number."""
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
             return ledger.export_contexts(Path(path))
+
+    def compare(self, questions: Questions | None = None, **options: Any) -> Comparison:
+        """Build these documents without context, with structural and with LLM context, and say which one pays.
+
+        Args:
+            questions: Questions with evidence, or a file of them; None lets the project's LLM write some.
+            **options: Of `evaluation.variants.compare_variants`: variants, sample, ks, metric, max_cost, progress.
+
+        Raises:
+            InputError: A variant or option is unknown, or no question has its evidence in the sample.
+            ModelError: A variant or the questions need an LLM that cannot be made or reached.
+        """
+        from llama_index_contextual.evaluation.variants import compare_variants
+
+        return compare_variants(self._origin(), questions, **options)
+
+    def sweep(self, questions: Questions, **options: Any) -> Sweep:
+        """Build these documents with several chunk sizes and kinds of context, and ask them in several modes.
+
+        Args:
+            questions: Questions with evidence, or a file of them.
+            **options: Of `evaluation.sweep.sweep_variants`: chunk_sizes, contexts, modes, top_ks, sample.
+
+        Raises:
+            InputError: There is nothing to try, or the evidence cannot be compared over chunk sizes.
+        """
+        from llama_index_contextual.evaluation.sweep import sweep_variants
+
+        return sweep_variants(self._origin(), questions, **options)
+
+    def _origin(self) -> Origin:
+        from llama_index_contextual.evaluation.workspace import Origin
+
+        return Origin(
+            directory=self.directory,
+            config=self.config,
+            live=self._live,
+            llm=self._llm,
+            load_embed_model=lambda: self.embed_model,
+        )
 
     def __repr__(self) -> str:
         try:

@@ -84,8 +84,8 @@ def test_progress_is_told_after_each_question() -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_project_is_asked_for_as_many_results_as_are_looked_at(project: Project, tiny_folder: Path) -> None:
-    project.ingest([tiny_folder])
+def test_a_project_is_asked_for_as_many_results_as_are_looked_at(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder])
     found = evaluate(project, QUESTIONS, ks=[1, 3])
     assert found.mean("recall@3") == 1
     assert all(0 < len(result.results) <= 3 for result in found.results)

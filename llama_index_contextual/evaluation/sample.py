@@ -1,0 +1,99 @@
+"""Fewer documents and the questions about them, so that a comparison costs little."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.storage.version import OpenVersion
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some documents of a version, and the questions whose evidence stands in them.
+
+    Attributes:
+        questions: In the order of the set.
+        left_out: Ids of the documents that are not in the sample.
+        documents: Number of documents in it.
+    """
+
+    questions: Sequence[Question]
+    left_out: frozenset[str]
+    documents: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left out."""
+        return not self.left_out
+
+
+def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
+    """Return documents, drawn at random among those that hold evidence, with the questions that they answer whole.
+
+    Documents without any question fill up what is left, since they compete with the others.
+
+    Args:
+        version: Where the documents are.
+        questions: The whole set.
+        size: Documents at most; None takes all.
+        seed: Of the random numbers.
+
+    Raises:
+        InputError: The size is not positive, or too small for any question.
+    """
+    ids = [record.doc_id for record in version.manifest.documents]
+    if size is not None and size < 1:
+        raise InputError(f"The sample has {size} documents: take at least one.", value=size)
+    if size is None or size >= len(ids):
+        return Sample(questions, frozenset(), len(ids))
+    needed = _documents_of(version, questions)
+    order = random.Random(seed)
+    groups = sorted({group for group in needed if group}, key=sorted)
+    order.shuffle(groups)
+    chosen: set[str] = set()
+    for group in groups:
+        if len(chosen | group) <= size:
+            chosen |= group
+    kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
+    if not kept:
+        raise InputError(
+            f"No question has all its evidence in a sample of {size} documents: take a larger one, and name files or"
+            f" chunks in the evidence.",
+            value=size,
+        )
+    others = [doc_id for doc_id in ids if doc_id not in chosen]
+    chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
+    return Sample(kept, frozenset(ids) - chosen, len(chosen))
+
+
+def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
+    """Return for each question the documents of its evidence; none where an item does not say or is not there."""
+    by_name: dict[str, set[str]] = defaultdict(set)
+    for record in version.manifest.documents:
+        for name in (record.doc_id, record.file_name):
+            if name:
+                by_name[name].add(record.doc_id)
+    chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
+    by_chunk = _documents_of_chunks(version, list(dict.fromkeys(chunk_ids)))
+
+    def documents(item: Evidence) -> set[str]:
+        if item.chunk_id is not None:
+            return by_chunk.get(item.chunk_id, set())
+        return by_name.get(item.file or "", set())
+
+    found = []
+    for question in questions:
+        sets = [documents(item) for item in question.evidence]
+        found.append(frozenset().union(*sets) if all(sets) else frozenset())
+    return found
+
+
+def _documents_of_chunks(version: OpenVersion, chunk_ids: Sequence[str]) -> dict[str, set[str]]:
+    known = version.docstore.known(chunk_ids)
+    nodes = version.docstore.get_nodes(known)
+    return {node.node_id: {node.ref_doc_id} for node in nodes if node.ref_doc_id is not None}

@@ -1,0 +1,161 @@
+"""Does context pay here? The variants of a project on its own documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import Comparison, compare
+from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
+from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.run import KS, Questions, read
+from llama_index_contextual.evaluation.sample import Sample, draw
+from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
+from llama_index_contextual.ingestion.report import ReportProgress
+from llama_index_contextual.models import load_llm
+
+KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
+"""From the cheapest to the dearest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantProgress:
+    """How far a comparison is.
+
+    Attributes:
+        stage: What is being done.
+        name: Name of the variant, or "" where it concerns all.
+        done: Chunks or questions that are done.
+        total: Questions in all; 0 where it is not known.
+    """
+
+    stage: Literal["questions", "build", "ask"]
+    name: str = ""
+    done: int = 0
+    total: int = 0
+
+
+ShowVariants = Callable[[VariantProgress], None]
+
+Price = Callable[[ProjectConfig, Sequence[str]], float | None]
+"""Returns what the contexts of documents (by id) would cost by these settings, in dollars, before they are paid."""
+
+
+def compare_variants(
+    origin: Origin,
+    questions: Questions | None = None,
+    *,
+    variants: Sequence[ContextKind] = KINDS,
+    sample: int | None = None,
+    ks: Sequence[int] = KS,
+    metric: str | None = None,
+    max_cost: float | None = None,
+    price: Price | None = None,
+    number: int = QUESTIONS,
+    seed: int = 0,
+    progress: ShowVariants | None = None,
+) -> Comparison:
+    """Build the documents of a project with several kinds of context, ask all the same questions, and say which pays.
+
+    The variants are built beside the project and removed afterwards; contexts and embeddings that are paid for stay in
+    its ledger. Answers to a sample of the documents are easier to find than among all: compare the differences.
+
+    Args:
+        origin: The project.
+        questions: Questions, or a file of them; None lets the project's LLM write some.
+        variants: Kinds of context, at least two; the first one is what the others are compared with.
+        sample: Documents to build, at most: those with evidence first; None takes all.
+        ks: Numbers of results to look at.
+        metric: What the recommendation goes by; None takes recall@10.
+        max_cost: Dollars that contexts may cost; nothing is sent where the price is higher or not known.
+        price: Tells the cost before it arises; None where nobody can.
+        number: Questions to write when there are none.
+        seed: Of the random numbers.
+        progress: Called as the work proceeds.
+
+    Raises:
+        InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
+            the cost would be higher than `max_cost`.
+        ModelError: A variant or the questions need an LLM that cannot be made or reached.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    kinds = _checked(variants)
+    tell = progress or (lambda _: None)
+    if questions is None:
+        tell(VariantProgress(stage="questions", total=number))
+        llm = origin.llm or load_llm(origin.config.llm)
+        asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+    else:
+        asked = read(questions)
+    drawn = draw(origin.version, asked, sample, seed=seed)
+    configs = {kind: origin.config.changed(context=kind) for kind in kinds}
+    if "llm" in kinds:
+        _require_affordable(origin, configs["llm"], drawn, max_cost, price)
+    with workspace(origin) as space:
+        built: dict[str, Variant] = {}
+        for kind in kinds:
+            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=_told(tell, kind))
+        return compare(
+            built,
+            drawn.questions,
+            ks=ks,
+            metric=metric,
+            costs={kind: variant.cost for kind, variant in built.items()},
+            notes=_notes(origin, asked, drawn, built, generated=questions is None),
+            seed=seed,
+            progress=lambda done, total: tell(VariantProgress(stage="ask", done=done, total=total)),
+        )
+
+
+def _told(tell: ShowVariants, name: str) -> ReportProgress:
+    return lambda progress: tell(VariantProgress(stage="build", name=name, done=progress.chunks_done))
+
+
+def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+    unknown = [kind for kind in variants if kind not in KINDS]
+    if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
+        raise InputError(
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: give two or three of none, structural, llm.",
+            value=variants,
+        )
+    return variants
+
+
+def _require_affordable(
+    origin: Origin, config: ProjectConfig, sample: Sample, max_cost: float | None, price: Price | None
+) -> None:
+    if max_cost is None:
+        return
+    ids = [r.doc_id for r in origin.version.manifest.documents if r.doc_id not in sample.left_out]
+    expected = None if price is None else price(config, ids)
+    if expected is None:
+        raise InputError("The cost cannot be told beforehand: leave max_cost out, or take a small sample.")
+    if expected > max_cost:
+        raise InputError(
+            f"The contexts of {len(ids)} documents would cost about ${expected:.2f}, more than max_cost"
+            f" (${max_cost:.2f}): take a smaller sample or a cheaper LLM.",
+            value=max_cost,
+        )
+
+
+def _notes(
+    origin: Origin, asked: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+) -> list[str]:
+    total = len(origin.version.manifest.documents)
+    chunks = next(iter(built.values())).chunks
+    notes = [f"{sample.documents} of {total} documents, {chunks} chunks, {len(sample.questions)} questions."]
+    if not sample.is_whole:
+        notes[0] += f" {len(asked) - len(sample.questions)} questions have evidence outside the sample."
+        notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
+    if generated:
+        notes.append(f"The questions were written by {origin.config.llm}, each from one chunk.")
+    notes += [
+        f"{variant.failures} chunks of {name!r} have the structural context, because the LLM failed."
+        for name, variant in built.items()
+        if variant.failures
+    ]
+    return notes
