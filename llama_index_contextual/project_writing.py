@@ -7,20 +7,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_index_contextual.calls import run_sync
-from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError
+from llama_index_contextual.contextualizer.estimate import EmbeddingCount
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
+from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.jobs import IngestInput
 from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.ingestion.progress import progress_bar
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.run import RunOptions, arun
 from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.models import model_name
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import current_name, rollback, version_directory
 from llama_index_contextual.storage.version import OpenVersion
+
+
+def _items(inputs: Sequence[IngestInput] | IngestInput) -> list[IngestInput]:
+    return list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
 
 
 class ProjectWriting(ProjectBase):
@@ -34,6 +42,8 @@ class ProjectWriting(ProjectBase):
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
+        max_cost: float | None = None,
+        batch: bool = False,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
@@ -48,10 +58,16 @@ class ProjectWriting(ProjectBase):
             file_metadata: Gives further facts about a file, from its path; JSON scalars only.
             limits: What one file may cost.
             passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+            max_cost: Dollars at list prices that the run must not pass, calls in flight counted with the most that they
+                can cost: it stops before, publishes nothing, and what was paid for is in the ledger.
+            batch: Ask for contexts in batches of the provider, at half the price and within 24 hours. The process may
+                be stopped meanwhile; the same call, or any later one, goes on where the provider is.
             show_progress: Show a progress bar.
             progress: Called as the work proceeds.
 
         Raises:
+            BudgetExceededError: The next call could pass `max_cost`.
+            ConfigurationError: `max_cost` is given and a price is not known, or the provider has no batches.
             InputError: Nothing can be ingested, or two inputs would get one document id.
             ModelError: A model cannot be made or reached; what was paid for is in the ledger.
             ProjectLockedError: Another process is writing to the project.
@@ -63,6 +79,8 @@ class ProjectWriting(ProjectBase):
                 file_metadata=file_metadata,
                 limits=limits,
                 passwords=passwords,
+                max_cost=max_cost,
+                batch=batch,
                 show_progress=show_progress,
                 progress=progress,
             )
@@ -76,6 +94,8 @@ class ProjectWriting(ProjectBase):
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
+        max_cost: float | None = None,
+        batch: bool = False,
         show_progress: bool = False,
         progress: ReportProgress | None = None,
     ) -> IngestReport:
@@ -85,12 +105,61 @@ class ProjectWriting(ProjectBase):
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
+            max_cost=max_cost,
+            batch=batch,
         )
-        items = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
-        return await self._arun(items, options, show_progress=show_progress, progress=progress)
+        return await self._arun(_items(inputs), options, show_progress=show_progress, progress=progress)
 
-    def remove(self, doc_ids: Sequence[str] | str) -> IngestReport:
+    def estimate(
+        self,
+        inputs: Sequence[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        batch: bool = False,
+    ) -> CostEstimate:
+        """Return what `ingest` would cost with the same arguments; nothing is sent, nothing is written.
+
+        Neither a key nor the provider's package is needed. What the ledger holds costs nothing.
+        """
+        options = RunOptions(
+            replace=replace,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+        )
+        path = self.directory / LEDGER_FILE
+        with contextlib.ExitStack() as stack:
+            ledger = stack.enter_context(contextlib.closing(Ledger(path if path.exists() else None)))
+            embedding = self._embedding_to_count()
+            before = self._version_to_build_on(embedding.model, replace=replace)
+            if before is not None:
+                stack.callback(before.close)
+            return estimate(
+                _items(inputs),
+                options,
+                config=self.config,
+                stages=make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=None),
+                embedding=embedding,
+                before=before,
+                sender="batch" if batch else self.config.service_tier or "live",
+            )
+
+    def _embedding_to_count(self) -> EmbeddingCount:
+        given = self._given_embed_model
+        name = self.config.embed_model if given is None else model_name(given)
+        return EmbeddingCount(name if self.config.faiss else None, getattr(given, "dimensions", None))
+
+    def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without some documents.
+
+        Earlier versions on the disk still hold them, and the ledger what was paid for them, unless they are forgotten.
+
+        Args:
+            doc_ids: Ids of the documents.
+            forget: Also do what `forget` does.
 
         Raises:
             InputError: The live version does not have one of them.
@@ -99,7 +168,30 @@ class ProjectWriting(ProjectBase):
         known = {record.doc_id for record in self.documents()}
         if unknown := [doc_id for doc_id in wanted if doc_id not in known]:
             raise InputError(f"Project {self.name!r} has no document {unknown[0]!r}.", value=unknown[0])
-        return run_sync(lambda: self._arun([], RunOptions(remove=frozenset(wanted))))
+        report = run_sync(lambda: self._arun([], RunOptions(remove=frozenset(wanted))))
+        if forget:
+            self.forget()
+        return report
+
+    def forget(self) -> Forgotten:
+        """Remove from the disk, for good, what the live version does not hold.
+
+        These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
+        that no chunk of the live version uses. Interrupted, it can be run again.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
+            CorruptVersionError: The live version is damaged; nothing is removed then.
+        """
+        with write_lock(self.directory):
+            name = current_name(self.directory)
+            if name is None:
+                raise NoVersionError(
+                    f"Project {self.name!r} has no version yet: delete the project to remove its ledger.",
+                    name=self.name,
+                )
+            with contextlib.closing(OpenVersion(version_directory(self.directory, name))) as live:
+                return forget(self.directory, live)
 
     def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
         """Ask again for the contexts that the LLM failed to write, and publish a version that has them."""

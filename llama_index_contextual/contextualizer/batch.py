@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.contextualizer.senders import reply_of
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 
@@ -75,19 +76,20 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
     for line in content.split(b"\n"):
         try:
             raw = json.loads(line)
-            body = raw["response"]["body"]
-            choice = body["choices"][0]
-            usage = body.get("usage") or {}
-            yield BatchReply(
-                custom_id=raw["custom_id"],
-                text=choice["message"].get("content") or "",
-                finish_reason=choice.get("finish_reason"),
-                input_tokens=usage.get("prompt_tokens"),
-                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-                output_tokens=usage.get("completion_tokens"),
-            )
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            custom_id, body = raw["custom_id"], raw["response"]["body"]
+            if not body["choices"]:
+                continue
+        except (ValueError, KeyError, TypeError):
             continue  # whatever has no reply is asked again
+        reply = reply_of(body)
+        yield BatchReply(
+            custom_id=custom_id,
+            text=reply.text,
+            finish_reason=reply.finish_reason,
+            input_tokens=reply.usage.input_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            output_tokens=reply.usage.output_tokens,
+        )
 
 
 class BatchRunner:
@@ -97,7 +99,7 @@ class BatchRunner:
         journal: Remembers what is under way, and keeps the replies.
         client: An `openai.AsyncOpenAI`.
         model: Name of the model, as in the settings.
-        poll_seconds: Seconds between two looks at the batches.
+        poll_seconds: Seconds between two looks at the batches; None for 20.
         max_requests: Requests of one batch, at most.
         max_bytes: Bytes of one upload, at most.
         tell: Called as the provider proceeds.
@@ -110,17 +112,18 @@ class BatchRunner:
         client: Any,
         *,
         model: str,
-        poll_seconds: float = POLL_SECONDS,
+        poll_seconds: float | None = None,
         max_requests: int = MAX_REQUESTS,
         max_bytes: int = MAX_BYTES,
         tell: Callable[[BatchProgress], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._journal, self._client, self._model = journal, client, model
-        self._poll_seconds, self._tell = poll_seconds, tell
+        self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
+        self._tell = tell
         self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
         self._policy = policy or RetryPolicy()
-        self._requests = self._done = 0
+        self._requests = self._done = self._unanswered = 0
 
     async def submit(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
         """Send requests, and return how many; those that are under way or answered already are left out.
@@ -140,10 +143,13 @@ class BatchRunner:
             sent += len(part)
         return sent
 
-    async def collect(self) -> None:
+    async def collect(self) -> int:
         """Wait until no batch is under way, and keep the replies of each as soon as it is finished.
 
         A batch that expired or was cancelled leaves what it had answered; the rest can be submitted again.
+
+        Returns:
+            The number of requests without a reply.
 
         Raises:
             ModelError: The provider refused a batch, or cannot be reached.
@@ -160,6 +166,8 @@ class BatchRunner:
                 self._tell(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
             if left:
                 await asyncio.sleep(self._poll_seconds)
+        unanswered, self._unanswered = self._unanswered, 0
+        return unanswered
 
     async def _upload(self, content: bytes) -> str:
         upload = ("contexts.jsonl", content, "application/jsonl")
@@ -175,6 +183,7 @@ class BatchRunner:
                 raise
             logger.warning("The provider does not know batch %s any more; it is asked again.", batch.batch_id)
             self._journal.closed(batch.file_id, [])
+            self._unanswered += batch.requests
             return 0
         if found.status not in FINISHED:
             counts = found.request_counts
@@ -185,6 +194,7 @@ class BatchRunner:
             replies = list(parse_output(content.content))
         self._journal.closed(batch.file_id, replies)
         self._done += batch.requests
+        self._unanswered += batch.requests - len(replies)
         if len(replies) < batch.requests and found.status != "failed":
             logger.warning(
                 "Batch %s is %s with %d of %d replies; the rest is asked again.",

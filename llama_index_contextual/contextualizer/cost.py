@@ -8,11 +8,13 @@ for the others. Anthropic keeps what stands before the cache point, from a minim
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
 from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ContextRequest
+from llama_index_contextual.models import provider_of
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 
 CONTEXT_TOKENS = 100
@@ -49,8 +51,49 @@ class CacheRules:
         return self.minimum + (shared - self.minimum) // self.step * self.step
 
 
-CACHE_RULES: Mapping[str, CacheRules] = {"openai": CacheRules(1024, 128), "anthropic": CacheRules(4096)}
-"""By provider; all others are taken to have no cache."""
+@dataclass(frozen=True)
+class CallForm:
+    """How calls to a model look to its provider.
+
+    Attributes:
+        cache: Rules of its cache, or None where there is none that a bill would show.
+        sends_schema: Whether the JSON schema of an answer with several contexts is sent, which counts as input.
+    """
+
+    cache: CacheRules | None = None
+    sends_schema: bool = False
+
+    @classmethod
+    def of(cls, model: str) -> CallForm:
+        """Return the form of calls to a model.
+
+        Args:
+            model: Name as in the settings, such as "openai:gpt-4.1".
+        """
+        provider = provider_of(model)
+        if provider is None or provider.cache not in ("prefix", "point"):
+            return cls(None, provider is not None and provider.takes_json_schema)
+        step = 128 if provider.cache == "prefix" else 1
+        return cls(CacheRules(provider.min_cached_tokens, step), provider.takes_json_schema)
+
+    def overhead(self, request: ContextRequest) -> int:
+        """Return the tokens of a call beside its text."""
+        return _CHAT_TOKENS + (_schema_tokens() if self.sends_schema and request.response_format else 0)
+
+    def input_tokens(self, request: ContextRequest) -> int:
+        """Return the tokens of a call's prompt as a provider counts them."""
+        return self.overhead(request) + request.input_tokens
+
+    def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
+        """Return the tokens that a call gets from the cache once another one of its segment was answered."""
+        if self.cache is None or first.prefix != other.prefix:
+            return 0
+        ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
+        common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
+        # The last common characters may be part of a token that goes on differently.
+        more = max(0, count_tokens(common) - 1)
+        before = self.overhead(other) - _CHAT_TOKENS + _BEFORE_TEXT
+        return self.cache.cached(before + other.prefix_tokens + more)
 
 
 @dataclass(frozen=True)
@@ -83,11 +126,6 @@ class Tokens:
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
-def input_tokens(request: ContextRequest) -> int:
-    """Return the tokens of a call's prompt as a provider counts them: with the chat format and the JSON schema."""
-    return _overhead(request) + request.input_tokens
-
-
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
     """Return the tokens of a call's answer, if a context has so many."""
     tokens = len(request.keys) * context_tokens
@@ -96,24 +134,25 @@ def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKEN
     return round(tokens)
 
 
+def most_output_tokens(request: ContextRequest) -> int:
+    """Return the tokens that an answer is taken to have at most: twice the longest contexts that are kept."""
+    return output_tokens(request, 2 * MAX_CONTEXT_TOKENS)
+
+
 def count_segment(
-    requests: Sequence[ContextRequest], rules: CacheRules | None, *, context_tokens: float = CONTEXT_TOKENS
+    requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
     """Return calls and tokens for one segment, if its first call is answered before the others are sent.
 
     Args:
         requests: All calls of the segment, in the order of sending.
-        rules: Those of the provider's cache, or None.
+        form: How they look to the provider.
         context_tokens: Tokens of a context.
     """
-    cached = 0
-    for request in requests[1:]:
-        if rules is not None and request.prefix == requests[0].prefix:
-            cached += rules.cached(_shared(requests[0], request))
     return Tokens(
         calls=len(requests),
-        input_tokens=sum(map(input_tokens, requests)),
-        cached_tokens=cached,
+        input_tokens=sum(map(form.input_tokens, requests)),
+        cached_tokens=sum(form.cached_tokens(requests[0], request) for request in requests[1:]),
         output_tokens=sum(output_tokens(request, context_tokens) for request in requests),
     )
 
@@ -140,15 +179,3 @@ def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
 @lru_cache(maxsize=1)
 def _schema_tokens() -> int:
     return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
-
-
-def _overhead(request: ContextRequest) -> int:
-    return _CHAT_TOKENS + (_schema_tokens() if request.response_format else 0)
-
-
-def _shared(first: ContextRequest, other: ContextRequest) -> int:
-    length = next((at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b), None)
-    common = first.suffix if length is None else first.suffix[:length]
-    before = _overhead(other) - _CHAT_TOKENS + _BEFORE_TEXT
-    # The last common characters may be part of a token that goes on differently.
-    return before + other.prefix_tokens + max(0, count_tokens(common) - 1)

@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress
+from llama_index_contextual.contextualizer.batch_sender import BatchReplies
 from llama_index_contextual.contextualizer.engine import Engine, Outcome
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
@@ -23,7 +24,7 @@ from llama_index_contextual.contextualizer.scheduler import Budget, Scheduler
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.senders import LiveSender, Reply, Sender, ServiceTier
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
-from llama_index_contextual.errors import ContextualizationError
+from llama_index_contextual.errors import ContextualError, ContextualizationError
 from llama_index_contextual.models import load_llm, model_name, provider_of
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt, check_template
@@ -53,6 +54,7 @@ class LLMContextualizer(Contextualizer):
         ledger: Where contexts are kept that were paid for.
         budget: Says before each call whether it may be sent.
         sender: Answers requests in the place of the LLM.
+        replies: What a batch of the provider has answered already; the LLM is asked for the rest.
 
     Raises:
         ConfigurationError: The prompt template lacks a variable, or has one that is unknown.
@@ -80,6 +82,7 @@ class LLMContextualizer(Contextualizer):
     ledger: Ledger | None = Field(default=None, exclude=True, repr=False, description="Contexts that were paid for.")
     budget: Budget | None = Field(default=None, exclude=True, repr=False, description="Says what may be sent.")
     sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers in the LLM's place.")
+    replies: BatchReplies | None = Field(default=None, exclude=True, repr=False, description="Replies of batches.")
     retry: RetryPolicy = Field(
         default_factory=lambda: RetryPolicy(attempts=10, base_delay=0.25, max_delay=5.0),
         exclude=True,
@@ -134,8 +137,9 @@ class LLMContextualizer(Contextualizer):
             requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute
         )  # of this event loop
         async with AsyncExitStack() as stack:
+            sender = self.sender or _LazySender(self, stack, limiter)
             scheduler = Scheduler(
-                self.sender or _LazySender(self, stack, limiter),
+                sender if self.replies is None else self.replies.over(sender),
                 model=self.model,
                 provider=provider_of(self.model),
                 concurrency=self.num_workers,
@@ -154,6 +158,11 @@ class LLMContextualizer(Contextualizer):
             ready = self.model_copy()
             ready._engine = engine
             yield ready
+
+    def stop(self, error: ContextualError) -> None:
+        """Send nothing more, because something else has failed; what is in flight is waited for."""
+        if self._engine is not None:
+            self._engine.stop(error)
 
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress

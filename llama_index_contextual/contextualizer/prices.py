@@ -87,6 +87,18 @@ class PriceTable:
         return FACTORS[sender] * total / _MILLION
 
 
+def money(dollars: float | None) -> str:
+    """Return an amount for a reader: in cents, or with two digits where it is less than ten.
+
+    Example:
+        >>> money(1234.5), money(0.0123), money(0.0), money(None)
+        ('$1,234.50', '$0.012', '$0.00', 'an unknown price')
+    """
+    if dollars is None:
+        return "an unknown price"
+    return f"${dollars:,.2f}" if dollars >= 0.1 or not dollars else f"${dollars:.2g}"
+
+
 @lru_cache(maxsize=64)
 def _listed(model: str) -> TokenPrice | None:
     provider, _, name = model.partition(":")

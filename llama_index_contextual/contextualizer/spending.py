@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llama_index_contextual.contextualizer.cost import Tokens
+from llama_index_contextual.contextualizer.cost import (
+    CONTEXT_TOKENS,
+    CallForm,
+    Tokens,
+    most_output_tokens,
+    output_tokens,
+)
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 
 
@@ -43,6 +51,7 @@ class Spending:
     Args:
         prices: What models cost.
         max_cost: Dollars that must not be passed; None for no limit.
+        context_tokens: Tokens that a context is expected to have.
 
     Attributes:
         estimated: What was to be expected of the calls that were planned.
@@ -59,11 +68,14 @@ class Spending:
         0.005344
     """
 
-    def __init__(self, prices: PriceTable, *, max_cost: float | None = None) -> None:
+    def __init__(
+        self, prices: PriceTable, *, max_cost: float | None = None, context_tokens: float = CONTEXT_TOKENS
+    ) -> None:
         if max_cost is not None and not max_cost >= 0:
             raise ConfigurationError(f"max_cost must be an amount of dollars, not {max_cost!r}.", setting="max_cost")
         self.prices = prices
         self.max_cost = max_cost
+        self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
         self._reserved = 0.0
@@ -160,3 +172,58 @@ class Reservation:
     def release(self) -> None:
         """Put the money back: the call was refused, so it is not paid."""
         self._spending._close(self._bound)
+
+
+class CallBudget:
+    """Tells the scheduler before each call for contexts whether it may be sent, and books it.
+
+    Args:
+        spending: Of which run.
+        model: Name of the LLM, as in the settings.
+        sender: How calls are sent.
+        is_batched: Says whether the answer of a request has come in a batch.
+    """
+
+    def __init__(
+        self,
+        spending: Spending,
+        model: str,
+        *,
+        sender: SenderKind = "live",
+        is_batched: Callable[[ContextRequest], bool] | None = None,
+    ) -> None:
+        self._spending, self._model, self._sender = spending, model, sender
+        self._is_batched = is_batched
+        self._form = CallForm.of(model)
+
+    def may_send(self, request: ContextRequest) -> Callable[[Usage | None], None]:
+        """Return what is to be told how the call ended; without an answer it counts as not paid.
+
+        Raises:
+            BudgetExceededError: It could pass the limit.
+        """
+        batched = self._is_batched is not None and self._is_batched(request)
+        call = self._spending.reserve(
+            self._model,
+            input_tokens=self._form.input_tokens(request),
+            output_tokens=most_output_tokens(request),
+            sender="batch" if batched else self._sender,
+        )
+
+        def settle(usage: Usage | None) -> None:
+            if usage is None:
+                call.release()
+            else:
+                call.settle(self._tokens(request, usage))
+
+        return settle
+
+    def _tokens(self, request: ContextRequest, usage: Usage) -> Tokens:
+        """Return the provider's count, or our own where it gave none."""
+        given, answered = usage.input_tokens, usage.output_tokens
+        return Tokens(
+            calls=1,
+            input_tokens=self._form.input_tokens(request) if given is None else given,
+            cached_tokens=usage.cached_tokens or 0,
+            output_tokens=output_tokens(request) if answered is None else answered,
+        )

@@ -62,7 +62,7 @@ async def aembed(
     """
     if not texts:
         return np.zeros((0, 0), dtype=np.float32)
-    counts = [0] * len(texts) if name == LOCAL else [_tokens(text) for text in texts]
+    counts = [0] * len(texts) if name == LOCAL else [embedding_tokens(text) for text in texts]
     longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
@@ -84,7 +84,8 @@ async def aembed(
     return unit_vectors(np.asarray(rows, dtype=np.float32))
 
 
-def _tokens(text: str) -> int:
+def embedding_tokens(text: str) -> int:
+    """Return the tokens of a text as OpenAI's embedding models count them."""
     # LlamaIndex's OpenAI class sends line breaks as spaces, which make other tokens.
     return count_tokens(text.replace("\n", " "), encoding=ENCODING)
 

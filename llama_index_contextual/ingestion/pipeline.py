@@ -1,13 +1,16 @@
 """Documents into a version: parse, contextualise, embed, append; many documents in flight.
 
-The stages are ordinary LlamaIndex components. Memory holds one batch of documents, the vectors and the lexical terms.
+The stages are ordinary LlamaIndex components. Memory holds a few batches of documents, the vectors and the lexical
+terms.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -17,10 +20,14 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, with_context
-from llama_index_contextual.embeddings.batching import aembed
+from llama_index_contextual.contextualizer.estimate import expect
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.contextualizer.spending import Spending
+from llama_index_contextual.embeddings.batching import aembed, embedding_tokens
+from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.storage.ledger import Ledger, content_key
+from llama_index_contextual.storage.ledger import Ledger, vector_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import DocumentFrame
 
@@ -37,6 +44,7 @@ class Stages:
         embed_model: Embeds the chunks, or None without a semantic index.
         embed_model_name: Its name.
         ledger: Keeps what was paid for.
+        spending: Books what embeddings cost, and what is to be expected of the documents, or None.
     """
 
     parsers: Sequence[TransformComponent]
@@ -44,6 +52,16 @@ class Stages:
     embed_model: BaseEmbedding | None
     embed_model_name: str | None
     ledger: Ledger
+    spending: Spending | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Stages]:
+        """Give stages for one run, whose batches share the contextualizer's client and limits."""
+        if self.contextualizer is None:
+            yield self
+            return
+        async with self.contextualizer.opened() as ready:
+            yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
         """Return the chunks of a document."""
@@ -53,6 +71,19 @@ class Stages:
         for parser in self.parsers:
             nodes = parser(nodes)
         return list(nodes)
+
+    def expect(self, nodes: Sequence[BaseNode]) -> None:
+        """Add what the chunks of a document will need to what the run expects."""
+        writer = self.contextualizer
+        if self.spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        expect(
+            self.spending,
+            writer,
+            nodes,
+            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
+            is_batched=None if writer.replies is None else writer.replies.has,
+        )
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -70,15 +101,23 @@ class Stages:
             return await aembed(self.embed_model, texts, name=LOCAL)
         # One model gives vectors of the length that it is asked for.
         length = getattr(self.embed_model, "dimensions", None)
-        model = (self.embed_model_name,) if length is None else (self.embed_model_name, str(length))
-        names = [content_key(*model, text) for text in texts]
+        names = [vector_key(text, self.embed_model_name, length) for text in texts]
         known = self.ledger.vectors(names)
         missing = [at for at, name in enumerate(names) if name not in known]
-        fresh = await aembed(self.embed_model, [texts[at] for at in missing], name=self.embed_model_name)
+        fresh = await self._aembed_paid(self.embed_model, [texts[at] for at in missing], self.embed_model_name)
         if missing:
             self.ledger.add_vectors(self.embed_model_name, [names[at] for at in missing], fresh)
             known.update((names[at], row) for at, row in zip(missing, fresh, strict=True))
         return np.stack([known[name] for name in names])
+
+    async def _aembed_paid(self, model: BaseEmbedding, texts: Sequence[str], name: str) -> NDArray[np.float32]:
+        if self.spending is None or not texts:
+            return await aembed(model, texts, name=name)
+        tokens = sum(map(embedding_tokens, texts))
+        call = self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
+        vectors = await aembed(model, texts, name=name)
+        call.settle_embeddings(tokens)
+        return vectors
 
 
 async def abuild(
@@ -102,16 +141,72 @@ async def abuild(
     failures: list[ChunkFailure] = []
     paid = 0
     batches = _batches(jobs, stages)
-    while batch := await asyncio.to_thread(next, batches, None):
+    async with stages.opened() as opened:
+        begun = _Begun(opened, report)
+        try:
+            while batch := await asyncio.to_thread(next, batches, None):
+                begun.add(batch)
+                while begun.is_full:
+                    paid += await _finish(begun, builder, failures)
+            while begun.tasks:
+                paid += await _finish(begun, builder, failures)
+        except BaseException as error:
+            await begun.abandon(error)
+            raise
+    return Contextualized([], failures, paid)
+
+
+Batch = list[tuple[Job, list[BaseNode]]]
+Worked = tuple[Contextualized, NDArray[np.float32] | None]
+
+
+class _Begun:
+    """Batches that are worked on at the same time, oldest first.
+
+    Args:
+        stages: What their chunks pass.
+        report: Called with (documents, chunks, bytes) that were just done.
+    """
+
+    def __init__(self, stages: Stages, report: Callable[[int, int, int], None]) -> None:
+        self._stages, self.report = stages, report
+        self._ahead = 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead
+        self.tasks: deque[tuple[Batch, _Share, asyncio.Task[Worked]]] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest must be finished before another one is begun."""
+        return len(self.tasks) > self._ahead
+
+    def add(self, batch: Batch) -> None:
+        """Begin a batch."""
         nodes = [node for _, chunks in batch for node in chunks]
         share = _Share(sum(job.size for job, _ in batch), len(nodes))
-        result = await stages.acontextualize(nodes, lambda done, share=share: report(0, done, share.take(done)))  # type: ignore[misc]
-        vectors = await stages.aembed(result.nodes)
-        failures += result.failures
-        paid += result.paid
-        await asyncio.to_thread(_append, builder, batch, result, vectors)
-        report(len(batch), 0, share.rest())
-    return Contextualized([], failures, paid)
+        self.tasks.append((batch, share, asyncio.create_task(self._work(nodes, share))))
+
+    async def _work(self, nodes: list[BaseNode], share: _Share) -> Worked:
+        result = await self._stages.acontextualize(nodes, lambda done: self.report(0, done, share.take(done)))
+        return result, await self._stages.aembed(result.nodes)
+
+    async def abandon(self, error: BaseException) -> None:
+        """End all batches; calls in flight are waited for, unless the run was cancelled, because they are paid for."""
+        if isinstance(error, ContextualError) and self._stages.contextualizer is not None:
+            self._stages.contextualizer.stop(error)
+        else:
+            for _, _, task in self.tasks:
+                task.cancel()
+        await asyncio.gather(*(task for _, _, task in self.tasks), return_exceptions=True)
+
+
+async def _finish(begun: _Begun, builder: VersionBuilder, failures: list[ChunkFailure]) -> int:
+    """Store the oldest batch, and return the number of contexts that were paid for."""
+    batch, share, task = begun.tasks[0]
+    result, vectors = await task
+    begun.tasks.popleft()
+    failures += result.failures
+    await asyncio.to_thread(_append, builder, batch, result, vectors)
+    begun.report(len(batch), 0, share.rest())
+    return result.paid
 
 
 class _Share:
@@ -137,12 +232,13 @@ class _Share:
         return self._size - self._taken
 
 
-def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[list[tuple[Job, list[BaseNode]]]]:
+def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
     """Yield documents with their chunks, in batches of at least `BATCH_CHUNKS` chunks."""
-    batch: list[tuple[Job, list[BaseNode]]] = []
+    batch: Batch = []
     size = 0
     for job in jobs:
         chunks = stages.parse(job)
+        stages.expect(chunks)
         batch.append((job, chunks))
         size += len(chunks)
         if size >= BATCH_CHUNKS:

@@ -44,10 +44,17 @@ class ProgressCounter:
             )
             self._tell()
 
-    def enter(self, stage: Literal["publish", "done"]) -> None:
+    def batches(self, done: int, total: int) -> None:
+        """Say how many requests of the provider's batches are answered."""
+        with self._lock:
+            self._state = replace(self._state, stage="batch", batch_done=done, batch_total=total)
+            self._tell()
+
+    def enter(self, stage: Literal["ingest", "publish", "done"]) -> None:
         """Say that every document is done, and what comes now; what could not be read counts as done too."""
         with self._lock:
-            self._state = replace(self._state, stage=stage, bytes_done=self._state.bytes_total)
+            done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
+            self._state = replace(self._state, stage=stage, bytes_done=done)
             self._tell()
 
     def _tell(self) -> None:
@@ -93,6 +100,8 @@ def progress_bar() -> Iterator[ReportProgress]:
 
 
 def _describe(state: IngestProgress, seconds: float) -> str:
+    if state.stage == "batch":
+        return f"batch: {state.batch_done:,}/{state.batch_total:,} requests answered (Ctrl-C leaves it running)"
     parts = [f"{state.documents_read:,}/{state.documents_total:,} documents", f"{state.chunks_done:,} chunks"]
     if state.chunks_done and seconds >= 1:
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
+from llama_index_contextual.contextualizer.prices import money
+from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 
@@ -15,22 +17,27 @@ class IngestProgress:
     """How far an ingestion is.
 
     Attributes:
-        stage: "ingest", then "publish" while the version is written and synced, then "done".
+        stage: "batch" while batches of the provider are waited for, "ingest", then "publish" while the version is
+            written and synced, then "done".
         documents_read: Documents that were read, those included that cannot be.
         documents_done: Documents that are complete.
         documents_total: Documents that need work.
         chunks_done: Chunks that have their context.
         bytes_done: Bytes of the documents that are complete; of the others, in proportion to their finished chunks.
         bytes_total: Bytes of the documents that need work.
+        batch_done: Requests of the provider's batches that are answered.
+        batch_total: Requests of the provider's batches.
     """
 
-    stage: Literal["ingest", "publish", "done"]
+    stage: Literal["batch", "ingest", "publish", "done"]
     documents_read: int = 0
     documents_done: int = 0
     documents_total: int = 0
     chunks_done: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
+    batch_done: int = 0
+    batch_total: int = 0
 
 
 ReportProgress = Callable[[IngestProgress], None]
@@ -54,6 +61,9 @@ class IngestReport:
         chunks: Chunks in the version.
         contexts_paid: Contexts that a provider was asked for in this run.
         seconds: Wall clock.
+        estimated: Calls, tokens and dollars that were to be expected of the documents; None where no LLM writes.
+        paid: Those of this run by the provider's count; None where nothing was to be paid.
+        prices: Name and release of the price table.
     """
 
     version: str | None
@@ -69,10 +79,23 @@ class IngestReport:
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
+    estimated: Bill | None = None
+    paid: Bill | None = None
+    prices: str | None = None
 
     def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
         """Return the report with what the contextualizer did."""
         return replace(self, failures=tuple(failures), contexts_paid=contexts_paid)
+
+    def with_receipt(self, spending: Spending, *, writes: bool) -> IngestReport:
+        """Return the report with what the run has cost, beside what was to be expected where an LLM writes."""
+        estimated = spending.estimated if writes else None
+        return replace(self, estimated=estimated, paid=spending.actual, prices=spending.prices.version)
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the input tokens that came from the provider's cache."""
+        return 0.0 if self.paid is None else self.paid.contexts.cache_hit_rate
 
     def summary(self) -> str:
         """Return the counts in one line; what is zero is left out, but for the documents that were added."""
@@ -82,12 +105,30 @@ class IngestReport:
                 counts.append(f"{number} {name}")
         return f"{', '.join(counts)}; {self.chunks:,} chunks"
 
+    def receipt(self) -> str:
+        """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
+        paid, expected = self.paid, self.estimated
+        if paid is None or not (paid.contexts.calls or paid.embedding_tokens):
+            return ""
+        parts = []
+        if paid.contexts.calls:
+            names = ("calls", "input_tokens", "cached_tokens", "output_tokens")
+            for name in names:
+                estimated = "" if expected is None else f" (estimated {getattr(expected.contexts, name):,})"
+                parts.append(f"{getattr(paid.contexts, name):,} {name.replace('_', ' ')}{estimated}")
+            parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
+        if paid.embedding_tokens:
+            parts.append(f"{paid.embedding_tokens:,} tokens embedded")
+        estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
+        return f"{', '.join(parts)}; {money(paid.dollars)}{estimated} by {self.prices}"
+
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
         lines = [f"Version {self.version}: {self.summary()}."]
+        lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {file.path}: {file.reason}" for file in self.skipped]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llama_index.core.schema import BaseNode
@@ -13,7 +13,9 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
+from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.ingestion.batched import abring_replies, paid_stages
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
 from llama_index_contextual.ingestion.pipeline import Stages, abuild
@@ -37,6 +39,8 @@ class RunOptions:
         file_metadata: Gives further facts about a file.
         limits: What one file may cost.
         passwords: Passwords of encrypted PDFs.
+        max_cost: Dollars that the run must not pass, or None.
+        batch: Ask for contexts in batches of the provider.
     """
 
     replace: bool = False
@@ -45,6 +49,29 @@ class RunOptions:
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
     passwords: Mapping[str, str] | str | None = None
+    max_cost: float | None = None
+    batch: bool = False
+
+
+def plan_run(
+    inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
+) -> tuple[Intake, Plan]:
+    """Return the documents of a call, and what becomes of each document.
+
+    Raises:
+        InputError: Something cannot be ingested, or two inputs have one id.
+    """
+    records = [] if before is None else before.manifest.documents
+    intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)
+    plan = make_plan(
+        records,
+        intake.hashes,
+        replace=options.replace,
+        remove=options.remove,
+        rebuild=before is not None and bool(config.rebuild_fields(ProjectConfig(**before.manifest.config))),
+        retry_failed=options.retry_failed,
+    )
+    return intake, plan
 
 
 async def arun(
@@ -61,18 +88,11 @@ async def arun(
 
     Raises:
         InputError: There is nothing to ingest.
+        BudgetExceededError: The next call could pass `max_cost`.
     """
     started = time.monotonic()
     records = [] if before is None else before.manifest.documents
-    intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)
-    plan = make_plan(
-        records,
-        intake.hashes,
-        replace=options.replace,
-        remove=options.remove,
-        rebuild=before is not None and bool(config.rebuild_fields(ProjectConfig(**before.manifest.config))),
-        retry_failed=options.retry_failed,
-    )
+    intake, plan = plan_run(inputs, options, config, before)
     if before is not None and plan.changes_nothing:
         return _report(plan, intake, before.name, records, started)
     builder = VersionBuilder(project_dir, config)
@@ -89,7 +109,18 @@ async def arun(
         wanted = {*plan.add, *plan.update}
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
         stack.callback(wanted.clear)
-        jobs = _counted(_jobs(plan, intake, reader, before, wanted, failed), counter, failed)
+        prices = PriceTable(config.prices)
+        replies = await abring_replies(
+            stages,
+            lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, wanted, []),
+            submit=options.batch,
+            prices=prices,
+            max_cost=options.max_cost,
+            tell=lambda state: counter.batches(state.done, state.requests),
+        )
+        counter.enter("ingest")
+        stages, spending = paid_stages(stages, prices, max_cost=options.max_cost, replies=replies)
+        jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         _keep_what_failed(builder, before, failed)
         if not builder.records and not options.remove:
@@ -99,8 +130,10 @@ async def arun(
         counter.enter("publish")
         manifest = builder.publish(embed_model=stages.embed_model_name)
         counter.enter("done")
+    if replies is not None:
+        replies.forget_used()
     report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
-    return report.completed(outcome.failures, outcome.paid)
+    return report.completed(outcome.failures, outcome.paid).with_receipt(spending, writes=config.context == "llm")
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
@@ -123,7 +156,7 @@ def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str
         yield job
 
 
-def _jobs(
+def jobs_of(
     plan: Plan,
     intake: Intake,
     reader: DocumentReader,
@@ -131,6 +164,16 @@ def _jobs(
     wanted: Collection[str],
     failed: list[str],
 ) -> Iterator[Job]:
+    """Yield the documents that need work, one after the other.
+
+    Args:
+        plan: What becomes of each document.
+        intake: Those that were given.
+        reader: Reads files.
+        before: The version before, or None.
+        wanted: Ids of those of the given ones to read.
+        failed: Gets the ids of those that cannot be read.
+    """
     if before is not None:
         for record in plan.rework:
             yield _job_of_record(before, record)

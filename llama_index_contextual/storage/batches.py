@@ -122,6 +122,10 @@ class BatchJournal:
         names = ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens")
         return BatchReply(**dict(zip(names, rows[0], strict=True)))
 
+    def has_replies(self) -> bool:
+        """Return whether any reply is kept."""
+        return bool(self._store.query("SELECT 1 FROM batch_replies LIMIT 1"))
+
     def forget_replies(self, custom_ids: Iterable[str]) -> None:
         """Remove replies that were used."""
         with self._store.transaction() as connection:

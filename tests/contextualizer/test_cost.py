@@ -14,11 +14,10 @@ from openai import AsyncOpenAI
 
 from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import (
-    CACHE_RULES,
     CacheRules,
+    CallForm,
     Tokens,
     count_segment,
-    input_tokens,
     output_tokens,
     rounds,
 )
@@ -33,7 +32,7 @@ from llama_index_contextual.templates import ContextPrompt
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
-OPENAI = CACHE_RULES["openai"]
+OPENAI = CallForm.of(MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, 
 def test_the_first_call_of_a_segment_finds_nothing_in_the_cache() -> None:
     (requests, *_) = planned(1)
     assert count_segment(requests[:1], OPENAI).cached_tokens == 0
-    assert count_segment(requests, None).cached_tokens == 0
+    assert count_segment(requests, CallForm()).cached_tokens == 0
     two = count_segment(requests[:2], OPENAI)
     assert two.cached_tokens % 128 == 0
     assert requests[0].prefix_tokens - 128 <= two.cached_tokens <= requests[0].prefix_tokens + 128
@@ -110,7 +109,13 @@ def test_answers_grow_with_the_chunks_of_a_call() -> None:
     assert output_tokens(one) == 100
     assert output_tokens(one, 40) == 40
     assert output_tokens(several) == len(several.keys) * 111 + 5
-    assert input_tokens(several) > several.input_tokens > several.prefix_tokens
+    assert OPENAI.input_tokens(several) > CallForm().input_tokens(several) > several.input_tokens
+
+
+def test_the_form_of_calls_follows_the_provider() -> None:
+    assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_schema=True)
+    assert CallForm.of("anthropic:claude-haiku-4-5").cache == CacheRules(1024, 1)
+    assert CallForm.of("ollama:llama3") == CallForm.of("ScriptedLLM:x") == CallForm()
 
 
 @given(calls=st.lists(st.integers(0, 12), max_size=20), concurrency=st.integers(1, 8))

@@ -26,6 +26,7 @@ class Reply:
 
 ReplyFunction = Callable[[Request], "str | Reply"]
 
+_MARK = re.compile(r"\[#(\d+)\]")
 _FILLER = ("section", "document", "overview", "details", "subject", "context", "report", "summary")
 
 
@@ -71,6 +72,19 @@ def sample(schema: dict[str, Any], text: str, size: int, root: dict[str, Any] | 
     return plain[kind] if kind in plain else context_for(text, size)
 
 
+def group_reply(text: str, size: int) -> Reply:
+    """Answer with a context for each of the chunks that a prompt names by marks, [#1] to [/#1] and so on."""
+    named = text[text.rindex("The chunks that begin and end in the document") :].partition("\n")[2]
+    ids = [int(number) for number in re.findall(r"\[#(\d+)\]", named)]
+    chunks = {number: re.search(rf"(?s)\[#{number}\](.*?)\[/#{number}\]", text) for number in ids}
+    contexts = [
+        {"id": number, "context": context_for(re.sub(r"\[/?#\d+\]", "", found[1]), size)}
+        for number, found in chunks.items()
+        if found
+    ]
+    return Reply(json.dumps({"contexts": contexts}))
+
+
 def _forced_tool(fields: dict[str, Any]) -> dict[str, Any] | None:
     """Return the function the request insists on, if it insists on one."""
     tools = [tool["function"] for tool in fields.get("tools") or [] if "function" in tool]
@@ -79,6 +93,12 @@ def _forced_tool(fields: dict[str, Any]) -> dict[str, Any] | None:
         wanted = (choice.get("function") or {}).get("name")
         return next((tool for tool in tools if tool.get("name") == wanted), None)
     return tools[0] if tools and choice == "required" else None
+
+
+def _marked(prompt: str, number: str, size: int) -> dict[str, Any]:
+    """Return the entry for a chunk that is marked in the prompt, made of the chunk's words."""
+    stretch = prompt.partition(f"[#{number}]")[2].partition(f"[/#{number}]")[0]
+    return {"id": int(number), "context": context_for(stretch, size)}
 
 
 def default_reply(request: Request, size: int) -> Reply:
@@ -91,6 +111,10 @@ def default_reply(request: Request, size: int) -> Reply:
         call = {"id": f"call_{request.id}", "type": "function", "function": function}
         return Reply(tool_calls=[call], finish_reason="tool_calls")
     wanted = fields.get("response_format") or {}
+    if asked := _MARK.findall(text):
+        return Reply(json.dumps({"contexts": [_marked(request.text, number, size) for number in asked]}))
+    if "The chunks that begin and end in the document" in request.text and wanted:
+        return group_reply(request.text, size)
     if wanted.get("type") == "json_schema":
         schema = (wanted.get("json_schema") or {}).get("schema", {})
         return Reply(json.dumps(sample(schema, text, size)))

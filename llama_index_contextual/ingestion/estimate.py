@@ -1,0 +1,250 @@
+"""What an ingestion will cost, before anything is sent: every way of asking for the contexts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.base import with_context
+from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, CallForm
+from llama_index_contextual.contextualizer.estimate import (
+    SECONDS_TO_FIRST_TOKEN,
+    TOKENS_PER_SECOND,
+    ContextCount,
+    CostOption,
+    EmbeddingCount,
+    count_texts,
+    missing,
+    options_of,
+    requests_of,
+)
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
+from llama_index_contextual.contextualizer.requests import ChunksPerCall
+from llama_index_contextual.ingestion.jobs import IngestInput
+from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.run import RunOptions, jobs_of, plan_run
+from llama_index_contextual.models import provider_of
+from llama_index_contextual.readers import DocumentReader, SkippedFile
+from llama_index_contextual.storage.version import OpenVersion
+
+SIDE_BY_SIDE: tuple[ChunksPerCall, ...] = (1, 4, "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """What an ingestion will cost; nothing was sent for it.
+
+    Attributes:
+        model: Name of the LLM that writes contexts, or None where no LLM does.
+        embed_model: Name of the embedding model, or None without a semantic index.
+        documents: Documents that need work.
+        chunks: Their chunks.
+        tokens: Tokens of the chunks, overlaps counted twice.
+        known_contexts: Chunks whose context is in the ledger already.
+        options: What the missing contexts cost, for each number of chunks a call and each way of sending.
+        chosen: The one of them that the settings ask for, or None where there is nothing to ask.
+        embedding_tokens: Tokens of the texts that will be embedded.
+        embedding_dollars: What they cost, or None where the price is not known.
+        prices: Name and release of the price table.
+        assumptions: What the figures rest on, as sentences.
+        skipped: Files that will not be read, each with its reason.
+    """
+
+    model: str | None
+    embed_model: str | None
+    documents: int
+    chunks: int
+    tokens: int
+    known_contexts: int
+    options: Sequence[CostOption]
+    chosen: CostOption | None
+    embedding_tokens: int
+    embedding_dollars: float | None
+    prices: str
+    assumptions: Sequence[str]
+    skipped: Sequence[SkippedFile] = ()
+
+    @property
+    def dollars(self) -> float | None:
+        """What the settings ask for costs in all, or None where a price is not known."""
+        contexts = 0.0 if self.chosen is None else self.chosen.dollars
+        return None if contexts is None or self.embedding_dollars is None else contexts + self.embedding_dollars
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the estimate as JSON values."""
+        return {**asdict(self), "dollars": self.dollars}
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    __repr__ = __str__
+
+
+def estimate(
+    inputs: Sequence[IngestInput],
+    options: RunOptions,
+    *,
+    config: ProjectConfig,
+    stages: Stages,
+    embedding: EmbeddingCount,
+    before: OpenVersion | None,
+    sender: SenderKind,
+) -> CostEstimate:
+    """Read and cut the documents of a call, and count what it will send.
+
+    Args:
+        inputs: What `ingest` would be given.
+        options: How that run would differ from the plain case.
+        config: The settings of the project.
+        stages: What a document passes.
+        embedding: The texts to embed are added to it.
+        before: The version before, or None.
+        sender: How the run would send its calls.
+    """
+    intake, plan = plan_run(inputs, options, config, before)
+    counter = _Counter(stages, embedding)
+    with DocumentReader(
+        limits=options.limits, passwords=options.passwords, file_metadata=options.file_metadata
+    ) as reader:
+        for job in jobs_of(plan, intake, reader, before, {*plan.add, *plan.update}, []):
+            counter.add(stages.parse(job))
+    prices = PriceTable(config.prices)
+    found = list(counter.options(prices))
+    return CostEstimate(
+        model=None if counter.writer is None else counter.writer.model,
+        embed_model=embedding.model,
+        documents=counter.documents,
+        chunks=counter.chunks,
+        tokens=counter.tokens,
+        known_contexts=counter.known,
+        options=found,
+        chosen=counter.chosen(found, sender),
+        embedding_tokens=embedding.tokens,
+        embedding_dollars=prices.dollars(embedding.model, input_tokens=embedding.tokens) if embedding.model else 0.0,
+        prices=prices.version,
+        assumptions=tuple(counter.assumptions(prices)),
+        skipped=tuple(intake.skipped),
+    )
+
+
+class _Counter:
+    """Adds up what chunks need, document by document."""
+
+    def __init__(self, stages: Stages, embedding: EmbeddingCount) -> None:
+        self._stages, self._embedding = stages, embedding
+        self.writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
+        self._counts: list[ContextCount] = []
+        self._context_tokens: float = CONTEXT_TOKENS
+        if self.writer is not None:
+            self._counts = [ContextCount(n) for n in dict.fromkeys((*SIDE_BY_SIDE, self.writer.chunks_per_call))]
+            self._context_tokens = stages.ledger.mean_context_tokens(self.writer.model) or CONTEXT_TOKENS
+        self.documents = self.chunks = self.tokens = self.known = 0
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Count the chunks of a document."""
+        self.documents += 1
+        self.chunks += len(nodes)
+        self.tokens += sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes)
+        if self.writer is None:
+            contextualizer = self._stages.contextualizer
+            written = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
+            self._embedding.add([with_context(node, None) for node in written], self._stages.ledger)
+        else:
+            self._add_missing(self.writer, nodes)
+
+    def _add_missing(self, writer: LLMContextualizer, nodes: Sequence[BaseNode]) -> None:
+        form = CallForm.of(writer.model)
+        for segment, todo, known in missing(writer, nodes):
+            self.known += len(known)
+            for count in self._counts if todo else ():
+                count.add(requests_of(writer, segment, todo, count.chunks_per_call), form, self._context_tokens)
+            count_texts(self._embedding, segment, todo, known, self._stages.ledger, self._context_tokens)
+
+    def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
+        """Return the option that the settings ask for."""
+        wanted = (None if self.writer is None else self.writer.chunks_per_call, sender)
+        return next((option for option in options if (option.chunks_per_call, option.sender) == wanted), None)
+
+    def options(self, prices: PriceTable) -> Iterator[CostOption]:
+        """Yield what the missing contexts cost, in every way of asking for them."""
+        if self.writer is None:
+            return
+        provider = provider_of(self.writer.model)
+        senders: list[SenderKind] = ["live"]
+        if provider is not None and "flex" in provider.service_tiers:
+            senders.append("flex")
+        if provider is not None and provider.has_batch_api:
+            senders.append("batch")
+        for count in self._counts:
+            if count.tokens.calls:
+                yield from options_of(count, self.writer.model, prices, senders, self.writer.num_workers)
+
+    def assumptions(self, prices: PriceTable) -> Iterator[str]:
+        """Yield what the figures rest on."""
+        for name in (self._embedding.model, None if self.writer is None else self.writer.model):
+            if name is not None and prices.price(name) is None:
+                yield f"The price of {name!r} is not known: only its tokens are counted (setting 'prices')."
+        if self.writer is None or not any(count.tokens.calls for count in self._counts):
+            return
+        yield (
+            f"A context has {self._context_tokens:.0f} tokens; an answer begins after {SECONDS_TO_FIRST_TOKEN:g} s and"
+            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {self.writer.num_workers} calls at a time."
+        )
+        if (cache := CallForm.of(self.writer.model).cache) is not None:
+            yield (
+                f"The provider keeps prefixes from {cache.minimum:,} tokens on in its cache; the first call of a"
+                f" segment warms it."
+            )
+        yield "Failed calls and answers that must be asked again are not foreseen; flex calls may take longer."
+
+
+HEADINGS = ("chunks/call", "sender", "calls", "input", "cached", "output", "price", "time")
+
+
+def table_rows(found: CostEstimate) -> Iterator[tuple[str, ...]]:
+    """Yield the options as cells under `HEADINGS`; the one that the settings ask for is marked."""
+    for option in found.options:
+        price = money(option.dollars)
+        if option.dollars_if_cached is not None and option.cached_tokens == 0:
+            price += f" ({money(option.dollars_if_cached)} if cached)"
+        yield (
+            f"{'→ ' if option is found.chosen else '  '}{option.chunks_per_call}",
+            option.sender,
+            f"{option.calls:,}",
+            f"{option.input_tokens:,}",
+            f"{option.cached_tokens:,}",
+            f"{option.output_tokens:,}",
+            price,
+            "≤ 24 h" if option.minutes is None else f"{option.minutes:,.1f} min",
+        )
+
+
+def summary(found: CostEstimate) -> str:
+    """Return what there is to do, in one line."""
+    line = f"{found.documents:,} documents, {found.chunks:,} chunks, {found.tokens:,} tokens"
+    return f"{line}; {found.known_contexts:,} contexts from the ledger" if found.known_contexts else line
+
+
+def totals(found: CostEstimate) -> str:
+    """Return the price of embeddings, and of all, in one line."""
+    parts = []
+    if found.embed_model is not None:
+        price = money(found.embedding_dollars)
+        parts.append(f"embeddings ({found.embed_model}): {found.embedding_tokens:,} tokens, {price}")
+    return "; ".join([*parts, f"in all, as set: {money(found.dollars)} by {found.prices}"])
+
+
+def _lines(found: CostEstimate) -> Iterator[str]:
+    yield summary(found)
+    rows = list(table_rows(found))
+    if rows:
+        widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+        for row in (HEADINGS, *rows):
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield totals(found)
+    yield from found.assumptions

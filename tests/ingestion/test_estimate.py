@@ -1,0 +1,296 @@
+"""What an ingestion costs: said before, kept within a limit, and accounted for afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from llama_index.core.llms import MockLLM
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.cost import Tokens
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from tests.support.batches import BatchPlan
+from tests.support.log_check import check
+from tests.support.server import LoopbackProvider
+
+CONFIG = {"embed_model": "openai:text-embedding-3-small", "context": "llm", "llm": "openai:gpt-4.1"}
+SIZES = {"segment_size": 2000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    with LoopbackProvider(context_tokens=100, embedding_encoding="cl100k_base") as running:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two documents, of three segments and of one."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, parts in (("long.md", 12), ("short.md", 2)):
+        text = "".join(
+            f"## Part {part}\n\n"
+            + " ".join(f"Line {n} of {name} part {part} tells fact {n}." for n in range(30))
+            + "\n\n"
+            for part in range(parts)
+        )
+        (folder / name).write_text(text)
+    return folder
+
+
+def project_of(manager: ProjectManager, name: str = "costs", **changes: object) -> Project:
+    return manager.create(name, ProjectConfig(**{**CONFIG, **SIZES, **changes}))
+
+
+def contexts_of(project: Project) -> dict[str, str]:
+    nodes = project.storage_context.docstore.iterate()  # type: ignore[attr-defined]
+    return {node.node_id: node.metadata["context"] for node in nodes}
+
+
+# ---- estimate ------------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_sends_nothing_writes_nothing_and_needs_no_key(
+    manager: ProjectManager, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(manager)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    before = {path: path.read_bytes() for path in project.directory.rglob("*") if path.is_file()}
+    found = project.estimate([folder])
+    assert {path: path.read_bytes() for path in project.directory.rglob("*") if path.is_file()} == before
+    assert (found.documents, found.model) == (2, "openai:gpt-4.1")
+    assert found.dollars
+    json.dumps(found.to_dict())
+
+
+def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder: Path) -> None:
+    found = project_of(manager).estimate([folder])
+    by = {(option.chunks_per_call, option.sender): option for option in found.options}
+    assert set(by) == {(n, sender) for n in (1, 4, "all") for sender in ("live", "flex", "batch")}
+    assert by[1, "live"].calls == found.chunks > by[4, "live"].calls > by["all", "live"].calls
+    assert by[1, "flex"].dollars == pytest.approx(by[1, "live"].dollars / 2)  # type: ignore[operator]
+    # The tokens of a batch are taken to be fresh: with a cache it would cost half of what live costs.
+    assert by[1, "batch"].cached_tokens == 0
+    assert by[1, "batch"].dollars_if_cached == by[1, "flex"].dollars
+    assert by[1, "live"].cached_tokens > 0
+    assert found.chosen is by[1, "live"]
+    assert found.chosen.minutes
+    assert project_of(manager, "b").estimate([folder], batch=True).chosen.sender == "batch"  # type: ignore[union-attr]
+    text = str(found)
+    assert "chunks/call" in text
+    assert "→ 1" in text
+    assert "genai-prices" in text
+
+
+@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
+def test_the_receipt_agrees_with_the_estimate_and_with_the_log(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, tmp_path: Path, chunks_per_call: object
+) -> None:
+    project = project_of(manager, chunks_per_call=chunks_per_call)
+    found = project.estimate([folder])
+    assert provider.calls() == []
+    report = project.ingest([folder])
+    log = check(provider.write_log(tmp_path / "log.jsonl"), embedding_encoding="cl100k_base")
+    assert log["mismatches"] == 0
+    assert report.paid is not None
+    assert report.estimated is not None
+    paid = report.paid.contexts
+    assert paid == Tokens(log["chat_calls"], log["prompt_tokens"], log["cached_tokens"], log["completion_tokens"])
+    assert report.paid.embedding_tokens == log["embedding_tokens"]
+    assert found.chosen is not None
+    for expected in (report.estimated.contexts, found.chosen):
+        assert expected.calls == paid.calls  # type: ignore[attr-defined]
+        assert expected.input_tokens == pytest.approx(paid.input_tokens, rel=0.01)
+        assert expected.cached_tokens == pytest.approx(paid.cached_tokens, rel=0.03)
+    assert report.estimated.dollars == pytest.approx(found.dollars, rel=0.001)
+    assert report.paid.dollars == pytest.approx(found.dollars, rel=0.1)
+    assert report.cache_hit_rate == pytest.approx(paid.cached_tokens / paid.input_tokens)
+    assert report.prices == found.prices
+    assert "estimated" in str(report)
+
+
+def test_what_the_ledger_holds_costs_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
+    project = project_of(manager)
+    project.ingest([folder / "short.md"])
+    found = project.estimate([folder])
+    assert found.documents == 1, "the other one is unchanged"
+    project.update_config(chunk_overlap=21)
+    again = project.estimate([folder])
+    assert again.documents == 2
+    assert again.known_contexts >= 0
+    project.update_config(chunk_overlap=20, bm25=False)
+    rebuilt = project.estimate([folder / "short.md"])
+    assert (rebuilt.documents, rebuilt.known_contexts) == (1, rebuilt.chunks)
+    assert (rebuilt.options, rebuilt.embedding_tokens, rebuilt.dollars) == ([], 0, 0.0)
+
+
+def test_without_a_price_there_are_tokens_and_a_sentence(manager: ProjectManager, folder: Path) -> None:
+    project = project_of(manager, llm="openai:of-tomorrow")
+    found = project.estimate([folder])
+    assert found.options[0].input_tokens
+    assert found.options[0].dollars is None
+    assert found.dollars is None
+    assert "The price of 'openai:of-tomorrow' is not known" in str(found)
+    project.update_config(prices={"openai:of-tomorrow": {"input": 1.0}})
+    assert project.estimate([folder]).dollars
+
+
+def test_without_an_llm_only_embeddings_cost(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
+    project = project_of(manager, context="structural")
+    found = project.estimate([folder])
+    assert (found.model, found.options, found.chosen) == (None, [], None)
+    report = project.ingest([folder])
+    assert report.paid is not None
+    assert report.paid.embedding_tokens == found.embedding_tokens
+    assert report.paid.dollars == found.dollars
+    assert manager.create("local", ProjectConfig.local()).estimate([folder]).dollars == 0.0
+
+
+# ---- limit ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_stops_before_it_is_passed_and_what_was_paid_is_kept(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    project = project_of(manager, llm_concurrency=2)
+    whole = project.estimate([folder]).dollars
+    assert whole
+    with pytest.raises(
+        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* to go on"
+    ):
+        project.ingest([folder], max_cost=whole / 2)
+    assert project.versions() == []
+    paid = len(provider.chat_calls)
+    assert 0 < paid < project.estimate([folder]).chunks
+    assert project.info().ledger.contexts == paid
+    spent = sum(cost(record.usage or {}) for record in provider.chat_calls)
+    assert 0 < spent <= whole / 2
+    report = project.ingest([folder], max_cost=whole)
+    assert report.version
+    assert len(provider.chat_calls) == report.chunks, "no context was paid for twice"
+
+
+def cost(usage: dict[str, object]) -> float:
+    given, cached = int(usage["prompt_tokens"]), int(usage["prompt_tokens_details"]["cached_tokens"])  # type: ignore[call-overload, index]
+    return ((given - cached) * 2 + cached * 0.5 + int(usage["completion_tokens"]) * 8) / 1e6  # type: ignore[call-overload]
+
+
+def test_a_limit_of_nothing_sends_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
+    with pytest.raises(BudgetExceededError):
+        project_of(manager).ingest([folder], max_cost=0.0)
+    assert provider.calls() == []
+
+
+@pytest.mark.parametrize("unknown", [{"llm": "openai:of-tomorrow"}, {"embed_model": "openai:of-tomorrow"}], ids=str)
+def test_a_limit_is_refused_where_a_price_is_not_known(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, unknown: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is not known"):
+        project_of(manager, **unknown).ingest([folder], max_cost=5.0)
+    assert provider.calls() == []
+
+
+# ---- batches -------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_gives_the_same_version_at_half_the_price(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    live, batched = project_of(manager, "live"), project_of(manager, "batched")
+    live.ingest([folder])
+    calls = len(provider.chat_calls)
+    told: list[IngestProgress] = []
+    report = batched.ingest([folder], batch=True, progress=told.append)
+    assert len(provider.chat_calls) == calls, "nothing was sent live"
+    assert len(provider.batch_history) == calls
+    assert contexts_of(batched) == contexts_of(live)
+    assert report.paid is not None
+    assert report.paid.contexts.calls == calls
+    assert report.paid.contexts.cached_tokens == 0
+    found = batched.estimate([folder], replace=True)
+    assert found.documents == 0
+    estimate = project_of(manager, "third").estimate([folder], batch=True)
+    assert report.paid.dollars == pytest.approx(estimate.dollars, rel=0.05)
+    assert any(state.stage == "batch" and state.batch_total == calls for state in told)
+    with closing(Ledger(batched.directory / LEDGER_FILE)) as ledger:
+        assert not ledger.batches.has_replies()
+
+
+def test_several_chunks_a_call_go_in_batches_too(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    report = project_of(manager, chunks_per_call="all").ingest([folder], batch=True)
+    assert provider.chat_calls == []
+    assert report.failures == ()
+    assert 0 < len(provider.batch_history) < report.chunks
+
+
+def test_a_process_that_stops_leaves_the_batch_and_a_later_ingest_takes_it(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    provider.batch_plan = BatchPlan(polls=None)
+    project = project_of(manager)
+
+    def stop(state: IngestProgress) -> None:
+        if state.stage == "batch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        project.ingest([folder], batch=True, progress=stop)
+    assert project.versions() == []
+    waiting = project.info().ledger.batched_requests
+    assert waiting == project.estimate([folder]).chunks
+    provider.advance_batch("batch_1", "completed")
+    report = manager.load("costs").ingest([folder])
+    assert report.contexts_paid == waiting == len(provider.batch_history)
+    assert provider.chat_calls == []
+    assert project.info().ledger.batched_requests == 0
+
+
+def test_what_an_expired_batch_did_not_reach_goes_into_another_one(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    provider.batch_plan = BatchPlan(ending="expired")
+    report = project_of(manager).ingest([folder], batch=True)
+    # Half of the rest is reached each time; after the third batch what is left is sent live.
+    assert 0 < len(provider.chat_calls) < len(provider.batch_history)
+    assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
+    assert report.failures == ()
+
+
+def test_a_reply_that_is_no_context_is_asked_again_live(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    provider.enqueue("", "I'm sorry, but I can't help with that.")
+    report = project_of(manager).ingest([folder], batch=True)
+    assert len(provider.batch_history) == report.chunks
+    assert len(provider.chat_calls) >= 2
+    assert report.failures == ()
+
+
+def test_a_batch_that_could_pass_the_limit_is_not_sent(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    with pytest.raises(BudgetExceededError):
+        project_of(manager).ingest([folder], batch=True, max_cost=0.001)
+    assert provider.history == []
+
+
+def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) -> None:
+    project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM())
+    with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
+        project.ingest([folder], batch=True)
+    with pytest.raises(ConfigurationError, match="Batches are for contexts that an LLM writes"):
+        manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)
