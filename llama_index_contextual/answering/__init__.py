@@ -1,0 +1,1 @@
+"""Answers from passages: engines, citations that are checked, guards."""

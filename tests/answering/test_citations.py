@@ -1,0 +1,241 @@
+"""What a check without an LLM finds in an answer, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.answering.citations import CitationReport, Passage, check_citations
+from llama_index_contextual.results import Source
+from tests.support.planted import measure
+
+FOOD = Passage(
+    "Store at least a three-day supply of food. Canned goods, which keep for 24 months, are the safest choice.",
+    Source(file_name="food.pdf", page_start=4, page_end=4, start_char=1000, end_char=1104),
+)
+WATER = Passage(
+    "Boil all water for one minute. Above 6,500 feet boil it for 3 minutes. The notice of 3 March 2021 was lifted.",
+    Source(file_name="water.pdf", page_start=7, page_end=8, start_char=50, end_char=160),
+)
+BROKEN = Passage("The infor-\nmation is kept by the Depart-\n ment of Health, “as  the law\nrequires”, for 1 000 days.")
+
+
+def check(answer: str, *passages: Passage, question: str = "") -> CitationReport:
+    return check_citations(answer, passages or (FOOD, WATER), question=question)
+
+
+def statuses(answer: str, *passages: Passage) -> list[str]:
+    return [quotation.status for quotation in check(answer, *passages).quotations]
+
+
+def unsupported(answer: str, *passages: Passage, question: str = "") -> list[str]:
+    return [figure.text for figure in check(answer, *passages, question=question).unsupported]
+
+
+# ---- citations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "invalid"),
+    [
+        ("Food keeps [Source 1].", "Food keeps [Source 1].", ()),
+        ("Food keeps [Source 3].", "Food keeps.", (3,)),
+        ("Food keeps [Source 0] long.", "Food keeps long.", (0,)),
+        ("Food [Source 1, 9] and [Sources 2 and 8].", "Food [Source 1] and [Source 2].", (9, 8)),
+        ("Food [Source 1][Source 5].", "Food [Source 1].", (5,)),
+        ("Food [source: 4].", "Food.", (4,)),
+        ("Food [Source 1-3].", "Food [Source 1][Source 2].", (3,)),
+        ("Food [see 9] [Sourcebook].", "Food [see 9] [Sourcebook].", ()),
+    ],
+)
+def test_citations_of_sources_that_do_not_exist_are_removed_and_told(
+    answer: str, text: str, invalid: tuple[int, ...]
+) -> None:
+    report = check(answer)
+    assert (report.text, report.invalid) == (text, invalid)
+
+
+def test_the_cited_sources_come_in_order_of_first_mention() -> None:
+    assert check("A [Source 2]. B [Source 1]. C [Source 2].").cited == (2, 1)
+
+
+# ---- quotations ------------------------------------------------------------------------------------------------------
+
+
+def test_a_quotation_is_placed_in_its_document() -> None:
+    (quotation,) = check("They “keep for 24 months” [Source 1].").quotations
+    assert (quotation.status, quotation.found_in, quotation.cited) == ("verified", 1, (1,))
+    start = 1000 + FOOD.text.index("keep for")
+    assert quotation.source == Source(
+        file_name="food.pdf", page_start=4, page_end=4, start_char=start, end_char=start + len("keep for 24 months")
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "“The information is kept by the Department of Health” [Source 1].",
+        '"the INFORMATION is kept by" [Source 1].',
+        "«The infor-\nmation is kept by» [Source 1].",
+        "„is kept by the Department“ [Source 1].",
+        "‘as the law requires’ [Source 1].",
+        "It says 'as the law requires' [Source 1].",
+        '> The information is kept by the Department of Health, "as the\n> law requires"\n\n[Source 1]',
+        "“The **information** is kept” [Source 1].",
+        "“The information is kept by […] the law requires” [Source 1].",
+        "“... is kept by the Department of Health, ...” [Source 1].",
+    ],
+)
+def test_white_space_hyphenation_marks_and_case_do_not_matter(answer: str) -> None:
+    assert statuses(answer, BROKEN) == ["verified"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ("“Boil all water for one minute” [Source 1].", "wrong_source"),
+        ("“Canned goods should be boiled first” [Source 1].", "not_found"),
+        ("“which keep for 36 months” [Source 1].", "not_found"),
+        ("“Store at least a three-day supply for one minute” [Source 1].", "stitched"),
+        ("“Canned goods, which keep … boil it for 3 minutes” [Source 1].", "stitched"),
+        ("“Canned goods … Store at least” [Source 1].", "stitched"),
+        ("“tore at least a three-day supply” [Source 1].", "not_found"),
+        ("“Store at least a three-day supp” [Source 1].", "not_found"),
+    ],
+)
+def test_what_is_not_in_the_cited_passage_is_called_what_it_is(answer: str, status: str) -> None:
+    assert statuses(answer) == [status]
+
+
+def test_digits_do_not_run_together() -> None:
+    assert statuses("“pages 34 to 6 of it” [Source 1].", Passage("See pages 3-4 to 6 of it.")) == ["not_found"]
+    assert statuses("“pages 34 to 6 of it” [Source 1].", Passage("See pages 3 4 to 6 of it.")) == ["not_found"]
+
+
+def test_the_generated_context_cannot_be_quoted() -> None:
+    # A passage is made of the original alone: see `test_query_engine.py` for the way there.
+    assert statuses("“This chunk is from the food manual” [Source 1].") == ["not_found"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["“three-day supply”", 'A 5" pipe and a 6" one are here.', "the dogs' and cats' food"]
+)
+def test_terms_inches_and_apostrophes_are_no_quotations(answer: str) -> None:
+    assert check(answer).quotations == ()
+
+
+def test_without_any_citation_every_passage_counts() -> None:
+    assert statuses("“Boil all water for one minute”.") == ["verified"]
+
+
+def test_two_quotations_of_one_sentence_have_their_own_sources() -> None:
+    answer = "“keep for 24 months” [Source 1], but “boil it for 3 minutes” [Source 2]."
+    assert [quotation.cited for quotation in check(answer).quotations] == [(1,), (2,)]
+    assert statuses(answer) == ["verified", "verified"]
+
+
+def test_sources_side_by_side_belong_to_one_quotation() -> None:
+    (quotation,) = check("“boil it for 3 minutes” [Source 1], [Source 2]. Other [Source 1].").quotations
+    assert (quotation.cited, quotation.status) == ((1, 2), "verified")
+
+
+def test_a_citation_after_the_full_stop_belongs_to_the_sentence_before() -> None:
+    (quotation,) = check("It says “boil it for 3 minutes.” [Source 2] Food is another matter [Source 1].").quotations
+    assert quotation.cited == (2,)
+
+
+# ---- numbers and dates -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Above 6500 feet boil for 3 minutes [Source 2].",
+        "Above 6,500.0 feet [Source 2].",
+        "Lifted on March 3, 2021 [Source 2].",
+        "Lifted on 2021-03-03, in March 2021 [Source 2].",
+        "Boil for 1 minute [Source 2].",
+        "1. Boil it [Source 2].\n2. Lift it [Source 2].\n\n7) Eat [Source 1].",
+        "In 24 months or 3 minutes.",
+    ],
+)
+def test_numbers_and_dates_of_the_cited_passage_pass_in_any_writing(answer: str) -> None:
+    assert unsupported(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "flagged"),
+    [
+        ("Above 7,500 feet [Source 2].", ["7,500"]),
+        ("It keeps 24 months [Source 2].", ["24"]),
+        ("Lifted on 4 March 2021 [Source 2].", ["4 March 2021"]),
+        ("Lifted in March 2022 [Source 2].", ["March 2022"]),
+        ("Food keeps 24 months [Source 1]. Boil for 24 minutes [Source 2].", ["24"]),
+        ("It is 24.5 months [Source 1].", ["24.5"]),
+    ],
+)
+def test_numbers_and_dates_that_no_cited_passage_holds_are_flagged(answer: str, flagged: list[str]) -> None:
+    assert unsupported(answer) == flagged
+
+
+def test_numbers_of_the_question_may_be_repeated() -> None:
+    assert unsupported("Nothing is said about 1999.") == ["1999"]
+    assert unsupported("Nothing is said about 1999.", question="What happened in 1999?") == []
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [("two hundred days", "200"), ("$5 million", "5,000,000"), ("1.000,50 EUR", "1,000.50"), ("twenty-five", "25")],
+)
+def test_one_number_in_several_writings(held: str, said: str) -> None:
+    assert unsupported(f"It is {said} [Source 1].", Passage(f"It is {held}.")) == []
+
+
+# ---- as a whole ------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_json_and_says_whether_it_is_clean() -> None:
+    report = check("“keep for 24 months” [Source 1].")
+    assert report.is_clean
+    assert json.loads(json.dumps(report.to_dict()))["quotations"][0]["source"]["page_start"] == 4
+    assert not check("It is 7 [Source 1].").is_clean
+    assert not check("It is so [Source 7].").is_clean
+
+
+@given(st.text(alphabet="ab1“”\"'[]> \n.…-,Source 2", max_size=80), st.lists(st.text(max_size=60), max_size=3))
+def test_any_text_is_checked_and_offsets_point_into_the_answer(answer: str, texts: list[str]) -> None:
+    report = check_citations(answer, [Passage(text) for text in texts])
+    for quotation in report.quotations:
+        assert quotation.text.split()[0] in report.text[quotation.start : quotation.end]
+    for figure in report.unsupported:
+        assert report.text[figure.start : figure.end] == figure.text
+    assert check_citations(report.text, [Passage(text) for text in texts]).invalid == ()
+
+
+def synthetic_passages(count: int, seed: int) -> list[str]:
+    """Return passages of made-up words and some numbers, a third of the words in common."""
+    source = random.Random(seed)
+    syllables = ["ba", "ne", "ti", "ro", "lu", "ka", "ste", "mor", "vin", "da", "pe", "sol"]
+    words = ["".join(source.choices(syllables, k=source.randint(1, 4))) for _ in range(400)]
+    passages = []
+    for _ in range(count):
+        sentences = []
+        for _ in range(4):
+            sentence = source.choices(words, k=source.randint(8, 18))
+            if source.random() < 0.6:
+                sentence[source.randrange(len(sentence))] = str(source.randint(10, 999))
+            sentences.append(" ".join(sentence).capitalize() + ".")
+        passages.append("\n".join(sentences))
+    return passages
+
+
+def test_planted_faults_are_found_and_sound_answers_left_alone() -> None:
+    planted, found, misses = measure(synthetic_passages(60, seed=7), answers=500, seed=7)
+    assert planted["faults"] > 300
+    assert min(planted[kind] for kind in ("hyphenated", "stitched", "altered_number", "wrong_source", "invented")) > 30
+    assert found["faults"] / planted["faults"] >= 0.98, misses[:5]
+    assert found["faults"] / (found["faults"] + found["false"]) >= 0.98, misses[:5]

@@ -1,0 +1,34 @@
+"""Checks 500 answers with planted faults: `python -m tests.benchmarks.citations --data ../shared/data/conversations`.
+
+Quotations of real text, sound or with one fault: another source, invented, an altered number, stitched from two places;
+figures; sources that do not exist. Among the sound ones: words that the source breaks over two lines, and elisions.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.support.planted import measure
+
+
+def main() -> None:
+    """Print what was planted and found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="A folder with documents/*.md.")
+    parser.add_argument("--answers", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    files = sorted((arguments.data / "documents").glob("*.md"))
+    texts = [file.read_text(encoding="utf-8")[:3000] for file in files]
+    planted, found, misses = measure(texts, answers=arguments.answers, seed=arguments.seed)
+    for kind in sorted(planted):
+        print(f"{kind:16s} {found[kind]:4d} of {planted[kind]:4d}")
+    print(f"precision {found['faults'] / (found['faults'] + found['false']):.4f}")
+    print(f"recall    {found['faults'] / planted['faults']:.4f}")
+    for kind, said, statement in misses[:10]:
+        print(f"  {kind} taken for {said}: {statement}")
+
+
+if __name__ == "__main__":
+    main()
