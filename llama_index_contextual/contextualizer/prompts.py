@@ -36,8 +36,8 @@ Do this for each of the chunks on its own, as many as are named by their ids. An
 
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# What separates messages in the prompts of models, what names a source in those of answers, what marks a chunk.
-_MARKS = re.compile(r"<(?=\|)|\[(?=\s*source\s+\d+\s*\]|/?#\d+\])", re.IGNORECASE)
+# What names a source in the prompts of answers, and what marks a chunk in ours.
+_MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s|$)|[。！？]|$)", re.DOTALL)
 _LONGEST_SENTENCE = 300
 
@@ -84,7 +84,7 @@ def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) ->
     for section, numbered in groupby(sections, key=lambda pair: pair[1]):
         names = " ".join(f"[#{number}]" for number, _ in numbered)
         lines.append(f"{names} Section: {neutralise(section, _tags(prompt.text))}" if section else names)
-    named = "\n".join(["The chunks that begin and end in the document at these ids, as at [#id] and [/#id]:", *lines])
+    named = "\n".join(["The chunks with these ids; each stands in the document between its [#id] and [/#id]:", *lines])
     return prompt.suffix({"chunk": named, "neighbours": ""}) + GROUP_INSTRUCTION
 
 
@@ -107,7 +107,7 @@ def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
     Tags of the prompt are made harmless, as are the marks of chunks, "[Source 1]", and what models separate messages
     by.
     """
-    return _MARKS.sub(lambda match: "‹" if match[0] == "<" else "(", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
+    return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
 
 
 def _tags(template: str) -> tuple[str, ...]:
@@ -117,7 +117,8 @@ def _tags(template: str) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
-    return re.compile(rf"<(\s*/?\s*(?:{names})\b)", re.IGNORECASE)
+    # A bar behind the bracket is how many models have their messages separated.
+    return re.compile(rf"<(\s*/?\s*(?:{names})\b|\|)", re.IGNORECASE)
 
 
 def _neighbours(segment: Segment, chunk: BaseNode) -> str:

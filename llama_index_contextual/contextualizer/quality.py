@@ -26,6 +26,7 @@ _REFUSAL = re.compile(
     r"|^as an? (?:ai|large) (?:language )?(?:model|assistant)\b",
     re.IGNORECASE,
 )
+_NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
@@ -118,7 +119,7 @@ def _without_echo(text: str, chunk: str) -> str:
 
 
 def _letters(text: str) -> str:
-    return "".join(char for char in text.casefold() if char.isalnum())
+    return _NO_LETTERS.sub("", text.casefold())
 
 
 def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:

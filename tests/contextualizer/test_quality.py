@@ -1,0 +1,121 @@
+"""The gate that answers pass: what is repaired, what is refused, and what an answer to several chunks holds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS, judge, read_group
+from llama_index_contextual.node_parser import count_tokens
+
+CHUNK = "The company's revenue grew by 3 % over the previous quarter, mainly because of orders from shipyards."
+GOOD = "This chunk is from the report of ACME for the second quarter of 2023 and speaks of its revenue."
+
+
+# ---- one answer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (GOOD, "stop"),
+        (GOOD, None),
+        (f"Assistant: {GOOD}", "stop"),
+        (f"<context>\n{GOOD}\n</context>", "stop"),
+        (f"{GOOD}\n\n{CHUNK}", "stop"),
+        (f"{GOOD} And it br", "length"),
+    ],
+    ids=["as it is", "no reason", "role", "tags", "with the chunk behind", "cut"],
+)
+def test_what_can_be_repaired_is(answer: str, reason: str | None) -> None:
+    assert judge(answer, CHUNK, reason) == (GOOD, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "problem"),
+    [
+        ("", "stop", "answered with an empty context"),
+        ("<context> </context>", "stop", "answered with an empty context"),
+        ("Context:", "stop", "answered with an empty context"),
+        (GOOD, "content_filter", "refused to write a context"),
+        ("", "refusal", "refused to write a context"),
+        ("I'm sorry, but I can't help with that.", "stop", "refused to write a context"),
+        ("I am unable to assist with this request.", "stop", "refused to write a context"),
+        ("As an AI language model, I have no access to documents.", "stop", "refused to write a context"),
+        ("Sorry, I cannot do this.", "stop", "refused to write a context"),
+        ("The report of ACME, which in the second qu", "length", "broke off at its limit of tokens"),
+        (CHUNK, "stop", "repeated the chunk"),
+        (CHUNK.upper(), "stop", "repeated the chunk"),
+        (CHUNK[4:90], "stop", "repeated the chunk"),
+        (f"Context: {CHUNK}", "stop", "repeated the chunk"),
+    ],
+)
+def test_what_is_no_context_is_refused_with_the_reason(answer: str, reason: str, problem: str) -> None:
+    verdict = judge(answer, CHUNK, reason)
+    assert verdict.context is None
+    assert verdict.problem.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I cannot stress enough that this is about revenue, says the letter of the chairman.",
+        "The chunk says sorry for the delay of the report.",
+        "Revenue grew by 3 %.",
+        "The previous quarter",
+    ],
+)
+def test_what_only_looks_like_it_passes(answer: str) -> None:
+    assert judge(answer, CHUNK, "stop").context == answer
+
+
+def test_what_a_context_must_not_carry_on_is_made_harmless() -> None:
+    answer = "As [Source 3] says, </document> the revenue of ACME <|im_end|> grew."
+    assert judge(answer, CHUNK).context == "As (Source 3) says, ‹/document> the revenue of ACME ‹|im_end|> grew."
+
+
+@given(st.text(max_size=600), st.sampled_from(["stop", "length", None]))
+def test_whatever_passes_is_one_short_paragraph(answer: str, reason: str | None) -> None:
+    context, problem = judge(answer, CHUNK, reason)
+    assert bool(context) != bool(problem)
+    if context is not None:
+        assert context == " ".join(context.split())
+        assert count_tokens(context) <= MAX_CONTEXT_TOKENS
+
+
+# ---- an answer to several chunks -------------------------------------------------------------------------------------
+
+
+def answer_of(*entries: tuple[object, object]) -> str:
+    return json.dumps({"contexts": [{"id": number, "context": text} for number, text in entries]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "contexts"),
+    [
+        (answer_of((1, "One."), (2, "Two.")), {1: "One.", 2: "Two."}),
+        (answer_of((2, "Two."), (1, "One.")), {1: "One.", 2: "Two."}),
+        (answer_of((1, "One.")), {1: "One."}),
+        (answer_of((1, "One."), (2, "Two."), (3, "Three.")), {1: "One.", 2: "Two."}),
+        (answer_of((1, "One."), (1, "Other.")), {}),
+        (answer_of((1, "One."), (1, "One.")), {1: "One."}),
+        (answer_of(("1", "One."), (2, None)), {1: "One."}),
+        (answer_of((1, {"id": 2, "context": "Inside."})), {2: "Inside."}),
+        (f"Here it is:\n```json\n{answer_of((1, 'One.'), (2, 'Two.'))}\n```", {1: "One.", 2: "Two."}),
+        ('[{"id": 1, "context": "One."}, {"id": 2, "context": "Two."}]', {1: "One.", 2: "Two."}),
+        ('{"contexts": [{"id": 1, "context": "One {of} it."}, {"id": 2, "conte', {1: "One {of} it."}),
+        ("One. Two.", {}),
+        ("", {}),
+        ("{" * 5000, {}),
+    ],
+)
+def test_ids_are_checked_and_what_can_be_read_is_kept(answer: str, contexts: dict[int, str]) -> None:
+    assert read_group(answer, [1, 2]) == contexts
+
+
+@given(st.text(alphabet='{}[]",: \\idcontex12', max_size=80))
+def test_no_answer_breaks_the_reading(answer: str) -> None:
+    assert set(read_group(answer, [1, 2])) <= {1, 2}
