@@ -22,6 +22,7 @@ def encoding() -> tiktoken.Encoding:
     return get_tokenizer()
 
 
+@lru_cache(maxsize=1_024)  # One long word may stand at the edges of hundreds of chunks.
 def tokens(text: str) -> int:
     return len(encoding().encode(text, disallowed_special=()))
 
@@ -34,6 +35,22 @@ def check_chunks(text: str, chunks: Sequence[TextNode], *, size: int, overlap: i
     check_cuts(text, chunks, size)
     check_overlaps(text, chunks, overlap, size)
     check_segments(chunks)
+
+
+def check_segment_nodes(text: str, segments: Sequence[TextNode], *, size: int, overlap: int) -> None:
+    """Assert all that DESIGN promises of the segments of one document, given in order."""
+    covered = 0
+    for number, segment in enumerate(segments):
+        start, end = segment.start_char_idx, segment.end_char_idx
+        assert segment.text == text[start:end]
+        assert (segment.metadata["segment_index"], segment.metadata["segment_start"]) == (number, start)
+        assert not text[covered:start].strip(), "a gap with text"
+        assert end > covered, "a segment that adds nothing"
+        assert tokens(segment.text) <= size
+        assert tokens(text[start:covered]) <= overlap
+        covered = end
+    assert not text[covered:].strip(), "text after the last segment"
+    check_cuts(text, segments, size // 4)
 
 
 def check_slices(text: str, chunks: Sequence[TextNode]) -> None:

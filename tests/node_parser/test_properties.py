@@ -12,7 +12,7 @@ from llama_index.core.schema import Document
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
 from llama_index_contextual.node_parser.spans import TokenMap
-from tests.node_parser.invariants import check_chunks, tokens
+from tests.node_parser.invariants import check_chunks, check_segment_nodes, tokens
 from tests.node_parser.texts import prose, real_paragraphs, split, texts
 
 
@@ -28,19 +28,33 @@ def test_a_whole_document_is_cut_without_loss(text: str, size: int, share: float
 def test_segments_are_cut_without_loss(text: str, size: int, segment_size: int) -> None:
     parser = SegmentNodeParser(segment_size=segment_size, segment_overlap=segment_size // 10)
     segments = parser([Document(id_="d", text=text)])
-    for segment in segments:
-        start, end = segment.start_char_idx, segment.end_char_idx  # type: ignore[attr-defined]
-        assert segment.get_content() == text[start:end]
-        assert tokens(segment.get_content()) <= segment_size
+    check_segment_nodes(text, segments, size=segment_size, overlap=segment_size // 10)  # type: ignore[arg-type]
     chunks = ChunkNodeParser(chunk_size=size, chunk_overlap=size // 10)(segments)
     check_chunks(text, chunks, size=size, overlap=size // 10)  # type: ignore[arg-type]
 
 
-@settings(max_examples=25)
-@given(data=st.data(), size=st.sampled_from([256, 384, 512, 800]))
-def test_real_documents_put_together_at_random_are_cut_without_loss(data: st.DataObject, size: int) -> None:
-    text = "".join(data.draw(st.lists(st.sampled_from(real_paragraphs()), min_size=1, max_size=200)))
-    check_chunks(text, split(text, size=size, overlap=size // 10), size=size, overlap=size // 10)
+@settings(max_examples=15)
+@given(
+    data=st.data(),
+    size=st.sampled_from([256, 384, 512, 800]),
+    segment_size=st.sampled_from([2_000, 4_000, 8_000]),
+    piece=st.integers(100, 100_000),
+)
+def test_real_documents_put_together_at_random_are_cut_without_loss(
+    data: st.DataObject, size: int, segment_size: int, piece: int
+) -> None:
+    paragraphs = real_paragraphs()
+    stretch = st.tuples(st.integers(0, len(paragraphs) - 1), st.integers(1, 60))
+    stretches = data.draw(st.lists(stretch, min_size=2, max_size=8))
+    text = "".join(part for first, count in stretches for part in paragraphs[first : first + count])
+    segmenter = SegmentNodeParser(segment_size=segment_size, segment_overlap=segment_size // 10)
+    chunker = ChunkNodeParser(chunk_size=size, chunk_overlap=size // 10)
+    segments = segmenter([Document(id_="d", text=text)])
+    check_segment_nodes(text, segments, size=segment_size, overlap=segment_size // 10)  # type: ignore[arg-type]
+    chunks = chunker(segments)
+    check_chunks(text, chunks, size=size, overlap=size // 10)  # type: ignore[arg-type]
+    assert chunker(segmenter([Document(id_="d", text=text)])) == chunks, "another run, another result"
+    assert TokenMap.of(text, piece_size=piece).ends.tolist() == TokenMap.of(text).ends.tolist()
 
 
 @settings(max_examples=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import lru_cache
 
@@ -78,9 +79,11 @@ def split(
 @lru_cache(maxsize=1)
 def real_paragraphs() -> list[str]:
     """Return stretches of the real Markdown and source files, ready to be put together at random."""
-    out: list[str] = []
-    for folder in ("corpora", "conversations"):
-        for path in sorted((shared_data(folder) / "documents").iterdir())[:40]:
-            text = path.read_text(encoding="utf-8")[:60_000]
-            out += [part + "\n\n" for part in text.split("\n\n") if part.strip()]
-    return out
+    found = [
+        path.read_text(encoding="utf-8")
+        for folder in ("corpora", "conversations")
+        for path in sorted((shared_data(folder) / "documents").iterdir())[:40]
+    ]
+    source = (shared_data("codebase") / "documents.jsonl").read_text(encoding="utf-8")
+    found += [json.loads(line)["text"] for line in source.splitlines()[:40]]
+    return [part + "\n\n" for text in found for part in text[:60_000].split("\n\n") if part.strip()]
