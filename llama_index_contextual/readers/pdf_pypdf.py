@@ -41,6 +41,7 @@ PARSER_ERRORS = (
 # pypdf's own bounds against hostile files, narrower than its defaults: text needs less than images
 CONFIGURATION = Configuration(
     zlib_maximum_output_length=50_000_000,
+    zlib_maximum_recovery_input_length=500_000,  # damaged data is inflated byte by byte, at 2 s a megabyte
     lzw_maximum_output_length=50_000_000,
     run_length_maximum_output_length=50_000_000,
     brotli_maximum_output_length=50_000_000,

@@ -1,18 +1,21 @@
 """One small file for each class of published attack on PDF parsers: a message within the limits, the rest is read.
 
-Among them those of pypdf's advisories CVE-2026-27024, -27025, -27026, -27628, -27888, -28351, -33699 and -40260.
+Those of pypdf's advisories bear the number.
 """
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers import pdf_layout
+from llama_index_contextual.readers import pdf_layout, pdf_pypdf
 from llama_index_contextual.readers.pdf import read_pdf
 from llama_index_contextual.readers.pdf_content import ContentReader
 from llama_index_contextual.readers.pdf_pieces import Cell
@@ -23,7 +26,13 @@ TWICE = b"/Filter[/FlateDecode/FlateDecode]"
 HUGE = 200_000_000  # bytes that a stream of about a thousand unfolds to
 
 
+@cache
+def huge_bomb() -> bytes:
+    return bomb(HUGE)
+
+
 def outline_loop() -> RawPdf:
+    """CVE-2026-27024."""
     pdf = pdf_of([HELLO])
     root, mark = pdf.add(b""), pdf.add(b"")
     pdf.objects[root - 1] = b"<</First %d 0 R/Last %d 0 R/Count 1>>" % (mark, mark)
@@ -46,13 +55,31 @@ def outline_that_branches_into_itself() -> RawPdf:
 
 
 def xref_loop() -> bytes:
+    """CVE-2026-27628."""
     data = pdf_of([HELLO]).data()
     return data.replace(b"/Root 1 0 R", b"/Root 1 0 R/Prev %d" % data.index(b"xref\n0"))
 
 
 def xmp_bomb() -> RawPdf:
+    """CVE-2026-40260."""
     pdf = pdf_of([HELLO])
-    pdf.catalog = b"/Metadata %d 0 R" % pdf.stream(bomb(HUGE), b"/Type/Metadata/Subtype/XML" + TWICE)
+    pdf.catalog = b"/Metadata %d 0 R" % pdf.stream(huge_bomb(), b"/Type/Metadata/Subtype/XML" + TWICE)
+    return pdf
+
+
+def xmp_entities() -> RawPdf:
+    """CVE-2026-40260: ten entities of ten entities each, and so on."""
+    pdf = pdf_of([HELLO])
+    entities = b"".join(b'<!ENTITY e%d "%s">' % (at, b"&e%d;" % (at - 1) * 10) for at in range(1, 10))
+    text = b'<!DOCTYPE x [<!ENTITY e0 "x">%s]><x:xmpmeta xmlns:x="adobe:ns:meta/">&e9;</x:xmpmeta>' % entities
+    pdf.catalog = b"/Metadata %d 0 R" % pdf.stream(text, b"/Type/Metadata/Subtype/XML")
+    return pdf
+
+
+def form_bomb() -> RawPdf:
+    """CVE-2026-27888: the XML of a form."""
+    pdf = pdf_of([HELLO])
+    pdf.catalog = b"/AcroForm<</XFA[(form) %d 0 R]>>" % pdf.stream(huge_bomb(), TWICE)
     return pdf
 
 
@@ -90,6 +117,8 @@ def wrong_page_count() -> RawPdf:
         outline_that_branches_into_itself,
         xref_loop,
         xmp_bomb,
+        xmp_entities,
+        form_bomb,
         form_that_draws_itself,
         forms_that_draw_ten_each,
         wrong_page_count,
@@ -112,10 +141,11 @@ def page_with(stream: bytes, entries: bytes) -> RawPdf:
 
 
 def flate_bomb() -> RawPdf:
-    return page_with(bomb(HUGE), TWICE)
+    return page_with(huge_bomb(), TWICE)
 
 
 def run_length_bomb() -> RawPdf:
+    """CVE-2026-28351."""
     return page_with(zlib.compress(b"\x81 " * 600_000 + b"\x80", 9), b"/Filter[/FlateDecode/RunLengthDecode]")
 
 
@@ -131,6 +161,7 @@ def nested_arrays() -> RawPdf:
 
 
 def character_map_of_four_billion() -> RawPdf:
+    """CVE-2026-27025."""
     pdf = RawPdf()
     cmap = pdf.stream(b"1 beginbfrange <00000000> <FFFFFFFF> <0041> endbfrange")
     font = pdf.add(b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/ToUnicode %d 0 R>>" % cmap)
@@ -174,6 +205,26 @@ def test_a_hostile_page_is_left_out_with_its_reason(tmp_path: Path, make: Callab
     assert warning.startswith("page 1 was left out: pypdf cannot parse it (")
 
 
+def test_damaged_compression_costs_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2026-27026: it is inflated byte by byte."""
+    pdf = page_with(b"\x78\x9c" + random.Random(1).randbytes(40_000), b"/Filter/FlateDecode")
+    pdf.page(HELLO)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf.data())
+    assert read_pdf(path).text == "\nHello"
+
+    limit = pdf_pypdf.CONFIGURATION.zlib_maximum_recovery_input_length
+    assert 0 < limit <= 500_000
+    monkeypatch.setattr(
+        pdf_pypdf, "CONFIGURATION", replace(pdf_pypdf.CONFIGURATION, zlib_maximum_recovery_input_length=30_000)
+    )
+    parsed = read_pdf(path)
+    assert parsed.text == "\nHello"
+    assert parsed.warnings[0].startswith(
+        "page 1 was left out: pypdf cannot parse it (LimitReachedError: Recovery limit"
+    )
+
+
 def pages_of_themselves() -> RawPdf:
     pdf = pdf_of([HELLO])
     pdf.objects[1] = b"<</Type/Pages/Count 2/Kids[2 0 R %d 0 R]>>" % pdf.kids[0]
@@ -190,6 +241,7 @@ def a_trillion_pages() -> RawPdf:
 
 
 def nested_catalog() -> RawPdf:
+    """CVE-2026-33699: what must end the parsing is taken for a small mistake."""
     pdf = pdf_of([HELLO])
     pdf.catalog = b"/Foo " + b"[" * 100_000
     return pdf
