@@ -1,16 +1,37 @@
-"""The command that serves projects to other programs."""
+"""Commands that show a project to people and to other programs: a page to browse, a server to ask."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Root, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.terminal import errors_in_one_line
+from llama_index_contextual.terminal import errors_in_one_line, safe, say, say_json
 
 serving = typer.Typer()
+
+
+@serving.command("inspect")
+def inspect_project(
+    name: Name,
+    html: Annotated[Path | None, typer.Option(help="File to write; otherwise NAME.html.")] = None,
+    query: Annotated[list[str] | None, typer.Option(help="A search to explain; may be repeated.")] = None,
+    top_k: Annotated[int, typer.Option(help="Results of each search.")] = 10,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Write a page to browse documents, segments and chunks, and why a search found them."""
+    with errors_in_one_line():
+        from llama_index_contextual.inspection import write_page
+
+        path = write_page(open_root(root).load(name), html or Path(f"{name}.html"), query or (), top_k=top_k)
+        if as_json:
+            say_json({"html": str(path)})
+        else:
+            say(f"Wrote {safe(str(path))}: open it in a browser.")
 
 
 @serving.command("mcp")

@@ -1,0 +1,120 @@
+"""The page to browse a project: whole, self-contained, and safe from what documents say."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from llama_index_contextual.cli import app
+from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.inspection import inspection_page, write_page
+from llama_index_contextual.project import Project
+
+ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
+
+
+class Tags(HTMLParser):
+    """What a browser would take for markup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Every tag of a page with its attributes."""
+    parser = Tags()
+    parser.feed(page)
+    return parser.tags
+
+
+def data(page: str) -> Any:
+    """What the page's script works on."""
+    found = re.search(r"^const data = (.*);$", page, re.MULTILINE)
+    assert found is not None
+    return json.loads(found[1])
+
+
+@pytest.fixture
+def filled(project: Project, tiny_folder: Path) -> Project:
+    """A project of three documents."""
+    project.ingest([tiny_folder], file_metadata=lambda path: {"kind": Path(path).suffix})
+    return project
+
+
+def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> None:
+    found = data(inspection_page(filled))
+    assert (found["project"], found["version"], found["searches"]) == ("reports", "v000001", [])
+    shown = {
+        chunk["id"]: (chunk["text"], chunk["context"], chunk["facts"]["kind"])
+        for document in found["documents"]
+        for segment in document["segments"]
+        for chunk in segment
+    }
+    expected = {
+        node.node_id: (node.get_content(), node.metadata.get("context", ""), node.metadata["kind"])
+        for record in filled.documents()
+        for node in filled.chunks(record.doc_id)
+    }
+    assert shown == expected
+    assert len(shown) == filled.info().chunks
+
+
+def test_a_search_is_explained_by_what_each_index_said(filled: Project) -> None:
+    (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=2))["searches"]
+    best = search["results"][0]
+    chunk = filled.retrieve("What does error TS-999 mean?", top_k=2)[0]
+    assert len(search["results"]) == 2
+    assert best["node_id"] == chunk.node_id
+    assert best["lexical"]["rank"] == 1
+    assert "ts-999" in best["lexical"]["matched_terms"]
+    assert best["score"] == pytest.approx(chunk.score)
+
+
+def test_what_a_document_says_stays_data(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "attack.md").write_text(f"# {ATTACK}\n\n{ATTACK}", encoding="utf-8")
+    project.ingest([tmp_path / "attack.md"])
+    page, harmless = inspection_page(project, [ATTACK]), inspection_page_of_nothing()
+    assert [tag for tag, _ in tags(page)] == [tag for tag, _ in tags(harmless)]
+    assert ATTACK in data(page)["documents"][0]["segments"][0][0]["text"]
+
+
+def inspection_page_of_nothing() -> str:
+    """The template itself."""
+    from importlib.resources import files
+
+    return files("llama_index_contextual").joinpath("inspection.html").read_text(encoding="utf-8")
+
+
+def test_the_page_loads_nothing(filled: Project) -> None:
+    for tag, attributes in tags(inspection_page(filled)):
+        assert tag not in ("link", "img", "iframe", "object", "embed")
+        assert not {"src", "href", "onerror", "onclick"} & attributes.keys()
+    assert "http" not in inspection_page_of_nothing().replace('http-equiv="', "")
+
+
+def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    root = str(filled.directory.parent)
+    result = CliRunner().invoke(app, ["inspect", "reports", "--root", root, "--html", str(target), "--query", "pump"])
+    assert result.exit_code == 0
+    assert data(target.read_text(encoding="utf-8"))["searches"][0]["query"] == "pump"
+
+
+def test_a_folder_that_is_not_there_is_named(filled: Project, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no folder: make it"):
+        write_page(filled, tmp_path / "nowhere" / "page.html")
+
+
+def test_a_project_without_a_version_says_what_to_do(project: Project) -> None:
+    with pytest.raises(NoVersionError, match="has no version yet; run"):
+        inspection_page(project, ["pump"])
