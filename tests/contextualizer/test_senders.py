@@ -1,0 +1,175 @@
+"""What each provider is sent, and what its answers say, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import CachePoint, ChatMessage, ChatResponse, TextBlock
+from llama_index.llms.openai import OpenAI
+from pydantic import PrivateAttr
+
+from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, Usage
+from llama_index_contextual.contextualizer.senders import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
+from llama_index_contextual.errors import ConfigurationError
+from tests.contextualizer.segments_of import corpus
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+
+class Recording(ScriptedLLM):
+    """Remembers messages and options as they came."""
+
+    _sent: list[tuple[list[ChatMessage], dict[str, Any]]] = PrivateAttr(default_factory=list)
+
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Note the call, and answer."""
+        self._sent.append((list(messages), kwargs))
+        return await super().achat(messages)
+
+
+class Anthropic(Recording):
+    """A model that says it is of Anthropic's class."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Anthropic's class."""
+        return "Anthropic_LLM"
+
+
+class Ollama(Recording):
+    """A model that says it is of Ollama's class."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of Ollama's class."""
+        return "Ollama_llm"
+
+
+class Like(Recording):
+    """A model that says it is of the class for compatible servers."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name of the class for compatible servers."""
+        return "OpenAILike"
+
+
+def test_openai_gets_one_text_a_cache_key_per_segment_and_no_more() -> None:
+    with LoopbackProvider() as provider:
+        llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
+        LLMContextualizer(llm=llm)(corpus(2, 2, words=9))
+        LLMContextualizer(llm=llm, chunks_per_call="all", service_tier="flex")(corpus(1, 2, words=9))
+    *single, grouped = [call.body for call in provider.chat_calls]
+    assert all(set(body) == {"messages", "model", "stream", "temperature", "prompt_cache_key"} for body in single)
+    assert len({body["prompt_cache_key"] for body in single}) == 2
+    assert all(len(body["prompt_cache_key"]) <= 64 for body in single)
+    assert grouped["response_format"] == RESPONSE_FORMAT
+    assert grouped["service_tier"] == "flex"
+
+
+def test_flex_calls_are_given_time() -> None:
+    sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
+    assert FLEX_TIMEOUT >= 600
+    assert "timeout" in sender._options(SimpleNamespace(cache_key="k", response_format=None))  # type: ignore[arg-type]
+
+
+def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
+    llm = Anthropic()
+    LLMContextualizer(llm=llm, chunks_per_call=2)(corpus(1, 4, words=9))
+    for (message,), options in llm._sent[:2]:
+        prefix, point, suffix = message.blocks
+        assert isinstance(prefix, TextBlock)
+        assert isinstance(point, CachePoint)
+        assert isinstance(suffix, TextBlock)
+        assert prefix.text.endswith("<chunk>\n")
+        assert suffix.text.startswith("The chunks with these ids")
+        assert point.cache_control.type == "ephemeral"
+        assert options == {}
+
+
+@pytest.mark.parametrize("kind", [Like, Ollama, Recording])
+def test_others_get_one_text_and_no_options(kind: type[Recording]) -> None:
+    llm = kind()
+    LLMContextualizer(llm=llm, chunks_per_call="all")(corpus(1, 2, words=9))
+    ((message,), options) = llm._sent[0]
+    assert isinstance(message.content, str)
+    assert "<chunk>" in message.content
+    assert options == {}
+
+
+def test_ollama_works_through_one_segment_after_the_other() -> None:
+    llm = Ollama()
+    LLMContextualizer(llm=llm, num_workers=8)(corpus(3, 3, words=9))
+    assert llm.most_running == 1
+    documents = [prompt.partition("of document ")[2][0] for prompt in llm.history]
+    assert documents == ["0"] * 3 + ["1"] * 3 + ["2"] * 3
+
+
+@pytest.mark.parametrize("kind", [Like, Anthropic, Recording])
+def test_a_tier_that_the_provider_does_not_have_is_refused(kind: type[Recording]) -> None:
+    with pytest.raises(ConfigurationError, match="has no service tier 'flex': set service_tier to None"):
+        LLMContextualizer(llm=kind(), service_tier="flex")(corpus(1, 1, words=9))
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        (None, Usage()),
+        ({}, Usage()),
+        ({"prompt_tokens": 9, "completion_tokens": 2}, Usage(9, None, 2)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+            Usage(9, 4, 2),
+        ),
+        (
+            SimpleNamespace(
+                prompt_tokens=9, completion_tokens=2, prompt_tokens_details=SimpleNamespace(cached_tokens=4)
+            ),
+            Usage(9, 4, 2),
+        ),
+        ({"input_tokens": 5, "output_tokens": 2}, Usage(5, None, 2)),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
+            Usage(98, 90, 2),
+        ),
+        ({"prompt_tokens": "many", "completion_tokens": -1}, Usage()),
+    ],
+)
+def test_tokens_are_counted_alike(usage: object, counts: Usage) -> None:
+    assert usage_of(usage) == counts
+
+
+@pytest.mark.parametrize(
+    ("raw", "reply"),
+    [
+        (
+            {"choices": [{"message": {"content": "Yes."}, "finish_reason": "length"}]},
+            Reply("Yes.", finish_reason="length"),
+        ),
+        (
+            {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
+            Reply("", finish_reason="refusal"),
+        ),
+        ({"stop_reason": "max_tokens", "content": []}, Reply("", finish_reason="length")),
+        ({"stop_reason": "end_turn"}, Reply("", finish_reason="stop")),
+        ({"message": {"content": "Yes."}, "done_reason": "length"}, Reply("Yes.", finish_reason="length")),
+        ({"choices": []}, Reply("")),
+        (None, Reply("")),
+    ],
+)
+def test_the_end_of_an_answer_is_named_alike(raw: object, reply: Reply) -> None:
+    assert reply_of(raw) == reply
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [7]), (3, [3, 2, 2]), (7, [1] * 7), (9, [1] * 7 + [0] * 2)])
+def test_shares_add_up_to_the_whole(count: int, parts: list[int]) -> None:
+    shares = [Usage(7, None, 7).share(count, place) for place in range(count)]
+    assert [share.input_tokens for share in shares] == parts
+    assert {share.cached_tokens for share in shares} == {None}

@@ -1,0 +1,86 @@
+"""Contexts into the ledger: acknowledged when they are on the disk, committed together under load."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.contextualizer.writer import ContextWriter
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+
+
+def entry(number: int) -> LedgerEntry:
+    return LedgerEntry(key=f"{number:064}", context=f"Context {number}.", model="m")
+
+
+class SlowLedger(Ledger):
+    """Commits when it is told to, and remembers how many at a time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.commits: list[int] = []
+        self.go = threading.Event()
+
+    def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
+        """Wait, then commit."""
+        rows = list(entries)
+        self.go.wait(10)
+        self.commits.append(len(rows))
+        super().add_contexts(rows)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> SlowLedger:
+    return SlowLedger(tmp_path / "ledger.sqlite")
+
+
+def on_disk(ledger: Ledger) -> int:
+    assert ledger.path is not None
+    with sqlite3.connect(ledger.path) as connection:
+        return int(connection.execute("SELECT count(*) FROM contexts").fetchone()[0])
+
+
+async def test_what_arrives_during_a_commit_is_committed_together(ledger: SlowLedger) -> None:
+    writer = ContextWriter(ledger)
+    first = asyncio.create_task(writer.add([entry(0)]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    others = [asyncio.create_task(writer.add([entry(n)])) for n in range(1, 20)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not first.done()
+    ledger.go.set()
+    await asyncio.gather(first, *others)
+    assert ledger.commits == [1, 19]
+
+
+async def test_it_is_on_the_disk_when_it_is_acknowledged(ledger: SlowLedger) -> None:
+    ledger.go.set()
+    writer = ContextWriter(ledger)
+    for number in range(3):
+        await writer.add([entry(number)])
+        assert on_disk(ledger) == number + 1
+
+
+async def test_what_has_arrived_is_committed_though_nobody_waits_for_it_any_more(ledger: SlowLedger) -> None:
+    writer = ContextWriter(ledger)
+    adding = asyncio.create_task(writer.add([entry(0)]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    adding.cancel()
+    ledger.go.set()
+    await writer.close()
+    assert on_disk(ledger) == 1
+
+
+async def test_a_ledger_that_cannot_be_written_is_an_error_for_whoever_adds(ledger: SlowLedger) -> None:
+    ledger.go.set()
+    writer = ContextWriter(ledger)
+    ledger.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        await writer.add([entry(0)])
