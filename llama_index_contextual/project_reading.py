@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import QueryType
+from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -47,6 +48,18 @@ class ProjectReading(ProjectBase):
             NoVersionError: Nothing has been ingested yet.
         """
         return self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters).respond(as_bundle(query))
+
+    def retrieve_many(
+        self,
+        queries: Sequence[QueryType],
+        *,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> list[RetrievalResponse]:
+        """Do as `retrieve` does for several questions; all are answered by one version, and embedded together."""
+        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
+        return retriever.respond_many([as_bundle(query) for query in queries])
 
     async def aretrieve(
         self,
@@ -112,6 +125,10 @@ class ProjectReading(ProjectBase):
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks: what a filter can name."""
         return self._live.current().version.docstore.metadata_keys()
+
+    def chunks(self, doc_id: str) -> list[BaseNode]:
+        """Return the chunks of a document with their contexts, in the order of its text; none where it is unknown."""
+        return list(self._live.current().version.docstore.iterate(doc_id=doc_id))
 
     def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
         """Return the original text of a document between two character offsets.

@@ -35,6 +35,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "segment_overlap": 800,
         "chunk_size": 800,
         "chunk_overlap": 80,
+        "faiss_index": "auto",
         "language": "english",
         "mode": "hybrid",
         "top_k": 20,

@@ -95,6 +95,8 @@ class VersionBuilder:
 
     def publish(self, *, embed_model: str | None) -> Manifest:
         """Write the indexes and make the version the live one."""
+        if self._vectors is not None:
+            self._vectors.compact(self.config.faiss_index)
         stores = {DEFAULT_VECTOR_STORE: self._vectors} if self._vectors is not None and len(self._vectors) else {}
         publish.persist(
             StorageContext(

@@ -31,6 +31,7 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
+_MAX_KNOWN = 200_000  # different tokens whose terms are remembered; a large corpus has more numbers than words
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 # For search only: what is invisible or left out at will is removed, what looks alike becomes one character.
@@ -85,6 +86,8 @@ class Analyzer:
         for token in _tokens(text):
             terms = known.get(token)
             if terms is None:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
                 terms = known[token] = self._analyse(token)
             found.extend(terms)
         return found

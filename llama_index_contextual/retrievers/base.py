@@ -1,26 +1,36 @@
-"""What a leg of a hybrid search offers beyond LlamaIndex's BaseRetriever: a ranking of ids, without touching a node."""
+"""What a leg of a hybrid search offers beyond LlamaIndex's BaseRetriever: a ranking without touching a node."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import LegScore, ScoredChunk
+from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.retrievers.lexical_index import LexicalQuery
+from llama_index_contextual.retrievers.trace import Evidence, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
 
 
-class RankingRetriever(BaseRetriever):
-    """A retriever that can rank ids and fetch the nodes afterwards.
+class Found(NamedTuple):
+    """A node of an answer, its score, and what each index said of it."""
 
-    A subclass implements `docstore`, `rank` and `evidence`, and `aprepare` when it has something to await.
+    node: BaseNode
+    score: float
+    evidence: Evidence
+
+
+class RankingRetriever(BaseRetriever):
+    """A retriever that can rank without touching a node, and fetch the nodes afterwards.
+
+    A subclass implements `docstore` and `trace`, and `aprepare` when it has something to await.
     """
 
     @property
@@ -29,41 +39,43 @@ class RankingRetriever(BaseRetriever):
         """Where the nodes are."""
 
     @abstractmethod
+    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+        """Rank at least the k best; only nodes that pass the filters count."""
+
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k best (node id, score), best first; only nodes that pass the filters count."""
-
-    @abstractmethod
-    def evidence(
-        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
-    ) -> dict[str, dict[str, LegScore]]:
-        """Return for each chosen id that stands in `ranking` what this leg says of it, by the leg's name.
-
-        Args:
-            query: What `ranking` answers.
-            ranking: What `rank` returned.
-            chosen: The ids that matter.
-            filters: Those that `rank` was given.
-        """
+        hits = self.trace(query, k, filters).hits.first(k)
+        ids = self.docstore.ids
+        return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Await what `rank` would block for, such as the embedding of the query; a copy is returned, never a change."""
+        """Await what `trace` would block for, such as the query's embedding; a copy is returned, never a change."""
         return bundle
 
+    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
+        """Return the queries with what is cheaper to find out for all of them at once, such as their embeddings."""
+        return bundles
+
+    def fetch(self, trace: Trace, k: int) -> list[Found]:
+        """Return the k best nodes of a ranking with their evidence, by one fetch."""
+        hits, ids = trace.hits.first(k), self.docstore.ids
+        nodes = self.docstore.get_nodes([ids[row] for row in hits.rows.tolist()])
+        return [Found(*found) for found in zip(nodes, hits.scores.tolist(), trace.evidence(k), strict=True)]
+
     def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
-        """Return the k best nodes with their evidence."""
-        bundle = as_bundle(query)
-        ranking = self.rank(bundle, require_positive(k), filters)
-        chosen = [node_id for node_id, _ in ranking]
-        evidence = self.evidence(bundle, ranking, chosen, filters)
-        return [
-            ScoredChunk(node=node, score=score, **evidence.get(node.node_id, {}))
-            for node, (_, score) in zip(self.docstore.get_nodes(chosen), ranking, strict=True)
-        ]
+        """Return the k best nodes with their evidence; each index ranks once."""
+        trace = self.trace(as_bundle(query), require_positive(k), filters)
+        return [ScoredChunk(node=node, score=score, **evidence) for node, score, evidence in self.fetch(trace, k)]
 
 
 def as_bundle(query: QueryType) -> QueryBundle:
     """Return the query as a QueryBundle."""
     return QueryBundle(query) if isinstance(query, str) else query
+
+
+def lexical_query(bundle: QueryBundle) -> LexicalQuery:
+    """Return what the lexical indexes are asked: the question, or what a conversation made of it."""
+    return getattr(bundle, "lexical_texts", ()) or bundle.query_str
 
 
 def require_positive(k: int) -> int:
@@ -75,13 +87,3 @@ def require_positive(k: int) -> int:
     if k < 1:
         raise InputError(f"top_k is {k}: ask for at least one result.", value=k)
     return k
-
-
-def leg_evidence(name: str, ranking: Ranking, chosen: Sequence[str]) -> dict[str, dict[str, LegScore]]:
-    """Return score and rank of the chosen ids under the leg's name."""
-    wanted = set(chosen)
-    return {
-        node_id: {name: LegScore(score=score, rank=rank)}
-        for rank, (node_id, score) in enumerate(ranking, start=1)
-        if node_id in wanted
-    }

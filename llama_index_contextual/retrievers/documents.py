@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import LegScore
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder, LexicalQuery
+from llama_index_contextual.retrievers.trace import Support
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -56,19 +56,16 @@ class DocumentIndex:
         self.lexical_index = lexical_index
         self.rows = rows
 
-    def support(self, query: str, chunks: Sequence[int]) -> list[LegScore | None]:
-        """Return for each chunk, by its row, score and rank of its document; None without a term of the query.
+    def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> Support:
+        """Return for each chunk, by its row, score and rank of its document.
 
         Equal scores share the best rank.
         """
         scores = self.lexical_index.scores(query)
         ordered = np.sort(scores)
-        found = scores[self.rows[list(chunks)]]
+        found = scores[self.rows[chunks]]
         ranks = len(ordered) - np.searchsorted(ordered, found, side="right") + 1
-        return [
-            LegScore(float(score), int(rank)) if score > 0 else None
-            for score, rank in zip(found.tolist(), ranks.tolist(), strict=True)
-        ]
+        return Support(found, np.where(found > 0, ranks, 0))
 
     def save(self, directory: Path) -> None:
         """Write the index with its settings."""
@@ -132,9 +129,7 @@ class DocumentLeg:
                 f" belong together."
             )
         self._index = index
-        self._docstore = docstore
 
-    def support(self, query: str, node_ids: Sequence[str]) -> dict[str, LegScore]:
-        """Return score and rank of each chunk's document, for chunks whose document has a term of the query."""
-        found = self._index.support(query, self._docstore.rows(node_ids))
-        return {node_id: hit for node_id, hit in zip(node_ids, found, strict=True) if hit is not None}
+    def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> Support:
+        """Return score and rank of each chunk's document."""
+        return self._index.support(query, rows)

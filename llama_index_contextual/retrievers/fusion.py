@@ -1,15 +1,35 @@
-"""Rankings into one ranking: pure functions over ids and scores.
+"""Rankings into one ranking: pure functions.
 
-A ranking is a list of (id, score), best first. Ties are broken by the best rank in any ranking, then by the id, so the
-same input always gives the same output.
+A ranking is a list of (id, score), best first, or `Hits`: rows and scores as arrays. Ties are broken by the best rank
+in any ranking, then by the id, so the same input always gives the same output.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 Ranking = Sequence[tuple[str, float]]
+
+
+class Hits(NamedTuple):
+    """A ranking as arrays, best first.
+
+    Attributes:
+        rows: Shape (n,), int64, each at most once.
+        scores: Shape (n,), float64.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+    def first(self, k: int) -> Hits:
+        """Return the k best."""
+        return Hits(self.rows[:k], self.scores[:k])
 
 
 def reciprocal_rank_fusion(
@@ -29,11 +49,7 @@ def reciprocal_rank_fusion(
         >>> reciprocal_rank_fusion([[("a", 9.0), ("b", 8.0)], [("b", 0.5)]], [0.5, 0.5], k=1)
         [('b', 0.41666666666666663), ('a', 0.25)]
     """
-    shares: dict[str, list[float]] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
-        for rank, (node_id, _) in enumerate(ranking, start=1):
-            shares.setdefault(node_id, []).append(weight / (k + rank))
-    return _sorted(shares, rankings)
+    return _by_name(rankings, weights, "rrf", k)
 
 
 def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[tuple[str, float]]:
@@ -49,49 +65,101 @@ def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[
         >>> score_fusion([[("a", 9.0), ("b", 7.0), ("c", 5.0)], [("b", 0.5)]], [0.5, 0.5])
         [('b', 0.75), ('a', 0.5), ('c', 0.0)]
     """
-    shares: dict[str, list[float]] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
-        values = [score for _, score in ranking]
-        low, high = min(values, default=0.0), max(values, default=0.0)
-        for node_id, score in ranking:
-            scaled = (score - low) / (high - low) if high > low else 1.0
-            shares.setdefault(node_id, []).append(weight * scaled)
-    return _sorted(shares, rankings)
+    return _by_name(rankings, weights, "score", 0.0)
 
 
-def add_support(ranking: Ranking, shares: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Add to each score its id's share, 0 where it has none; ids that are not in the ranking stay out.
+def fuse(
+    rankings: Sequence[Hits],
+    weights: Sequence[float],
+    *,
+    by: Literal["rrf", "score"],
+    k: float = 60.0,
+    names: Sequence[str] | None = None,
+) -> Hits:
+    """Fuse rankings of rows as `reciprocal_rank_fusion` and `score_fusion` do.
 
     Args:
-        ranking: Best first; ties stay in its order.
-        shares: What else speaks for an id, in the unit of the ranking's scores.
+        rankings: Best first.
+        weights: One per ranking.
+        by: Reciprocal ranks or scaled scores.
+        k: Constant of reciprocal ranks.
+        names: Id of each row, for ties; without, ties go by row.
 
     Example:
-        >>> add_support([("a", 0.5), ("b", 0.25), ("c", 0.25)], {"c": 0.5, "d": 9.0})
-        [('c', 0.75), ('a', 0.5), ('b', 0.25)]
+        >>> one, other = Hits(np.array([7, 3]), np.array([9.0, 8.0])), Hits(np.array([3]), np.array([0.5]))
+        >>> fuse([one, other], [0.5, 0.5], by="rrf", k=1).rows.tolist()
+        [3, 7]
     """
-    return sorted(((node_id, score + shares.get(node_id, 0.0)) for node_id, score in ranking), key=lambda hit: -hit[1])
+    everything = np.concatenate([np.zeros(0, dtype=np.int64), *(hits.rows for hits in rankings)])
+    rows, where = np.unique(everything, return_inverse=True)
+    shares = np.zeros((len(rankings), len(rows)))
+    best = np.full(len(rows), len(everything))
+    start = 0
+    for number, (hits, weight) in enumerate(zip(rankings, weights, strict=True)):
+        at = where[start : (start := start + len(hits.rows))]
+        ranks = np.arange(1, len(at) + 1)
+        shares[number, at] = share_of_rank(ranks, weight, k=k) if by == "rrf" else share_of_score(hits.scores, weight)
+        best[at] = np.minimum(best[at], ranks)
+    # Smallest first, so that the order of the rankings does not decide between equal sums.
+    scores: NDArray[np.float64] = np.sort(shares, axis=0).sum(axis=0)
+    order = np.lexsort((rows, best, -scores))
+    if names is not None:
+        order = _ties_by_name(order, scores, best, rows, names)
+    return Hits(rows[order], scores[order])
 
 
-def scaled_shares(scores: Mapping[str, float], weight: float) -> dict[str, float]:
-    """Return weight * score / largest score for each id; scores are above 0.
+def share_of_rank(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
+    """Return weight / (k + rank) for each rank from 1."""
+    return weight / (k + ranks.astype(np.float64))
+
+
+def share_of_score(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    """Return weight * score, scaled to 0..1 over the scores; equal scores count 1 each."""
+    if len(scores) == 0:
+        return scores
+    low, high = scores.min(), scores.max()
+    return weight * ((scores - low) / (high - low) if high > low else np.ones(len(scores)))
+
+
+def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[np.intp]]:
+    """Add a share to each score; ties stay in the order of the hits.
+
+    Args:
+        hits: Best first.
+        shares: What else speaks for each hit, in the unit of its score; shape (n,).
+
+    Returns:
+        The hits, and where each of them stood before.
 
     Example:
-        >>> scaled_shares({"a": 4.0, "b": 1.0}, 0.1)
-        {'a': 0.1, 'b': 0.025}
+        >>> hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.25, 0.25])), np.array([0, 0, 0.5]))
+        >>> hits.rows.tolist(), hits.scores.tolist(), before.tolist()
+        ([9, 7, 8], [0.75, 0.5, 0.25], [2, 0, 1])
     """
-    largest = max(scores.values(), default=1.0)
-    return {node_id: weight * score / largest for node_id, score in scores.items()}
+    scores = hits.scores + shares
+    order = np.argsort(-scores, kind="stable")
+    return Hits(hits.rows[order], scores[order]), order
 
 
-def reciprocal_shares(ranks: Mapping[str, int], weight: float, *, k: float) -> dict[str, float]:
-    """Return weight / (k + rank) for each id; ids may share a rank.
+def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    """Return weight * score / largest score for each; scores are not below 0.
 
     Example:
-        >>> reciprocal_shares({"a": 1, "b": 1, "c": 3}, 0.5, k=1)
-        {'a': 0.25, 'b': 0.25, 'c': 0.125}
+        >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist()
+        [0.1, 0.0, 0.025]
     """
-    return {node_id: weight / (k + rank) for node_id, rank in ranks.items()}
+    largest = scores.max(initial=0.0)
+    return weight * scores / largest if largest > 0 else np.zeros(len(scores))
+
+
+def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
+    """Return weight / (k + rank) for each rank; ranks may be shared, and 0 has none.
+
+    Example:
+        >>> reciprocal_shares(np.array([1, 1, 0, 3]), 0.5, k=1).tolist()
+        [0.25, 0.25, 0.0, 0.125]
+    """
+    return np.where(ranks > 0, share_of_rank(ranks, weight, k=k), 0.0)
 
 
 def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
@@ -114,11 +182,37 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     return [weight / total for weight in scaled]
 
 
-def _sorted(shares: dict[str, list[float]], rankings: Sequence[Ranking]) -> list[tuple[str, float]]:
-    # Rounded once, so that the order of the rankings does not decide between equal sums.
-    scores = {node_id: math.fsum(values) for node_id, values in shares.items()}
-    best: dict[str, int] = {}
-    for ranking in rankings:
-        for rank, (node_id, _) in enumerate(ranking):
-            best[node_id] = min(rank, best.get(node_id, rank))
-    return sorted(scores.items(), key=lambda item: (-item[1], best[item[0]], item[0]))
+def _by_name(
+    rankings: Sequence[Ranking], weights: Sequence[float], by: Literal["rrf", "score"], k: float
+) -> list[tuple[str, float]]:
+    names = sorted({name for ranking in rankings for name, _ in ranking})
+    row = {name: at for at, name in enumerate(names)}
+    arrays = [
+        Hits(
+            np.fromiter((row[name] for name, _ in ranking), dtype=np.int64, count=len(ranking)),
+            np.fromiter((score for _, score in ranking), dtype=np.float64, count=len(ranking)),
+        )
+        for ranking in rankings
+    ]
+    fused = fuse(arrays, weights, by=by, k=k)
+    return [(names[at], score) for at, score in zip(fused.rows.tolist(), fused.scores.tolist(), strict=True)]
+
+
+def _ties_by_name(
+    order: NDArray[np.intp],
+    scores: NDArray[np.float64],
+    best: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    names: Sequence[str],
+) -> NDArray[np.intp]:
+    """Return the order with names instead of rows deciding between equal scores and equal best ranks."""
+    equal = (np.diff(scores[order]) == 0) & (np.diff(best[order]) == 0)
+    for start, stop in _runs(equal):
+        order[start:stop] = sorted(order[start:stop], key=lambda at: names[int(rows[at])])
+    return order
+
+
+def _runs(equal: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return (start, stop) of every run of neighbours that are equal; equal[i] compares i with i + 1."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))
+    return [(int(start), int(stop) + 1) for start, stop in zip(edges[::2], edges[1::2], strict=True)]

@@ -7,26 +7,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.llms import LLM, MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
+from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import LegScore, ScoredChunk
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, require_positive
+from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, lexical_query
 from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
     add_support,
+    fuse,
     normalise_weights,
     reciprocal_rank_fusion,
     reciprocal_shares,
     scaled_shares,
     score_fusion,
 )
+from llama_index_contextual.retrievers.trace import Support, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
@@ -120,43 +124,37 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         stores = {id(leg.docstore) for leg in self._legs}
         return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k best (node id, fused score), best first."""
-        bundle = as_bundle(query)
-        rankings = self._rankings(bundle, k, filters)
-        return self._supported(rankings, self._support(bundle, rankings))[:k]
-
-    def _rankings(self, bundle: QueryBundle, k: int, filters: MetadataFilters | None) -> list[Ranking]:
+    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+        """Rank by every leg, fuse, and add what the documents say."""
         if not self._ranks_ids:
             raise InputError(
                 "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
                 " query: use retrieve()."
             )
-        wanted = max(self.candidates, k)
-        return [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
+        bundle, wanted = as_bundle(query), max(self.candidates, k)
+        parts = [leg.trace(bundle, wanted, filters or self._filters) for leg in self._legs]
+        hits = fuse(
+            [part.hits.first(wanted) for part in parts],
+            self._retriever_weights,
+            by=self.fusion,
+            k=self.rrf_k,
+            names=self.docstore.ids,
+        )
+        if self._documents is None:
+            return Trace(hits, parts=parts)
+        support = self._documents.support(lexical_query(bundle), hits.rows)
+        supported, before = add_support(hits, self._shares(support))
+        return Trace(supported, parts=parts, support=support.at(before))
+
+    def _shares(self, support: Support) -> NDArray[np.float64]:
+        if self.fusion == "score":
+            return scaled_shares(support.scores.astype(np.float64), self.document_weight)
+        return reciprocal_shares(support.ranks, self.document_weight, k=self.rrf_k)
 
     def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
         if self.fusion == "score":
             return score_fusion(rankings, weights)
         return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
-
-    def _support(self, bundle: QueryBundle, rankings: Sequence[Ranking]) -> dict[str, LegScore]:
-        """Return what the documents say of every candidate."""
-        if self._documents is None:
-            return {}
-        candidates = dict.fromkeys(node_id for ranking in rankings for node_id, _ in ranking)
-        return self._documents.support(bundle.query_str, list(candidates))
-
-    def _supported(self, rankings: Sequence[Ranking], support: dict[str, LegScore]) -> Ranking:
-        fused = self._fuse(rankings, self._retriever_weights)
-        if not support:
-            return fused
-        if self.fusion == "score":
-            shares = scaled_shares({node_id: hit.score for node_id, hit in support.items()}, self.document_weight)
-        else:
-            ranks = {node_id: hit.rank for node_id, hit in support.items()}
-            shares = reciprocal_shares(ranks, self.document_weight, k=self.rrf_k)
-        return add_support(fused, shares)
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with what every leg has to await."""
@@ -164,48 +162,16 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             bundle = await leg.aprepare(bundle)
         return bundle
 
+    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
+        """Return the queries with what every leg finds out for all of them at once."""
+        for leg in self._legs:
+            bundles = leg.prepare_many(bundles)
+        return bundles
+
     @property
     def docstore(self) -> SQLiteDocumentStore:
         """Where the nodes are: the legs share one store."""
         return self._legs[0].docstore
-
-    def evidence(
-        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
-    ) -> dict[str, dict[str, LegScore]]:
-        """Return what every leg, and the documents, say of the chosen ids."""
-        bundle = as_bundle(query)
-        rankings = self._rankings(bundle, len(ranking), filters)
-        return self._evidence(bundle, rankings, self._support(bundle, rankings), chosen, filters)
-
-    def _evidence(
-        self,
-        bundle: QueryBundle,
-        rankings: Sequence[Ranking],
-        support: dict[str, LegScore],
-        chosen: Sequence[str],
-        filters: MetadataFilters | None,
-    ) -> dict[str, dict[str, LegScore]]:
-        found: dict[str, dict[str, LegScore]] = {}
-        for leg, ranking in zip(self._legs, rankings, strict=True):
-            for node_id, hit in leg.evidence(bundle, ranking, chosen, filters or self._filters).items():
-                found.setdefault(node_id, {}).update(hit)
-        for node_id in chosen:
-            if (supported := support.get(node_id)) is not None:
-                found.setdefault(node_id, {})["document"] = supported
-        return found
-
-    def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
-        """Return the k best nodes with the evidence of every leg; each leg ranks once."""
-        bundle = as_bundle(query)
-        rankings = self._rankings(bundle, require_positive(k), filters)
-        support = self._support(bundle, rankings)
-        fused = self._supported(rankings, support)[:k]
-        chosen = [node_id for node_id, _ in fused]
-        evidence = self._evidence(bundle, rankings, support, chosen, filters)
-        return [
-            ScoredChunk(node=node, score=score, **evidence[node.node_id])
-            for node, (_, score) in zip(self.docstore.get_nodes(chosen), fused, strict=True)
-        ]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_ids:

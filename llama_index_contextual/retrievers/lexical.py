@@ -17,10 +17,12 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import LegScore
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, leg_evidence
+from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, lexical_query
+from llama_index_contextual.retrievers.fusion import Hits
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.scan import top
 
 NODES_FILE = "nodes.sqlite"
 
@@ -100,35 +102,21 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         retriever._owns_docstore = owned
         return retriever
 
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k best (node id, BM25 score), best first; scores are above 0."""
-        scores = self.lexical_index.scores(as_bundle(query).query_str)
+    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+        """Rank the k best by BM25; scores are above 0."""
+        terms = self.lexical_index.query(lexical_query(as_bundle(query)))
+        scores = self.lexical_index.scores(terms)
         mask = self.docstore.mask(filters or self._filters)
         if mask is not None:
             scores = np.where(mask, scores, 0.0)
         rows = np.flatnonzero(scores > 0)
-        if len(rows) > k:
-            rows = rows[np.argpartition(-scores[rows], k - 1)[:k]]
-        rows = rows[np.lexsort((rows, -scores[rows]))]
-        ids = self.docstore.ids
-        return [(ids[row], float(scores[row])) for row in rows]
+        best, places = top(scores[rows], k)
+        return Trace(Hits(rows[places], best.astype(np.float64)), name="lexical", terms=terms)
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
         """Where the nodes are."""
         return self._docstore
-
-    def evidence(
-        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
-    ) -> dict[str, dict[str, LegScore]]:
-        """Return score, rank and matched terms of the chosen ids."""
-        found = leg_evidence("lexical", ranking, chosen)
-        rows = self.docstore.rows(list(found))
-        terms = self.lexical_index.matched(as_bundle(query).query_str, rows)
-        return {
-            node_id: {"lexical": LegScore(hit["lexical"].score, hit["lexical"].rank, matched)}
-            for (node_id, hit), matched in zip(found.items(), terms, strict=True)
-        }
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.search(query_bundle, self.similarity_top_k)

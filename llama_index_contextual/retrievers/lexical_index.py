@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self, cast
 
@@ -20,6 +22,48 @@ from llama_index_contextual.storage import files
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 SETTINGS_FILE = "settings.json"
+
+LexicalQuery = str | Sequence[tuple[str, float]]
+"""A text, or texts with the weight of each of their terms; a term of several texts has the sum."""
+
+Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
+
+
+class QueryTerms:
+    """A query as an index sees it.
+
+    Args:
+        index: The index.
+        counts: The different terms of the query, in its order, with their weights.
+
+    Attributes:
+        known: Those that the index has.
+        postings: For each of `known`, the rows that hold it, ascending, and what it adds to their scores.
+    """
+
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float]) -> None:
+        found = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
+        self.counts = counts
+        self.known = tuple(term for term, _ in found)
+        self.postings = [postings for _, postings in found]
+        self.size = index.size
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Inverse document frequency of every term, log(1 + (N - n + 0.5) / (n + 0.5)); of unknown ones too."""
+        holders = {term: len(rows) for term, (rows, _) in zip(self.known, self.postings, strict=True)}
+        counts = ((term, holders.get(term, 0)) for term in self.counts)
+        return {term: math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, n in counts}
+
+    def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return for each row the terms that it holds."""
+        wanted = np.asarray(rows, dtype=np.int32)
+        found: list[list[str]] = [[] for _ in rows]
+        for term, (holders, _) in zip(self.known, self.postings, strict=True):
+            places = np.minimum(np.searchsorted(holders, wanted), len(holders) - 1)
+            for at in np.flatnonzero(holders[places] == wanted).tolist():
+                found[at].append(term)
+        return [tuple(terms) for terms in found]
 
 
 class LexicalIndex:
@@ -43,27 +87,43 @@ class LexicalIndex:
         builder.add(texts)
         return builder.build()
 
-    def scores(self, query: str) -> NDArray[np.float32]:
+    def query(self, query: LexicalQuery) -> QueryTerms:
+        """Return the terms of a query, and where they are found."""
+        counts: dict[str, float] = {}
+        for text, count in [(query, 1.0)] if isinstance(query, str) else query:
+            for term in dict.fromkeys(self.analyzer.terms(text)) if count > 0 else ():
+                counts[term] = counts.get(term, 0.0) + count
+        return QueryTerms(self, counts)
+
+    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
         """Return the BM25 score of every row; 0 where no term of the query is found."""
-        ids = self._term_ids(query)
-        if not ids or self._bm25 is None:
-            return np.zeros(self.size, dtype=np.float32)
-        return cast("NDArray[np.float32]", self._bm25.get_scores_from_ids(list(ids.values())))
+        terms = query if isinstance(query, QueryTerms) else self.query(query)
+        found = np.zeros(self.size, dtype=np.float32)
+        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
+            found[holders] += (
+                np.float32(terms.counts[term]) * values
+            )  # a row is at most once among the holders of a term
+        return found
 
-    def matched(self, query: str, rows: Sequence[int]) -> list[tuple[str, ...]]:
+    def matched(self, query: LexicalQuery, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return for each row the terms of the query that it holds."""
-        found: list[list[str]] = [[] for _ in rows]
-        if self._bm25 is not None:
-            pointers, indices = self._bm25.scores["indptr"], self._bm25.scores["indices"]
-            for term, number in self._term_ids(query).items():
-                holders = indices[pointers[number] : pointers[number + 1]]
-                for at in np.flatnonzero(np.isin(rows, holders)):
-                    found[at].append(term)
-        return [tuple(terms) for terms in found]
+        return self.query(query).matched(rows)
 
-    def _term_ids(self, query: str) -> dict[str, int]:
-        vocabulary = {} if self._bm25 is None else self._bm25.vocab_dict
-        return {term: vocabulary[term] for term in self.analyzer.terms(query) if term in vocabulary}
+    def postings(self, term: str) -> Postings | None:
+        """Return the rows that hold a term, ascending, and what it adds to their scores; None where there is none."""
+        number = None if self._bm25 is None else self._bm25.vocab_dict.get(term)
+        if number is None:
+            return None
+        indices, data, pointers = self._arrays
+        start, stop = pointers[number], pointers[number + 1]
+        return indices[start:stop], data[start:stop]
+
+    @cached_property
+    def _arrays(self) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+        scores = cast("bm25s.BM25", self._bm25).scores
+        # Slices of memory-mapped arrays are slow to make; a view of the same memory is not.
+        indices, data, pointers = (np.asarray(scores[name]).view(np.ndarray) for name in ("indices", "data", "indptr"))
+        return indices, data, pointers
 
     def save(self, directory: Path) -> None:
         """Write the index and the settings that it was built with; an index that is there is replaced."""

@@ -6,16 +6,16 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
@@ -28,7 +28,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.models import model_name
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.base import RankingRetriever, require_positive
+from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
@@ -38,6 +38,8 @@ from llama_index_contextual.storage.current import CURRENT, current_name, versio
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)
+
+_FUSION_FIELDS = ("semantic_weight", "lexical_weight", "document_weight", "candidates", "fusion", "rrf_k")
 
 
 _FILES_GONE = (ContextualError, OSError, sqlite3.Error)
@@ -56,6 +58,7 @@ class VersionIndexes:
         self.version = version
         self._load_embed_model = load_embed_model
         self._lock = threading.RLock()
+        self._hybrid: tuple[tuple[Any, ...], HybridRetriever] | None = None
 
     @cached_property
     def index(self) -> VectorStoreIndex:
@@ -102,15 +105,19 @@ class VersionIndexes:
                 return self.semantic
             if mode == "lexical":
                 return self.lexical
-            legs: list[BaseRetriever] = [self.semantic, self.lexical]
-            documents = self.documents if config.document_weight else None
+            setting = tuple(getattr(config, name) for name in _FUSION_FIELDS)
+            if self._hybrid is None or self._hybrid[0] != setting:
+                self._hybrid = setting, self._fused(config)
+            return self._hybrid[1]
+
+    def _fused(self, config: ProjectConfig) -> HybridRetriever:
         return HybridRetriever(
-            legs,
+            [self.semantic, self.lexical],
             retriever_weights=[config.semantic_weight, config.lexical_weight],
             candidates=config.candidates,
             fusion=config.fusion,
             rrf_k=config.rrf_k,
-            documents=documents,
+            documents=self.documents if config.document_weight else None,
             document_weight=config.document_weight,
         )
 
@@ -232,6 +239,25 @@ class ProjectRetriever(BaseRetriever):
                 if not self._indexes.overtaken(current):
                     raise
 
+    def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
+        """Return the results of several queries, in their order, all from one version."""
+        while True:
+            # Before anything is opened or paid for, every query is looked at.
+            current = [self._current(bundle) for bundle in bundles][-1] if bundles else None
+            if current is None:
+                return []
+            try:
+                retriever, mode, warnings = self._prepare(current)
+                prepared = retriever.prepare_many(list(bundles))
+                return [self._respond(bundle, current, retriever, mode, warnings) for bundle in prepared]
+            except _FILES_GONE:
+                if not self._indexes.overtaken(current):
+                    raise
+
+    def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
+        """Return the nodes of several queries, in their order."""
+        return [response.to_nodes() for response in self.respond_many([as_bundle(query) for query in queries])]
+
     async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence; the query's embedding is awaited, ranking runs in a thread."""
         while True:
@@ -263,13 +289,17 @@ class ProjectRetriever(BaseRetriever):
         mode: Mode,
         warnings: list[str],
     ) -> RetrievalResponse:
-        hits = retriever.search(bundle, self.similarity_top_k, self.filters)
+        trace = retriever.trace(bundle, self.similarity_top_k, self.filters)
+        found = retriever.fetch(trace, self.similarity_top_k)
         return RetrievalResponse(
             query=bundle.query_str,
             mode_requested=self.mode,
             mode_used=mode,
             warnings=tuple(warnings),
-            results=tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1)),
+            results=tuple(
+                RetrievedChunk.made(rank, node, score, evidence)
+                for rank, (node, score, evidence) in enumerate(found, start=1)
+            ),
             version=current.version.name,
         )
 

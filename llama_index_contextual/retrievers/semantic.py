@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import Any
 
@@ -19,12 +20,16 @@ from llama_index_contextual.calls import RetryPolicy, acall, call, describe
 from llama_index_contextual.clients import PerLoop
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.models import model_name
-from llama_index_contextual.results import LegScore
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, leg_evidence
+from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle
+from llama_index_contextual.retrievers.cache import LRUCache
+from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 
 _RETRY = RetryPolicy(attempts=3)
+_KNOWN_QUERIES = 512
+_IN_FLIGHT = 8
 
 
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
@@ -67,44 +72,62 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._store: UnitFaissVectorStore = index.vector_store
         # Without `self`: a cycle would keep the files of a version open until the garbage is collected.
         model = self._embed_model
+        self._known: LRUCache[tuple[str, ...], list[float]] = LRUCache(_KNOWN_QUERIES)
         self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
 
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k most similar (node id, cosine), best first."""
+    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+        """Rank the k best by cosine similarity."""
         bundle = as_bundle(query)
-        embedding = bundle.embedding or self._embed(bundle)
-        return self._store.rank(np.asarray(embedding, dtype=np.float32), k, filters or self._filters)
+        embedding = bundle.embedding or self._known.get(_key(bundle)) or self._embed(bundle)
+        hits = self._store.rank_rows(np.asarray(embedding, dtype=np.float32), k, filters or self._filters)
+        return Trace(Hits(*hits), name="semantic")
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with its embedding."""
         if bundle.embedding is not None:
             return bundle
-        try:
-            model = await self._model.running()
-            embedding = await acall(lambda: model.aget_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
-        except Exception as error:
-            raise self._explained(error) from error
-        prepared = copy(bundle)  # of its own class, with whatever that class carries
-        prepared.embedding = embedding
-        return prepared
+        embedding = self._known.get(_key(bundle))
+        if embedding is None:
+            try:
+                model = await self._model.running()
+                embedding = await acall(lambda: model.aget_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
+            except Exception as error:
+                raise self._explained(error) from error
+            self._known.put(_key(bundle), embedding)
+        return _with_embedding(bundle, embedding)
+
+    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
+        """Return the queries with their embeddings, several at a time."""
+        different = {_key(bundle): bundle for bundle in bundles if bundle.embedding is None}
+        found = {key: self._known.get(key) for key in different}
+        missing = [key for key, embedding in found.items() if embedding is None]
+        found |= dict(zip(missing, self._embed_many([different[key] for key in missing]), strict=True))
+        embeddings = [found.get(_key(bundle)) for bundle in bundles]
+        return [
+            bundle if bundle.embedding is not None or embedding is None else _with_embedding(bundle, embedding)
+            for bundle, embedding in zip(bundles, embeddings, strict=True)
+        ]
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
         """Where the nodes are."""
         return self._store.docstore
 
-    def evidence(
-        self, query: QueryType, ranking: Ranking, chosen: Sequence[str], filters: MetadataFilters | None = None
-    ) -> dict[str, dict[str, LegScore]]:
-        """Return cosine and rank of the chosen ids."""
-        return leg_evidence("semantic", ranking, chosen)
-
     def _embed(self, bundle: QueryBundle) -> list[float]:
         try:
             model = self._model.sync()
-            return call(lambda: model.get_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
+            embedding = call(lambda: model.get_agg_embedding_from_queries(bundle.embedding_strs), _RETRY)
         except Exception as error:
             raise self._explained(error) from error
+        self._known.put(_key(bundle), embedding)
+        return embedding
+
+    def _embed_many(self, bundles: Sequence[QueryBundle]) -> list[list[float]]:
+        # LlamaIndex has no call for several queries; their requests overlap instead.
+        if not bundles:
+            return []
+        with ThreadPoolExecutor(min(_IN_FLIGHT, len(bundles))) as threads:
+            return list(threads.map(self._embed, bundles))
 
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, ModelError):
@@ -117,3 +140,13 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))
+
+
+def _key(bundle: QueryBundle) -> tuple[str, ...]:
+    return tuple(bundle.embedding_strs)
+
+
+def _with_embedding(bundle: QueryBundle, embedding: list[float]) -> QueryBundle:
+    prepared = copy(bundle)  # of its own class, with whatever that class carries
+    prepared.embedding = embedding
+    return prepared

@@ -6,6 +6,7 @@ index is the i-th node of the document store.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,16 +21,21 @@ from llama_index.vector_stores.faiss.base import DEFAULT_PERSIST_PATH
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
+from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.storage import files
+from llama_index_contextual.storage import compact, files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.headers import check_faiss
 from llama_index_contextual.storage.kvstore import refuse_write
+from llama_index_contextual.storage.scan import inner_products, top
 from llama_index_contextual.storage.storable import require_storable
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
+
+Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Rows and scores, best first."""
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -174,43 +180,43 @@ class UnitFaissVectorStore(FaissVectorStore):
             k: Nodes, at most.
             filters: Only nodes that pass count.
         """
+        hits = self.rank_rows(vector, k, filters)
+        ids = self._ids()
+        return [(ids[row], float(score)) for row, score in zip(*hits, strict=True)]
+
+    def rank_rows(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Rows:
+        """Do as `rank` does, with rows for ids."""
         return self._rank(vector, k, self._docstore.mask(filters))
 
-    def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Ranking:
+    def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Rows:
         query = unit_vectors(np.asarray(vector, dtype=np.float32).reshape(1, -1))
         if len(self) == 0 or not query.any() or (mask is not None and not mask.any()):
-            return []
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
         if query.shape[1] != self.dimensions:
             raise InputError(
                 f"The query's embedding has {query.shape[1]} dimensions, the index {self.dimensions}:"
                 f" search with the embedding model that built the index."
             )
-        ids = self._ids()
-        scores, rows = self._search(query, max(0, min(k, len(ids))), mask)
-        return [(ids[row], float(score)) for row, score in zip(rows, scores, strict=True)]
+        scores, rows = self._search(query, max(0, min(k, len(self._ids()))), mask)
+        return rows.astype(np.int64), scores.astype(np.float64)
 
     def _search(
         self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        if isinstance(self._faiss_index, faiss.IndexFlat):
-            # One product over FAISS's own memory: faster for one query than its search, and no threads are set.
-            scores = self._flat() @ query[0]
-            if mask is not None:
-                scores = np.where(mask, scores, -np.inf)
-            return _top(scores, k)
+        index = self._faiss_index
+        if isinstance(index, faiss.IndexFlat):
+            (scores,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
+            return top(scores if mask is None else np.where(mask, scores, -np.inf), k)
+        if isinstance(index, faiss.IndexRefine):
+            return compact.search(index, query, k, mask)
         parameters = None
         if mask is not None:
-            inverted = isinstance(self._faiss_index, faiss.IndexIVF)
+            inverted = isinstance(index, faiss.IndexIVF)
             kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
             parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
-        scores, rows = self._faiss_index.search(query, k, params=parameters)
+        scores, rows = index.search(query, k, params=parameters)
         found = rows[0] >= 0
         return scores[0][found], rows[0][found]
-
-    def _flat(self) -> NDArray[np.float32]:
-        index = self._faiss_index
-        flat: NDArray[np.float32] = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
-        return flat.reshape(index.ntotal, index.d)
 
     def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
@@ -224,11 +230,10 @@ class UnitFaissVectorStore(FaissVectorStore):
         if query.query_embedding is None:
             raise InputError("The query has no embedding: give the retriever an embed_model.")
         vector = np.asarray(query.query_embedding, dtype=np.float32)
-        ranking = self._rank(vector, query.similarity_top_k, self._mask(query))
-        ids = [node_id for node_id, _ in ranking]
-        return VectorStoreQueryResult(
-            nodes=self._docstore.get_nodes(ids), similarities=[score for _, score in ranking], ids=ids
-        )
+        rows, scores = self._rank(vector, query.similarity_top_k, self._mask(query))
+        known = self._ids()
+        ids = [known[row] for row in rows]
+        return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=scores.tolist(), ids=ids)
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """Return the nodes that are named and pass the filters, in the order of their positions."""
@@ -247,6 +252,11 @@ class UnitFaissVectorStore(FaissVectorStore):
             masks.append(np.isin(np.asarray(self._docstore.ids), of_documents))
         given = [mask for mask in masks if mask is not None]
         return np.logical_and.reduce(given) if given else None
+
+    def compact(self, wanted: FaissIndex) -> None:
+        """Take the compact form of the index where it is wanted and near enough to the exact one; see `compact.py`."""
+        if isinstance(self._faiss_index, faiss.IndexFlat):
+            self._faiss_index = compact.compacted(self._faiss_index, wanted)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
@@ -283,8 +293,10 @@ class UnitFaissVectorStore(FaissVectorStore):
             raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
         check_faiss(path)
+        # A file that nobody changes is mapped: opened at once, read where it is needed, shared between processes.
+        mapped = nodes.read_only and os.name != "nt"
         try:
-            index = faiss.read_index(str(path))
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:
             raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
         store = cls(index, docstore=nodes)
@@ -307,15 +319,3 @@ def _writer(file: IO[bytes]) -> Any:
 
 def _nodes_beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.nodes.sqlite")
-
-
-def _top(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, ties in the order of the rows; -inf is no hit."""
-    k = min(k, int(np.isfinite(scores).sum()))
-    if k == 0:
-        return scores[:0], np.zeros(0, dtype=np.int64)
-    # A partition alone would take any of those that tie for the last place.
-    least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    rows = np.flatnonzero(scores >= least)
-    rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
-    return scores[rows], rows

@@ -17,7 +17,7 @@ from llama_index_contextual.retrievers.documents import (
     DocumentLeg,
     document_entry,
 )
-from llama_index_contextual.retrievers.fusion import add_support, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.fusion import Hits, add_support, reciprocal_shares, scaled_shares
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import FixedRetriever, hits
 
@@ -75,32 +75,31 @@ def test_an_entry_holds_400_characters_of_the_opening() -> None:
 
 
 def test_chunks_have_score_and_rank_of_their_document() -> None:
-    a, b0, b1, c = index().support("agreement Borealis", [1, 2, 3, 4])
-    assert b0 == b1
-    assert b0 is not None
-    assert a is not None
-    assert (b0.rank, a.rank) == (1, 2)
-    assert b0.score > a.score > 0
-    assert c is None
+    found = index().support("agreement Borealis", np.array([1, 2, 3, 4]))
+    assert found.ranks.tolist() == [2, 1, 1, 0]
+    a, b0, b1, c = found.scores
+    assert b0 == b1 > a > c == 0
 
 
 def test_equal_documents_share_the_best_rank() -> None:
-    found = index().support("agreement", [0, 2])
-    assert [hit.rank for hit in found if hit is not None] == [1, 1]
+    assert index().support("agreement", np.array([0, 2])).ranks.tolist() == [1, 1]
 
 
 def test_an_index_survives_its_file(tmp_path: Path) -> None:
     index().save(tmp_path)
     again = DocumentIndex.load(tmp_path)
     assert isinstance(again.rows, np.memmap)
-    assert again.support(QUERY, range(5)) == index().support(QUERY, range(5))
+    found, wanted = (one.support(QUERY, np.arange(5)) for one in (again, index()))
+    assert (found.scores == wanted.scores).all()
+    assert (found.ranks == wanted.ranks).all()
 
 
 def test_an_index_without_any_term_supports_nothing(tmp_path: Path) -> None:
     builder = DocumentIndexBuilder()
     builder.add(chunks_of("d", "…"))
     builder.build().save(tmp_path)
-    assert DocumentIndex.load(tmp_path).support(QUERY, [0]) == [None]
+    found = DocumentIndex.load(tmp_path).support(QUERY, np.array([0]))
+    assert (found.scores.tolist(), found.ranks.tolist()) == ([0.0], [0])
 
 
 def test_an_index_of_another_store_is_refused() -> None:
@@ -114,20 +113,20 @@ def test_an_index_of_another_store_is_refused() -> None:
 
 
 def test_shares_of_scores_are_scaled_by_the_largest() -> None:
-    assert scaled_shares({"a": 4.0, "b": 1.0}, 0.1) == {"a": 0.1 * 4 / 4, "b": 0.1 * 1 / 4}
-    assert scaled_shares({}, 0.1) == {}
+    assert scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist() == [0.1 * 4 / 4, 0.0, 0.1 * 1 / 4]
+    assert scaled_shares(np.zeros(0), 0.1).tolist() == []
+    assert scaled_shares(np.zeros(2), 0.1).tolist() == [0.0, 0.0]
 
 
 def test_shares_of_ranks_are_reciprocal() -> None:
-    assert reciprocal_shares({"a": 1, "b": 2}, 0.1, k=10) == {"a": 0.1 / 11, "b": 0.1 / 12}
+    assert reciprocal_shares(np.array([1, 0, 2]), 0.1, k=10).tolist() == [0.1 / 11, 0.0, 0.1 / 12]
 
 
 def test_support_adds_to_what_was_found_and_finds_nothing_itself() -> None:
-    assert add_support([("a", 0.5), ("b", 0.5), ("c", 0.25)], {"c": 0.25, "b": 0.25, "z": 9.0}) == [
-        ("b", 0.75),
-        ("a", 0.5),
-        ("c", 0.5),
-    ]
+    hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.5, 0.25])), np.array([0, 0.25, 0.25]))
+    assert hits.rows.tolist() == [8, 7, 9]
+    assert hits.scores.tolist() == [0.75, 0.5, 0.5]
+    assert before.tolist() == [1, 0, 2]
 
 
 # ---- in hybrid search ------------------------------------------------------------------------------------------------
@@ -158,7 +157,6 @@ def test_the_evidence_of_the_document_travels_with_the_hit() -> None:
     assert chunk.to_dict()["document"] == {"score": chunk.document.score, "rank": 1}  # type: ignore[union-attr]
     response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
     assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
-    assert retriever.evidence("licence Borealis", [("b1", 1.0)], ["b1"])["b1"]["document"] == chunk.document
 
 
 def test_documents_need_legs_that_rank_ids() -> None:

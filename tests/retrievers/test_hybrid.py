@@ -84,8 +84,8 @@ def test_only_so_many_candidates_are_taken_from_each_leg(monkeypatch: pytest.Mon
     semantic, lexical = both_legs()
     asked: list[int] = []
     for leg in (semantic, lexical):
-        real = leg.rank
-        monkeypatch.setattr(leg, "rank", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
+        real = leg.trace
+        monkeypatch.setattr(leg, "trace", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
     hybrid = HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=1)
     assert len(hybrid.retrieve(QUERY)) == 1
     assert asked == [1, 1]
@@ -98,9 +98,9 @@ def test_a_leg_ranks_once_per_search(monkeypatch: pytest.MonkeyPatch) -> None:
     semantic, lexical = both_legs()
     calls: list[str] = []
     for leg in (semantic, lexical):
-        real = leg.rank
+        real = leg.trace
         monkeypatch.setattr(
-            leg, "rank", lambda q, k, f=None, leg=leg, real=real: calls.append(type(leg).__name__) or real(q, k, f)
+            leg, "trace", lambda q, k, f=None, leg=leg, real=real: calls.append(type(leg).__name__) or real(q, k, f)
         )
     HybridRetriever([semantic, lexical]).retrieve(QUERY)
     assert calls == ["SemanticRetriever", "LexicalRetriever"]
@@ -278,13 +278,13 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
     semantic, lexical = both_legs()
     loop = asyncio.get_running_loop()
     for leg in (semantic, lexical):
-        real = leg.rank
+        real = leg.trace
 
-        def rank(*arguments: Any, real: Any = real) -> Any:
+        def trace(*arguments: Any, real: Any = real) -> Any:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
             return real(*arguments)
 
-        monkeypatch.setattr(leg, "rank", rank)
+        monkeypatch.setattr(leg, "trace", trace)
     hybrid = HybridRetriever([semantic, lexical])
     both = await asyncio.gather(hybrid.aretrieve(QUERY), hybrid.aretrieve("revenue"))
     assert [ids(found)[0] for found in both] == ["dry", "revenue"]

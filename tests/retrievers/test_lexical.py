@@ -26,6 +26,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.results import ScoredChunk
 from llama_index_contextual.retrievers import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder
+from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import CountingStore, passages, vector_index
@@ -334,14 +335,14 @@ async def test_async_gives_what_sync_gives() -> None:
 
 async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     lexical, loop, turned = retriever(), asyncio.get_running_loop(), asyncio.Event()
-    real = lexical.rank
+    real = lexical.trace
 
-    def rank(*arguments: object) -> list[tuple[str, float]]:
+    def trace(*arguments: object) -> Trace:
         # Comes back only if the loop can run something while this thread waits.
         asyncio.run_coroutine_threadsafe(_set(turned), loop).result(10)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(lexical, "rank", rank)
+    monkeypatch.setattr(lexical, "trace", trace)
     assert ids(await lexical.aretrieve("TS-999"))[0] == "dry"
     assert turned.is_set()
 

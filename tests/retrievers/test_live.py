@@ -345,3 +345,24 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
     threads = await asyncio.gather(*(asyncio.to_thread(built.retrieve, query) for query in queries))
     assert [ids(response) for response in together] == alone
     assert [ids(response) for response in threads] == alone
+
+
+# ---- several questions -----------------------------------------------------------------------------------------------
+
+
+def test_several_questions_are_answered_as_each_alone_and_embedded_once(built: Project) -> None:
+    queries = [QUERY, "revenue", QueryBundle("valve")]
+    for mode in MODES:
+        alone = [built.retrieve(query, mode=mode, top_k=2) for query in queries]
+        assert built.retrieve_many(queries, mode=mode, top_k=2) == alone
+    assert [len(nodes) for nodes in built.as_retriever().retrieve_many(queries)] == [3, 3, 3]
+    assert built.retrieve_many([]) == []
+    with pytest.raises(InputError, match="The query is empty"):
+        built.retrieve_many([QUERY, " "])
+
+
+def test_other_weights_have_an_effect_at_the_next_query(tmp_path: Path) -> None:
+    project = project_of(tmp_path, fusion="score", document_weight=0.0)
+    before = [hit.score for hit in project.retrieve(QUERY)]
+    project.update_config(semantic_weight=0.9, lexical_weight=0.1)
+    assert [hit.score for hit in project.retrieve(QUERY)] != before

@@ -159,7 +159,24 @@ async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embeddin
     await retriever.aretrieve(QUERY)
     assert embedding.queries == [QUERY]
     retriever.retrieve(QUERY)
-    assert embedding.queries == [QUERY, QUERY]
+    retriever.retrieve(QueryBundle(QUERY))
+    assert embedding.queries == [QUERY]
+    retriever.retrieve(QueryBundle(QUERY, custom_embedding_strs=["another"]))
+    assert embedding.queries == [QUERY, "another"]
+
+
+def test_several_queries_are_embedded_once_each_and_prepared_in_their_order(
+    retriever: SemanticRetriever, embedding: CountingEmbedding
+) -> None:
+    given = QueryBundle("given", embedding=[1.0] * 8)
+    prepared = retriever.prepare_many([QueryBundle("one"), given, QueryBundle("two"), QueryBundle("one")])
+    assert sorted(embedding.queries) == ["one", "two"]
+    assert [bundle.query_str for bundle in prepared] == ["one", "given", "two", "one"]
+    assert prepared[0].embedding == prepared[3].embedding != prepared[2].embedding
+    assert prepared[1] is given
+    before = list(embedding.queries)
+    retriever.rank("two", 1)
+    assert embedding.queries == before
 
 
 # ---- without blocking the loop ---------------------------------------------------------------------------------------
@@ -168,13 +185,13 @@ async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embeddin
 async def test_ranking_does_not_block_the_event_loop(
     retriever: SemanticRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, real = asyncio.get_running_loop(), retriever.rank
+    loop, real = asyncio.get_running_loop(), retriever.trace
 
-    def rank(*arguments: Any) -> Any:
+    def trace(*arguments: Any) -> Any:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
         return real(*arguments)
 
-    monkeypatch.setattr(retriever, "rank", rank)
+    monkeypatch.setattr(retriever, "trace", trace)
     assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
 
 

@@ -1,0 +1,84 @@
+"""What ranking a query computed: evidence, relevance and explanation are read off it, nothing is ranked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_index_contextual.results import LegScore
+from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.lexical_index import QueryTerms
+
+Evidence = dict[str, LegScore]
+"""What each index said of a chunk, by the index's name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """What the documents say of chunks.
+
+    Attributes:
+        scores: BM25 score of each chunk's document, 0 without a term of the query; shape (n,).
+        ranks: Rank of that document, from 1, equal scores sharing the best one; 0 without a term; shape (n,).
+    """
+
+    scores: NDArray[np.float32]
+    ranks: NDArray[np.int64]
+
+    def at(self, positions: NDArray[np.intp]) -> Support:
+        """Return what is said of some of the chunks."""
+        return Support(self.scores[positions], self.ranks[positions])
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A ranking and what it was made of.
+
+    Attributes:
+        hits: Rows of the document store and their scores, best first.
+        name: Of an index's own ranking; None for a fused one.
+        parts: What was fused.
+        terms: The query as the lexical index sees it.
+        support: What the documents say of `hits`.
+    """
+
+    hits: Hits
+    name: str | None = None
+    parts: Sequence[Trace] = ()
+    terms: QueryTerms | None = None
+    support: Support | None = None
+
+    def leaves(self) -> Iterator[Trace]:
+        """Yield the rankings of the indexes themselves."""
+        if self.name is not None:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+    def evidence(self, k: int) -> list[Evidence]:
+        """Return what each index, and the documents, said of the k best."""
+        rows = self.hits.rows[:k].tolist()
+        found: list[Evidence] = [{} for _ in rows]
+        for leaf in self.leaves():
+            for said, hit in zip(found, leaf._said_of(rows), strict=True):
+                if hit is not None and leaf.name is not None:
+                    said[leaf.name] = hit
+        if self.support is not None:
+            supported = zip(self.support.scores[:k].tolist(), self.support.ranks[:k].tolist(), strict=True)
+            for said, (score, rank) in zip(found, supported, strict=True):
+                if rank:
+                    said["document"] = LegScore(score, rank)
+        return found
+
+    def _said_of(self, rows: Sequence[int]) -> list[LegScore | None]:
+        at = {row: position for position, row in enumerate(self.hits.rows.tolist())}
+        places = [at.get(row) for row in rows]
+        scores = self.hits.scores
+        terms = [()] * len(rows) if self.terms is None else self.terms.matched(rows)
+        return [
+            None if place is None else LegScore(float(scores[place]), place + 1, matched)
+            for place, matched in zip(places, terms, strict=True)
+        ]

@@ -1,0 +1,23 @@
+"""The bounded cache: what was used last stays."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from llama_index_contextual.retrievers.cache import LRUCache
+
+
+def test_what_was_not_used_for_longest_goes() -> None:
+    cache = LRUCache[str, int](2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+
+
+def test_it_holds_its_size_whatever_threads_do() -> None:
+    cache = LRUCache[int, int](10)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: (cache.put(n % 40, n), cache.get(n % 7)), range(2_000)))
+    assert len(cache) == 10
