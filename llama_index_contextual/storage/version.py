@@ -132,8 +132,7 @@ class OpenVersion:
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
         """Return the frame of a document, or None where it came as ready chunks."""
-        raw = self.docstore.get_extra(_DOCUMENTS, doc_id)
-        return None if raw is None else DocumentFrame(**raw)
+        return load_frame(self.docstore, doc_id)
 
     def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
         """Return a span of a document's original text, rebuilt from its chunks and what stands between them.
@@ -194,6 +193,12 @@ def open_storage_context(version_dir: str | Path) -> StorageContext:
 def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
     """Keep the frame of a document in a version that is being built."""
     docstore.put_extra(_DOCUMENTS, doc_id, asdict(frame))
+
+
+def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | None:
+    """Return the frame of a document that `store_frame` kept, or None."""
+    raw = docstore.get_extra(_DOCUMENTS, doc_id)
+    return None if raw is None else DocumentFrame(**raw)
 
 
 def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:

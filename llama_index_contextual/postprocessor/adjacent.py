@@ -1,0 +1,216 @@
+"""Hits that stand side by side in a document become one passage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, NodeRelationship, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.storage.docstore.types import BaseDocumentStore
+from pydantic import Field
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.postprocessor.passages import Gap, Passage, has_span, join
+from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.version import load_frame
+
+T = TypeVar("T")
+
+_NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
+_OF_FIRST = (
+    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SECTION, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
+    keys.CHUNK_INDEX,
+)
+"""What a passage has from its first chunk."""
+
+
+class MergedChunk(ScoredChunk):
+    """A passage of several chunks, with the score and the evidence of its best hit."""
+
+    node_ids: list[str] = Field(default_factory=list, description="Ids of its chunks, in the order of the text.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "MergedChunk"
+
+
+class AdjacentChunkMerger(BaseNodePostprocessor):
+    """Merges hits that follow each other in a document into one passage: what they share stands there once.
+
+    A passage keeps id, context, score and evidence of its best hit and stands in its place; offsets and pages are
+    those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between them
+    are merged when they are linked and at most two characters apart.
+
+    `docstore` and `embed_model` are not serialised: set them again after `from_dict`.
+
+    Example:
+        >>> merger = AdjacentChunkMerger()
+        >>> engine = project.as_query_engine(node_postprocessors=[merger])  # doctest: +SKIP
+    """
+
+    bridge: bool = Field(default=False, description="Whether a chunk between two hits is taken in; needs the docstore.")
+    expand: bool = Field(
+        default=False,
+        description="Whether a passage grows by its neighbours as long as it keeps its similarity with the query; needs"
+        " the docstore and the embedding model.",
+    )
+    keep: float = Field(
+        default=0.95, gt=0, le=1, description="Share of its similarity that a passage must keep when it grows."
+    )
+    max_tokens: int = Field(default=2400, ge=1, description="Tokens beyond which a passage does not grow.")
+    docstore: BaseDocumentStore | None = Field(default=None, exclude=True, description="Where the chunks are.")
+    embed_model: BaseEmbedding | None = Field(default=None, exclude=True, description="Embeds passages and query.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "AdjacentChunkMerger"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        hits: dict[str, list[NodeWithScore]] = {}
+        for hit in nodes:
+            if has_span(hit.node):
+                hits.setdefault(hit.node.ref_doc_id or "", []).append(hit)
+        similarity = self._similarity(query_bundle)
+        merged: dict[int, NodeWithScore] = {}  # by the place of the best hit
+        places = {id(hit): place for place, hit in enumerate(nodes)}
+        for doc_id, found in hits.items():
+            for passage in self._passages(doc_id, [_text_node(hit.node) for hit in found], similarity):
+                inside = _hits_inside(passage, found)
+                if not inside:
+                    continue  # a neighbour whose offsets do not fit
+                best = min(inside, key=lambda hit: (-(hit.score or 0.0), places[id(hit)]))
+                merged[places[id(best)]] = best if len(passage.nodes) == 1 else _merged(passage, best)
+        return [merged.get(at, hit) for at, hit in enumerate(nodes) if at in merged or not has_span(hit.node)]
+
+    def _passages(
+        self, doc_id: str, nodes: Sequence[TextNode], similarity: Callable[[str], float] | None
+    ) -> list[Passage]:
+        gap = _gap(self.docstore, doc_id)
+        distinct = list({node.node_id: node for node in nodes}.values())
+        passages = join(distinct, gap)
+        if self.bridge:
+            passages = join([*distinct, *self._between(passages)], gap)
+        if similarity is not None:
+            taken = [node for passage in passages for node in self._grown(passage, gap, similarity)]
+            passages = join({node.node_id: node for node in taken}.values(), gap)
+        return passages
+
+    def _between(self, passages: Sequence[Passage]) -> list[TextNode]:
+        """Return the chunks that alone separate a passage from the next."""
+        nexts = self._fetch(passage.nodes[-1].next_node for passage in passages[:-1])
+        found = []
+        for passage, other in pairwise(passages):
+            link = passage.nodes[-1].next_node
+            node = nexts.get(link.node_id) if link is not None else None
+            if node is not None and node.next_node and node.next_node.node_id == other.nodes[0].node_id:
+                found.append(node)
+        return found
+
+    def _grown(self, passage: Passage, gap: Gap, similarity: Callable[[str], float]) -> list[TextNode]:
+        """Return the chunks of a passage with those neighbours that leave its similarity with the query as it is."""
+        least = self.keep * similarity(passage.text)
+        while True:
+            first, last = passage.nodes[0], passage.nodes[-1]
+            links = (first.prev_node, last.next_node)
+            known = {node.node_id for node in passage.nodes}
+            neighbours = [node for node in self._fetch(links).values() if node.node_id not in known]
+            wider = [join([*passage.nodes, node], gap) for node in neighbours]
+            fitting = [
+                found[0] for found in wider if len(found) == 1 and count_tokens(found[0].text) <= self.max_tokens
+            ]
+            scored = [(similarity(found.text), -found.start, found) for found in fitting]
+            best = max(scored, key=lambda item: item[:2], default=None)
+            if best is None or best[0] < least:
+                return passage.nodes
+            passage = best[2]
+
+    def _fetch(self, links: Iterable[object]) -> dict[str, TextNode]:
+        docstore = _require(self.docstore, "docstore", "bridge and expand")
+        ids = list(dict.fromkeys(node_id for link in links if (node_id := getattr(link, "node_id", None))))
+        nodes = docstore.get_nodes(ids, raise_error=False) if ids else []
+        return {node.node_id: _text_node(node) for node in nodes if has_span(node)}
+
+    def _similarity(self, query: QueryBundle | None) -> Callable[[str], float] | None:
+        if not self.expand or query is None:
+            return None
+        model = _require(self.embed_model, "embed_model", "expand")
+        wanted = np.asarray(query.embedding or model.get_query_embedding(query.query_str))
+
+        def similarity(text: str) -> float:
+            found = np.asarray(model.get_text_embedding(text))
+            length = float(np.linalg.norm(found) * np.linalg.norm(wanted))
+            return float(wanted @ found) / length if length else 0.0
+
+        return similarity
+
+
+def _require(value: T | None, name: str, needed_by: str) -> T:
+    if value is None:
+        raise ConfigurationError(f"AdjacentChunkMerger needs `{name}` for {needed_by}: pass it.", setting=name)
+    return value
+
+
+def _gap(docstore: BaseDocumentStore | None, doc_id: str) -> Gap:
+    """Return what tells the white space between chunks: the document's frame, where the docstore has one."""
+    frame = load_frame(docstore, doc_id) if isinstance(docstore, SQLiteDocumentStore) else None
+    gaps = dict(frame.gaps) if frame else {}
+
+    def gap(start: int, end: int) -> str | None:
+        found = gaps.get(start)
+        return found if found is not None and len(found) == end - start else None
+
+    return gap
+
+
+def _hits_inside(passage: Passage, hits: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    ids = {node.node_id for node in passage.nodes}
+    return [hit for hit in hits if hit.node.node_id in ids]
+
+
+def _merged(passage: Passage, best: NodeWithScore) -> MergedChunk:
+    """Return a passage as a node of its own; the nodes that it is made of stay as they are."""
+    node, first, last = _text_node(best.node), passage.nodes[0], passage.nodes[-1]
+    relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
+    for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):
+        if kind in end.relationships:
+            relationships[kind] = end.relationships[kind]
+    whole = node.model_copy(
+        update={
+            "text": passage.text,
+            "start_char_idx": passage.start,
+            "end_char_idx": passage.end,
+            "metadata": _metadata(passage, node),
+            "relationships": relationships,
+            "embedding": None,
+        }
+    )
+    kept = {name: getattr(best, name) for name in type(best).model_fields if name in MergedChunk.model_fields}
+    return MergedChunk(**{**kept, "node": whole, "node_ids": [chunk.node_id for chunk in passage.nodes]})
+
+
+def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
+    first = passage.nodes[0].metadata
+    metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}}
+    pages = [n.metadata[keys.PAGE_END] for n in passage.nodes if n.metadata.get(keys.PAGE_END) is not None]
+    if pages:
+        metadata[keys.PAGE_END] = max(pages)
+    if keys.TOKEN_COUNT in metadata:
+        metadata[keys.TOKEN_COUNT] = count_tokens(passage.text)
+    if keys.SOURCE_LINE in metadata:
+        metadata[keys.SOURCE_LINE] = keys.source_line(metadata)
+    return metadata
+
+
+def _text_node(node: BaseNode) -> TextNode:
+    return cast(TextNode, node)  # `has_span` has seen to it

@@ -1,0 +1,125 @@
+"""The best results that fit a token budget, in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+from pydantic import Field
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.postprocessor.sentences import best_run
+
+SEPARATOR_TOKENS = 2
+"""Tokens between two passages: an empty line, and one to spare."""
+
+
+class ContextWindowPacker(BaseNodePostprocessor):
+    """Keeps the best results that fit a token budget, and puts them in the order in which a reader wants them.
+
+    Results are taken greedily, by relevance where each has one, else by score; one that does not fit is left out, or
+    compressed to its best sentences, and the next is tried. Documents come in the order of their best result, and
+    passages of a document in the order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
+
+    Put it behind an `AdjacentChunkMerger`, so that overlaps do not take room twice.
+
+    Example:
+        >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)
+        >>> engine = project.as_query_engine(node_postprocessors=[packer])  # doctest: +SKIP
+    """
+
+    max_tokens: int = Field(default=4000, ge=1, description="Tokens of all passages together, at most.")
+    compress: bool = Field(
+        default=False, description="Whether a passage that does not fit is cut to its best run of sentences."
+    )
+    min_tokens: int = Field(default=64, ge=1, description="Room below which nothing is compressed any more.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "ContextWindowPacker"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        chosen: list[_Placed] = []
+        room = self.max_tokens
+        for placed in _ranked(nodes):
+            free = room - (SEPARATOR_TOKENS if chosen else 0)
+            fitting = placed
+            tokens = _tokens(placed.hit)
+            if tokens > free:
+                shorter = self._compressed(placed.hit, query_bundle, free)
+                if shorter is None:
+                    continue
+                fitting, tokens = replace(placed, hit=shorter), _tokens(shorter)
+            chosen.append(fitting)
+            room = free - tokens
+        return [placed.hit for placed in sorted(chosen, key=_reading_order(chosen))]
+
+    def _compressed(self, hit: NodeWithScore, query: QueryBundle | None, free: int) -> NodeWithScore | None:
+        node = hit.node
+        if not self.compress or free < self.min_tokens or not isinstance(node, TextNode):
+            return None
+        around = _tokens(hit) - count_tokens(node.text)
+        allowance = free - around
+        while allowance > 0:
+            span = best_run(node.text, "" if query is None else query.query_str, allowance)
+            if span is None:
+                return None
+            shorter = hit.model_copy(update={"node": _cut(node, *span)})
+            if (excess := _tokens(shorter) - free) <= 0:
+                return shorter
+            allowance -= excess  # joined to its metadata, a text may have a token more
+        return None
+
+
+@dataclass(frozen=True)
+class _Placed:
+    hit: NodeWithScore
+    rank: int  # by relevance or score
+    place: int  # in the list that was given
+
+
+def _ranked(nodes: Sequence[NodeWithScore]) -> list[_Placed]:
+    for value in ("relevance", "score"):
+        found = [getattr(hit, value, None) for hit in nodes]
+        if all(isinstance(number, (int, float)) for number in found):
+            order = sorted(range(len(nodes)), key=lambda at: (-found[at], at))  # type: ignore[operator]
+            return [_Placed(nodes[at], rank, at) for rank, at in enumerate(order)]
+    return [_Placed(hit, at, at) for at, hit in enumerate(nodes)]
+
+
+def _reading_order(chosen: Sequence[_Placed]):  # type: ignore[no-untyped-def]
+    first: dict[str, int] = {}
+    for placed in chosen:
+        document = _document(placed.hit)
+        first[document] = min(placed.rank, first.get(document, placed.rank))
+
+    def key(placed: _Placed) -> tuple[int, int, int]:
+        start = getattr(placed.hit.node, "start_char_idx", None)
+        return first[_document(placed.hit)], placed.rank if start is None else start, placed.place
+
+    return key
+
+
+def _document(hit: NodeWithScore) -> str:
+    return hit.node.ref_doc_id or hit.node.node_id
+
+
+def _tokens(hit: NodeWithScore) -> int:
+    return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM))
+
+
+def _cut(node: TextNode, start: int, end: int) -> TextNode:
+    """Return a node of a part of its text, with the offsets of that part."""
+    text = node.text[start:end]
+    update: dict[str, object] = {"text": text, "embedding": None}
+    if node.start_char_idx is not None and node.end_char_idx is not None:
+        update |= {"start_char_idx": node.start_char_idx + start, "end_char_idx": node.start_char_idx + end}
+    if keys.TOKEN_COUNT in node.metadata:
+        update["metadata"] = {**node.metadata, keys.TOKEN_COUNT: count_tokens(text)}
+    return node.model_copy(update=update)

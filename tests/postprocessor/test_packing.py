@@ -1,0 +1,192 @@
+"""The best results within a token budget, in reading order; compressed passages keep their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
+from llama_index_contextual.postprocessor.sentences import best_run, split_sentences
+from llama_index_contextual.project import Project
+from tests.postprocessor.documents import chunks_of, cut_documents, hit
+
+TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
+TOUCHING = [(0, 12), (12, 25), (25, 39), (39, 49)]
+
+
+class Judged(NodeWithScore):
+    """A result with a relevance beside its score."""
+
+    relevance: float | None = None
+
+
+def tokens(results: list[NodeWithScore]) -> int:
+    sizes = [count_tokens(result.node.get_content(metadata_mode=MetadataMode.LLM)) for result in results]
+    return sum(sizes) + SEPARATOR_TOKENS * max(0, len(sizes) - 1)
+
+
+# ---- which and in which order --------------------------------------------------------------------------------------
+
+
+def test_the_best_that_fit_are_kept_and_smaller_ones_fill_the_rest() -> None:
+    large, small = "word " * 50, "few words"
+    hits = [hit(TextNode(id_=i, text=t), s) for i, t, s in (("a", large, 0.9), ("b", large, 0.8), ("c", small, 0.1))]
+    budget = count_tokens(large) + SEPARATOR_TOKENS + count_tokens(small)
+    assert [r.node.node_id for r in ContextWindowPacker(max_tokens=budget).postprocess_nodes(hits)] == ["a", "c"]
+
+
+def test_the_budget_is_used_to_the_last_token() -> None:
+    hits = [hit(TextNode(id_=i, text="one two three"), s) for i, s in (("a", 0.9), ("b", 0.8))]
+    both = 2 * count_tokens("one two three") + SEPARATOR_TOKENS
+    assert len(ContextWindowPacker(max_tokens=both).postprocess_nodes(hits)) == 2
+    assert len(ContextWindowPacker(max_tokens=both - 1).postprocess_nodes(hits)) == 1
+
+
+def test_passages_of_a_document_come_in_its_order_and_documents_by_their_best_result() -> None:
+    one, other = chunks_of(TEXT, TOUCHING, doc_id="one"), chunks_of(TEXT, TOUCHING, doc_id="other")
+    hits = [hit(other[3], 0.9), hit(one[2], 0.8), hit(other[0], 0.3), hit(one[1], 0.2)]
+    found = ContextWindowPacker().postprocess_nodes(hits)
+    assert [r.node.node_id for r in found] == ["other-0", "other-3", "one-1", "one-2"]
+
+
+def test_relevance_goes_before_score_where_every_result_has_one() -> None:
+    nodes = [TextNode(id_=i, text="one two three") for i in "ab"]
+    judged = [Judged(node=nodes[0], score=0.9, relevance=0.1), Judged(node=nodes[1], score=0.1, relevance=0.8)]
+    packer = ContextWindowPacker(max_tokens=4)
+    assert [r.node.node_id for r in packer.postprocess_nodes(list(judged))] == ["b"]
+    judged[0].relevance = None
+    assert [r.node.node_id for r in packer.postprocess_nodes(list(judged))] == ["a"]
+
+
+def test_without_scores_the_order_that_was_given_counts() -> None:
+    hits = [NodeWithScore(node=TextNode(id_=i, text="one two three")) for i in "cab"]
+    assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
+
+
+def test_what_an_llm_reads_is_what_counts() -> None:
+    node = TextNode(text="short", metadata={"context": "A long context of many words. " * 10})
+    assert ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)]) == []
+
+
+# ---- compression ---------------------------------------------------------------------------------------------------
+
+
+def test_a_passage_that_does_not_fit_is_cut_to_the_sentences_that_answer() -> None:
+    text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
+    (node,) = chunks_of(text, [(0, len(text))], token_count=999)
+    packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=5)
+    (found,) = packer.postprocess_nodes([hit(node)], query_str="What does error TS-999 mean?")
+    assert found.node.text == "Error TS-999 means a dry pump."
+    assert text[found.node.start_char_idx : found.node.end_char_idx] == found.node.text
+    assert found.node.metadata["token_count"] == count_tokens(found.node.text)
+    assert node.text == text
+
+
+def test_without_compression_it_is_left_out() -> None:
+    node = TextNode(text="word " * 100)
+    assert ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)], query_str="word") == []
+
+
+def test_nothing_is_compressed_into_too_little_room() -> None:
+    node = TextNode(text="Some words here. " * 100)
+    packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=21)
+    assert packer.postprocess_nodes([hit(node)], query_str="words") == []
+
+
+def test_sentences_are_found_without_their_white_space() -> None:
+    text = "  One is here.  Two is there.\n\n- three\n- four\n"
+    assert [text[a:b] for a, b in split_sentences(text)] == ["One is here.", "Two is there.", "- three", "- four"]
+
+
+def test_rare_words_decide_and_the_shortest_run_that_has_them_wins() -> None:
+    text = "The pump runs. The pump stops. The pump leaks oil. The pump is red. The valve is red."
+    start, end = best_run(text, "Does the pump leaks?", 30) or (0, 0)
+    assert text[start:end] == "The pump leaks oil."
+
+
+def test_without_a_word_of_the_query_the_beginning_is_taken() -> None:
+    text = "First words. Second words. Third words."
+    start, end = best_run(text, "zebra", 8) or (0, 0)
+    assert text[start:end] == "First words. Second words."
+
+
+def test_scripts_without_spaces_are_searched_too() -> None:
+    text = "本合同自签署之日起生效。任何一方可提前三十日书面通知解除合同。价格另行约定。"
+    start, end = best_run(text, "如何解除合同？", 20) or (0, 0)
+    assert text[start:end] == "任何一方可提前三十日书面通知解除合同。"
+
+
+def test_a_sentence_longer_than_the_room_gives_nothing() -> None:
+    assert best_run("word " * 100 + ".", "word", 10) is None
+    assert best_run("", "word", 10) is None
+
+
+# ---- as a LlamaIndex component -------------------------------------------------------------------------------------
+
+
+def test_it_survives_serialisation() -> None:
+    packer = ContextWindowPacker(max_tokens=123, compress=True)
+    assert ContextWindowPacker.from_dict(packer.to_dict()).to_dict() == packer.to_dict()
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "min_tokens"])
+def test_a_budget_is_positive(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        ContextWindowPacker(**{field: 0})
+
+
+def test_the_asynchronous_way_gives_the_same() -> None:
+    hits = [hit(node, 1 / n) for n, node in enumerate(chunks_of(TEXT, TOUCHING), 1)]
+    packer = ContextWindowPacker(max_tokens=9)
+    assert asyncio.run(packer.apostprocess_nodes(hits)) == packer.postprocess_nodes(hits)
+
+
+def test_merger_and_packer_work_together_in_a_query_engine(project: Project, text_folder: Path) -> None:
+    project.ingest([text_folder])
+    steps = [AdjacentChunkMerger(), ContextWindowPacker(max_tokens=70, compress=True, min_tokens=10)]
+    engine = RetrieverQueryEngine.from_args(project.as_retriever(), llm=MockLLM(), node_postprocessors=steps)
+    response = engine.query("What does error TS-999 mean?")
+    assert response.source_nodes
+    assert tokens(response.source_nodes) <= 70
+    assert "the pump runs dry" in response.source_nodes[0].node.get_content()
+
+
+# ---- for every document --------------------------------------------------------------------------------------------
+
+
+@given(cut_documents(), cut_documents("other"), st.integers(1, 40), st.booleans(), st.data())
+def test_the_budget_is_never_passed_and_every_passage_is_the_documents_text(
+    one: tuple[str, list[TextNode]],
+    other: tuple[str, list[TextNode]],
+    budget: int,
+    compress: bool,
+    data: st.DataObject,
+) -> None:
+    texts = {"doc": one[0], "other": other[0]}
+    nodes = [*one[1], *other[1]]
+    hits = [hit(node, data.draw(st.floats(0, 1))) for node in data.draw(st.permutations(nodes))]
+    packer = ContextWindowPacker(max_tokens=budget, compress=compress, min_tokens=1)
+    found = packer.postprocess_nodes(hits, query_str=data.draw(st.sampled_from(["ab", "漢 de", "x"])))
+    assert tokens(found) <= budget
+    whole = "\n\n".join(r.node.get_content(metadata_mode=MetadataMode.LLM) for r in found)
+    assert count_tokens(whole) <= budget
+    for result in found:
+        node = result.node
+        assert isinstance(node, TextNode)
+        assert texts[node.ref_doc_id or ""][node.start_char_idx : node.end_char_idx] == node.text
+    if not compress:
+        best = max(hits, key=lambda h: h.score or 0.0, default=None)
+        if best is not None and tokens([best]) <= budget:
+            assert best.node.node_id in {r.node.node_id for r in found}
+    for doc_id in texts:
+        starts = [getattr(r.node, "start_char_idx", 0) for r in found if r.node.ref_doc_id == doc_id]
+        assert starts == sorted(starts)
