@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
@@ -177,9 +178,21 @@ class Scheduler:
         # First calls go before others: each of them makes room for many.
         await self._calls.acquire(0 if first else 1)
         try:
-            return await self._attempt(request, attempt)
+            return await self.context_call(
+                partial(self._attempt, request, attempt),
+                doc_id=request.segment.doc_id,
+                node_ids=[chunk.node_id for chunk in request.chunks],
+                attempt=attempt,
+            )
         finally:
             self._calls.release()
+
+    @dispatcher.span
+    async def context_call(
+        self, send: Callable[[], Awaitable[Reply]], *, doc_id: str, node_ids: list[str], attempt: int
+    ) -> Reply:
+        """Send a request once, inside a span of LlamaIndex's instrumentation, which shows what it is for."""
+        return await send()
 
     def _delay(self, error: Exception, tries: int) -> float | None:
         """Return the seconds before a failed call is sent again, or None; all wait where all are concerned."""
@@ -190,7 +203,6 @@ class Scheduler:
             self._limiter.pause(self._retry.delay(min(self._health.rounds, self._retry.attempts - 1), error) or 0.0)
         return delay
 
-    @dispatcher.span
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
         tokens = request.input_tokens
         self.check()
@@ -251,6 +263,8 @@ class Scheduler:
                 cached_tokens=counts.cached_tokens,
                 output_tokens=counts.output_tokens,
                 error=error,
+                # Handlers that know LlamaIndex's own events only, as OpenInference's, warn of others inside a span.
+                span_id=None,
             )
         )
 
