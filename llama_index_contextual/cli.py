@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_index_contextual._version import __version__
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root, parse_setting
+from llama_index_contextual.cli_ingest import ingesting
+from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root, parse_setting
 from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
@@ -26,7 +27,6 @@ from llama_index_contextual.terminal import (
     say_json,
     show_answer,
     show_info,
-    show_report,
     show_response,
 )
 
@@ -124,25 +124,6 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
 
 
 @app.command()
-def ingest(
-    name: Name,
-    paths: Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Make the project exactly these documents.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
-    """Add and update documents, and publish a new version."""
-    with errors_in_one_line():
-        project = open_root(root).load(name)
-        report = interruptible(project, lambda: project.ingest(list(paths), replace=replace, show_progress=not quiet))
-        if as_json:
-            say_json(report.to_dict())
-        else:
-            show_report(report)
-
-
-@app.command()
 def search(
     name: Name,
     question: Annotated[str, typer.Argument(help="What to look for.")],
@@ -213,6 +194,7 @@ def demo(as_json: Json = False) -> None:
         say("  llama-index-contextual ingest mine FOLDER")
 
 
+app.add_typer(ingesting)
 app.add_typer(upkeep)
 app.add_typer(serving)
 

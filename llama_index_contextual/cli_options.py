@@ -52,7 +52,12 @@ def interruptible(project: Project, work: Callable[[], IngestReport]) -> IngestR
         live = f"version {found.version} is live" if found.version else "there is no version yet"
         say(
             f"Interrupted: {live}; the ledger keeps {found.ledger.contexts:,} contexts and"
-            f" {found.ledger.embeddings:,} embeddings. Run the same command again to go on.",
+            f" {found.ledger.embeddings:,} embeddings.{_under_way(found.ledger.batched_requests)}"
+            f" Run the same command again to go on.",
             to=err,
         )
         raise typer.Exit(130) from None
+
+
+def _under_way(requests: int) -> str:
+    return f" The provider goes on with {requests:,} requests in batches: nothing of them is lost." if requests else ""

@@ -21,6 +21,7 @@ from llama_index_contextual.errors import ContextualError
 
 if TYPE_CHECKING:
     from llama_index_contextual.demo import DemoAnswer
+    from llama_index_contextual.ingestion.estimate import CostEstimate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project_info import ProjectInfo
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
@@ -101,6 +102,7 @@ def show_info(found: ProjectInfo) -> None:
         ("chunks", f"{found.chunks:,} ({found.tokens:,} tokens)"),
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{found.ledger.contexts:,} contexts, {found.ledger.embeddings:,} embeddings"),
+        *([("in batches", f"{waiting:,} requests under way")] if (waiting := found.ledger.batched_requests) else []),
         ("embedding", found.config.embed_model),
         ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
         ("mode", f"{found.config.mode}, top {found.config.top_k}"),
@@ -123,6 +125,18 @@ def show_report(report: IngestReport) -> None:
         f"Version [bold]{report.version}[/] is live: {report.summary()};"
         f" {report.contexts_paid:,} contexts asked for; {report.seconds:.1f} s."
     )
+    if receipt := report.receipt():
+        say(f"[dim]{safe(receipt)}.[/]")
+
+
+def show_estimate(found: CostEstimate) -> None:
+    """Print what an ingestion will cost, every way of asking for contexts in a row of its own."""
+    from llama_index_contextual.ingestion.estimate import CHOSEN
+
+    for file in found.skipped:
+        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for line in str(found).splitlines():
+        out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
 
 
 def show_response(response: RetrievalResponse) -> None:

@@ -96,7 +96,9 @@ def money(dollars: float | None) -> str:
     """
     if dollars is None:
         return "an unknown price"
-    return f"${dollars:,.2f}" if dollars >= 0.1 or not dollars else f"${dollars:.2g}"
+    if dollars >= 0.1 or not dollars:
+        return f"${dollars:,.2f}"
+    return f"${float(f'{dollars:.2g}'):.10f}".rstrip("0")
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from llama_index_contextual.contextualizer.cost import (
     most_output_tokens,
     output_tokens,
 )
-from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
+from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 
@@ -120,7 +120,7 @@ class Spending:
         spent = self.actual.dollars or 0.0
         if self.max_cost is not None and spent + self._reserved + bound > self.max_cost:
             raise BudgetExceededError(
-                f"max_cost of ${self.max_cost:,.2f} is reached: ${spent:,.4f} are spent and the next call could pass"
+                f"max_cost of {money(self.max_cost)} is reached: {money(spent)} are spent and the next call could pass"
                 f" it. Nothing is published; the ledger keeps what was paid for. Run the same call again with a higher"
                 f" max_cost, or without, to go on from there.",
                 spent=spent,

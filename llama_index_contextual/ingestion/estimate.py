@@ -203,48 +203,38 @@ class _Counter:
         yield "Failed calls and answers that must be asked again are not foreseen; flex calls may take longer."
 
 
-HEADINGS = ("chunks/call", "sender", "calls", "input", "cached", "output", "price", "time")
-
-
-def table_rows(found: CostEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield the options as cells under `HEADINGS`; the one that the settings ask for is marked."""
-    for option in found.options:
-        price = money(option.dollars)
-        if option.dollars_if_cached is not None and option.cached_tokens == 0:
-            price += f" ({money(option.dollars_if_cached)} if cached)"
-        yield (
-            f"{'→ ' if option is found.chosen else '  '}{option.chunks_per_call}",
-            option.sender,
-            f"{option.calls:,}",
-            f"{option.input_tokens:,}",
-            f"{option.cached_tokens:,}",
-            f"{option.output_tokens:,}",
-            price,
-            "≤ 24 h" if option.minutes is None else f"{option.minutes:,.1f} min",
-        )
-
-
-def summary(found: CostEstimate) -> str:
-    """Return what there is to do, in one line."""
-    line = f"{found.documents:,} documents, {found.chunks:,} chunks, {found.tokens:,} tokens"
-    return f"{line}; {found.known_contexts:,} contexts from the ledger" if found.known_contexts else line
-
-
-def totals(found: CostEstimate) -> str:
-    """Return the price of embeddings, and of all, in one line."""
-    parts = []
-    if found.embed_model is not None:
-        price = money(found.embedding_dollars)
-        parts.append(f"embeddings ({found.embed_model}): {found.embedding_tokens:,} tokens, {price}")
-    return "; ".join([*parts, f"in all, as set: {money(found.dollars)} by {found.prices}"])
+CHOSEN = "→"
+_HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "time", "price")
 
 
 def _lines(found: CostEstimate) -> Iterator[str]:
-    yield summary(found)
-    rows = list(table_rows(found))
+    line = f"{found.documents:,} documents, {found.chunks:,} chunks, {found.tokens:,} tokens"
+    yield f"{line}; {found.known_contexts:,} contexts from the ledger" if found.known_contexts else line
+    rows = [_row(option, chosen=option is found.chosen) for option in found.options]
     if rows:
-        widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
-        for row in (HEADINGS, *rows):
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield totals(found)
+        widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+        for row in (_HEADINGS, *rows):
+            left = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+            right = [cell.rjust(width) for cell, width in zip(row[2:-1], widths[2:-1], strict=True)]
+            yield "  ".join([*left, *right, row[-1]])
+    if found.embed_model is not None:
+        price = money(found.embedding_dollars)
+        yield f"embeddings ({found.embed_model}): {found.embedding_tokens:,} tokens, {price}"
+    yield f"in all, as set: {money(found.dollars)} by {found.prices}"
     yield from found.assumptions
+
+
+def _row(option: CostOption, *, chosen: bool) -> tuple[str, ...]:
+    price = money(option.dollars)
+    if option.dollars_if_cached is not None:
+        price += f" ({money(option.dollars_if_cached)} if batches are cached)"
+    return (
+        f"{CHOSEN if chosen else ' '} {option.chunks_per_call}",
+        option.sender,
+        f"{option.calls:,}",
+        f"{option.input_tokens:,}",
+        f"{option.cached_tokens:,}",
+        f"{option.output_tokens:,}",
+        "≤ 24 h" if option.minutes is None else f"{option.minutes:,.1f} min",
+        price,
+    )

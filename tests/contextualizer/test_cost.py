@@ -158,7 +158,7 @@ def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.0000 are spent") as raised:
+    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.00 are spent") as raised:
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     assert (raised.value.spent, raised.value.max_cost) == (0.0, 0.05)
     first.settle(Tokens(1, 5_000, 0, 0))

@@ -1,0 +1,63 @@
+"""Commands that bring documents in, and the one that says before what it will cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root
+from llama_index_contextual.terminal import errors_in_one_line, say_json, show_estimate, show_report
+
+ingesting = typer.Typer()
+
+Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Make the project exactly these documents.")]
+
+
+@ingesting.command()
+def estimate(
+    name: Name,
+    paths: Paths,
+    replace: Replace = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Mark the price of batches as the one that is meant.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Show what `ingest` would cost; nothing is sent, nothing is written."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).estimate(list(paths), replace=replace, batch=batch)
+        if as_json:
+            say_json(found.to_dict())
+        else:
+            show_estimate(found)
+
+
+@ingesting.command()
+def ingest(
+    name: Name,
+    paths: Paths,
+    replace: Replace = False,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", metavar="DOLLARS", help="Stop before the run costs more than this.")
+    ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Ask for contexts in batches: half the price, within 24 hours.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Add and update documents, and publish a new version."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        report = interruptible(
+            project,
+            lambda: project.ingest(
+                list(paths), replace=replace, max_cost=max_cost, batch=batch, show_progress=not quiet
+            ),
+        )
+        if as_json:
+            say_json(report.to_dict())
+        else:
+            show_report(report)
