@@ -14,11 +14,11 @@ WORD_START = re.compile(r"(?<=\s)\S")
 _FEW = 8
 _GRAPHEME = regex.compile(r"\X")
 _NON_SPACE = re.compile(r"\S")
-# Neighbours of this kind never share a grapheme cluster (but for CR LF, which is white space anyway): Latin without
-# combining marks, CJK punctuation, kana without sound marks, Han.
+# Between two characters there is a boundary whatever stands around them if both are of this kind (CR LF is looked at
+# before): Latin without combining marks, CJK punctuation, kana without sound marks, Han. And before visible ASCII or a
+# space, which join with a character of the class Prepend before them only.
 _PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
-_PLAIN_CHARACTER = re.compile(f"[{_PLAIN}]")
-_PLAIN_PAIR = re.compile(f"[{_PLAIN}](?=[{_PLAIN}])")
+_SURE_BOUNDARY = regex.compile(rf"[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
 
 
 def skip_space(text: str, offset: int) -> int:
@@ -62,7 +62,7 @@ def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
         return before != "\r" or behind != "\n"
     if is_surrogate_pair(text, offset - 1):
         return False
-    if _PLAIN_CHARACTER.match(before) and _PLAIN_CHARACTER.match(behind):
+    if _SURE_BOUNDARY.match(text, offset - 1):
         return True
     return _cluster_start(text, offset, known) == offset
 
@@ -107,7 +107,7 @@ def _safe_start(text: str, offset: int, known: int) -> int:
         begin = offset - width
         if begin <= known:
             break
-        pair = _PLAIN_PAIR.search(text, begin, offset)
-        if pair:
-            return pair.end()
+        sure = _SURE_BOUNDARY.search(text, begin, offset)
+        if sure:
+            return int(sure.end())
     return known

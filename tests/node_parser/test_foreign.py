@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.extractors import TitleExtractor
-from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import MarkdownNodeParser, SentenceSplitter
 from llama_index.core.schema import (
@@ -107,6 +107,15 @@ async def test_a_pipeline_with_extractors_behind_runs_both_ways() -> None:
     assert [node.node_id for node in nodes] == [
         n.node_id for n in IngestionPipeline(transformations=[*small()]).run(documents=[document()])
     ]
+
+
+def test_a_pipeline_with_a_cache_gives_the_same_nodes_again() -> None:
+    pipeline = IngestionPipeline(transformations=[*small()], cache=IngestionCache())
+    first = pipeline.run(documents=[document()])
+    assert first == pipeline.run(documents=[document()])
+    finer = ChunkNodeParser(chunk_size=128, chunk_overlap=12)
+    segments_from_cache = IngestionPipeline(transformations=[small()[0], finer], cache=pipeline.cache)
+    assert segments_from_cache.run(documents=[document()]) == finer(small()[0]([document()]))
 
 
 class Cleaner(TransformComponent):
