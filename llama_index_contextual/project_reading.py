@@ -8,12 +8,12 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
-from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import BaseNode, QueryType
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from llama_index_contextual.answering.build import query_engine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project_base import ProjectBase
@@ -83,19 +83,31 @@ class ProjectReading(ProjectBase):
         """Return a LlamaIndex retriever that answers from whatever version is live when it is asked."""
         return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, filters=filters)
 
-    def as_query_engine(self, *, llm: LLM | None = None, **kwargs: Any) -> BaseQueryEngine:
-        """Return a LlamaIndex query engine over `as_retriever()`.
+    def as_query_engine(
+        self,
+        *,
+        llm: LLM | None = None,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        **kwargs: Any,
+    ) -> BaseQueryEngine:
+        """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
         Args:
             llm: Writes the answer; None takes the project's.
-            **kwargs: For `RetrieverQueryEngine.from_args`.
+            mode: As in `retrieve`.
+            similarity_top_k: Results of the search.
+            filters: As in `retrieve`.
+            **kwargs: For `GroundedQueryEngine` and `AnswerOptions`: style, max_tokens, min_confidence, timeouts,
+                streaming, node_postprocessors, …; what only `RetrieverQueryEngine.from_args` knows gives that engine.
 
         Raises:
             ModelError: The project's LLM cannot be made: no key, no package, no such name.
         """
         answering = llm or self._llm or self._load_answering_llm()
-        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(self.as_retriever(), llm=answering, **kwargs)
-        return engine
+        retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
+        return query_engine(retriever, lambda: self.embed_model, answering, **kwargs)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).

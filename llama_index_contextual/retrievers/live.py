@@ -229,6 +229,16 @@ class ProjectRetriever(BaseRetriever):
         self.similarity_top_k = require_positive(config.top_k if similarity_top_k is None else similarity_top_k)
         self.filters = filters
 
+    def widened(self) -> ProjectRetriever:
+        """Return a retriever that looks further: every index, five times the candidates, twice the results."""
+        return ProjectRetriever(
+            self._indexes,
+            self._config.changed(candidates=5 * self._config.candidates),
+            mode="hybrid",
+            similarity_top_k=2 * self.similarity_top_k,
+            filters=self.filters,
+        )
+
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence."""
         while True:

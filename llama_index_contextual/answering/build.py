@@ -1,0 +1,55 @@
+"""Engines over a project's retrievers, from keyword arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+
+from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
+from llama_index_contextual.retrievers.live import ProjectRetriever
+
+_OPTIONS = {field.name for field in fields(AnswerOptions)}
+_ENGINE = {"timeouts", "node_postprocessors", "streaming", "callback_manager"}
+
+
+def query_engine(
+    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, **options: Any
+) -> BaseQueryEngine:
+    """Return a grounded engine; with options of `RetrieverQueryEngine.from_args` that it does not have, a stock one.
+
+    Args:
+        retriever: The search.
+        load_embed_model: Gives the model that embeds follow-up questions.
+        llm: Writes the answer.
+        **options: Of `GroundedQueryEngine` and `AnswerOptions`.
+    """
+    if set(options) - _OPTIONS - _ENGINE:
+        stock: BaseQueryEngine = RetrieverQueryEngine.from_args(retriever, llm=llm, **options)
+        return stock
+    return grounded_engine(retriever, load_embed_model, llm, **options)
+
+
+def grounded_engine(
+    retriever: ProjectRetriever,
+    load_embed_model: Callable[[], BaseEmbedding],
+    llm: LLM,
+    *,
+    weights: BlendWeights | None = None,
+    **options: Any,
+) -> GroundedQueryEngine:
+    """Return an engine whose search knows conversations, and a wider one for when it is not confident."""
+    embed_model = None if retriever.mode == "lexical" else load_embed_model()
+    return GroundedQueryEngine(
+        ConversationalRetriever(retriever, embed_model=embed_model, weights=weights),
+        llm,
+        wider=ConversationalRetriever(retriever.widened(), embed_model=embed_model, weights=weights),
+        options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
+        **{name: value for name, value in options.items() if name not in _OPTIONS},
+    )

@@ -1,0 +1,266 @@
+"""Answers from the passages of a search, with their sources, or the honest word that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.response.schema import RESPONSE_TYPE
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from llama_index_contextual.answering.citations import Passage, check_citations
+from llama_index_contextual.answering.prompts import ANSWER_MARK, NOT_FOUND, answer_messages, system_prompt
+from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
+from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
+from llama_index_contextual.calls import run_sync
+from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+from llama_index_contextual.results import RetrievalResponse, Source
+from llama_index_contextual.retrievers.conversational import ConversationalRetriever
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """How an answer is written.
+
+    Attributes:
+        style: "instruction", "persona" (few words), "chain_of_thought", or rules of one's own.
+        max_tokens: Tokens of the passages that the model reads, at most.
+        max_passages: Passages that the model reads, at most; None for as many as fit.
+        context: Whether the model sees the generated context, marked as background.
+        min_confidence: Confidence of a search below which nothing is answered; searches without one always count.
+        not_found: What is said then, and what the model is told to say when the passages do not answer.
+    """
+
+    style: str = "instruction"
+    max_tokens: int = 4000
+    max_passages: int | None = None
+    context: bool = True
+    min_confidence: float = 0.4
+    not_found: str = NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an answer is about to be written from; without messages there is nothing to write from."""
+
+    question: str
+    retrieval: RetrievalResponse
+    hits: list[NodeWithScore]
+    messages: list[ChatMessage]
+
+
+class GroundedQueryEngine(BaseQueryEngine):
+    """Answers from passages only, names their sources, and checks what it says of them.
+
+    Hits that stand side by side become one passage, and the best that fit the budget are read. When the search is not
+    confident, `wider` is asked; when that is not either, the answer is `options.not_found`, without a call to the
+    model.
+
+    Args:
+        retriever: What searches; a `ConversationalRetriever` takes `ConversationQuery`s.
+        llm: Writes the answer.
+        wider: What is asked when the search is not confident: more candidates, another mode.
+        options: How the answer is written.
+        timeouts: How long to wait for the model.
+        node_postprocessors: Put before the merging and packing, such as a reranker.
+        streaming: Whether `query` returns the answer as it comes.
+
+    Example:
+        >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
+        >>> print(engine.query("How long does food keep?"))  # doctest: +SKIP
+        Three days [Source 1].
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        llm: LLM,
+        *,
+        wider: BaseRetriever | None = None,
+        options: AnswerOptions | None = None,
+        timeouts: Timeouts | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        super().__init__(callback_manager)
+        self.retriever = _conversational(retriever)
+        self.wider = None if wider is None else _conversational(wider)
+        self.options = options or AnswerOptions()
+        self.streaming = streaming
+        self.speaker = Speaker(llm, timeouts)
+        self._postprocessors = [
+            *node_postprocessors,
+            AdjacentChunkMerger(),
+            ContextWindowPacker(max_tokens=self.options.max_tokens, compress=True),
+        ]
+        system_prompt(self.options.style, self.options.not_found)  # an unknown style is told at once
+
+    def _get_prompt_modules(self) -> dict[str, Any]:
+        return {}
+
+    # ---- the search --------------------------------------------------------------------------------------------------
+
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """Return the passages that an answer would be written from."""
+        return self.draft(query_bundle).hits
+
+    def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+        """Search, and return what an answer would be written from."""
+        found = self.retriever.respond(query)
+        if self._is_low(found) and self.wider is not None:
+            found = _better(found, self.wider.respond(query))
+        return self._drafted(query, found, history)
+
+    async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
+        """Do as `draft` does, without blocking the event loop."""
+        found = await self.retriever.arespond(query)
+        if self._is_low(found) and self.wider is not None:
+            found = _better(found, await self.wider.arespond(query))
+        return await asyncio.to_thread(self._drafted, query, found, history)
+
+    def _is_low(self, found: RetrievalResponse) -> bool:
+        return not found.results or (found.confidence is not None and found.confidence < self.options.min_confidence)
+
+    def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
+        question = str(query)
+        if self._is_low(found):
+            return Draft(question, found, [], [])
+        hits = found.to_nodes()
+        for postprocessor in self._postprocessors:
+            hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
+        hits = _best(hits, self.options.max_passages)
+        options = self.options
+        messages = answer_messages(
+            question, hits, style=options.style, not_found=options.not_found, history=history, context=options.context
+        )
+        return Draft(question, found, hits, messages if hits else [])
+
+    # ---- the answer --------------------------------------------------------------------------------------------------
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self.answer(self.draft(query_bundle), streaming=self.streaming)
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return await self.aanswer(await self.adraft(query_bundle), streaming=self.streaming)
+
+    def answer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | GroundedStream:
+        """Write the answer to a draft.
+
+        Raises:
+            ModelError: The model cannot be reached, or does not begin in time.
+        """
+        spoken = Spoken()
+        if streaming:
+            return GroundedStream(self._shown(draft, spoken), draft.hits, finish=lambda: self.finished(draft, spoken))
+        if draft.messages:
+            spoken = run_sync(lambda: self.speaker.aspeak(draft.messages))
+        return self.finished(draft, spoken)
+
+    async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
+        """Do as `answer` does, without blocking the event loop."""
+        spoken = Spoken()
+        if streaming:
+            pieces = self._ashown(draft, spoken)
+            return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finished(draft, spoken))
+        if draft.messages:
+            spoken = await self.speaker.aspeak(draft.messages)
+        return await asyncio.to_thread(self.finished, draft, spoken)
+
+    def _shown(self, draft: Draft, spoken: Spoken) -> Generator[str, None, None]:
+        reveal = _Reveal(self.options.style)
+        for piece in self.speaker.stream(draft.messages, spoken) if draft.messages else ():
+            yield from reveal.feed(piece)
+        yield from reveal.rest() if draft.messages else (self.options.not_found,)
+
+    async def _ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
+        reveal = _Reveal(self.options.style)
+        if draft.messages:
+            async for piece in self.speaker.astream(draft.messages, spoken):
+                for part in reveal.feed(piece):
+                    yield part
+        for part in reveal.rest() if draft.messages else (self.options.not_found,):
+            yield part
+
+    def finished(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
+        """Return the answer with what the check of its citations found."""
+        if not draft.messages:
+            text = self.options.not_found
+            return _with_metadata(GroundedResponse(text, [], found=False, retrieval=draft.retrieval))
+        reasoning, text = _split(spoken.text, self.options.style)
+        passages = [Passage(hit.node.get_content(), Source.of(hit.node)) for hit in draft.hits]
+        report = check_citations(text, passages, question=draft.question)
+        made = GroundedResponse(
+            report.text,
+            draft.hits,
+            found=self.options.not_found.rstrip(".") not in text,
+            partial=spoken.problem,
+            citations=report,
+            retrieval=draft.retrieval,
+            original=spoken.text if spoken.text != report.text else None,
+            reasoning=reasoning,
+        )
+        return _with_metadata(made)
+
+
+def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
+    return retriever if isinstance(retriever, ConversationalRetriever) else ConversationalRetriever(retriever)
+
+
+def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
+    """Return the response of more confidence; of no hits against some, those with hits."""
+    rows = [(bool(found.results), found.confidence or 0.0) for found in (first, second)]
+    return second if rows[1] > rows[0] else first
+
+
+def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
+    """Return the hits of highest score, in the order in which they are."""
+    if count is None or len(hits) <= count:
+        return hits
+    chosen = sorted(range(len(hits)), key=lambda at: (-(hits[at].score or 0.0), at))[:count]
+    return [hits[at] for at in sorted(chosen)]
+
+
+def _split(text: str, style: str) -> tuple[str | None, str]:
+    """Return the reasoning, if the style asks for one, and the answer."""
+    if style != "chain_of_thought" or ANSWER_MARK not in text:
+        return None, text.strip()
+    reasoning, _, answer = text.partition(ANSWER_MARK)
+    return reasoning.strip("* \n"), answer.strip("* \n")
+
+
+class _Reveal:
+    """Holds the reasoning of a model back while its answer streams."""
+
+    def __init__(self, style: str) -> None:
+        self._held: str | None = "" if style == "chain_of_thought" else None
+
+    def feed(self, piece: str) -> list[str]:
+        """Return what of the stream can be shown now."""
+        if self._held is None:
+            return [piece]
+        self._held += piece
+        _, mark, answer = self._held.partition(ANSWER_MARK)
+        if not mark:
+            return []
+        self._held = None
+        return [answer.lstrip("* \n")] if answer.strip("* \n") else []
+
+    def rest(self) -> list[str]:
+        """Return what was held back although no answer came."""
+        return [self._held] if self._held else []
+
+
+def _with_metadata(response: GroundedResponse) -> GroundedResponse:
+    """Return the response with the metadata of its nodes, as LlamaIndex's engines give it, and with our findings."""
+    by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
+    findings = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
+    return replace(response, metadata={**by_node, "answer": findings})

@@ -1,0 +1,164 @@
+"""A model's answer as it comes: within time limits, and kept as far as it came when it breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.calls import RetryPolicy, acall, describe
+from llama_index_contextual.clients import PerLoop
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.models import model_name
+
+_RETRY = RetryPolicy(attempts=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """How long to wait for a model, in seconds.
+
+    Attributes:
+        first_token: Until the answer begins, attempts after an error included.
+        between_tokens: From one piece of the answer to the next.
+
+    Raises:
+        ConfigurationError: One is not above 0.
+    """
+
+    first_token: float = 30.0
+    between_tokens: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not (self.first_token > 0 and self.between_tokens > 0):
+            raise ConfigurationError("Timeouts: both must be above 0 seconds.", setting="timeouts")
+
+
+@dataclass
+class Spoken:
+    """What a model said.
+
+    Attributes:
+        text: As far as it came.
+        problem: Why it is not whole, in a sentence; None when it is.
+    """
+
+    text: str = ""
+    problem: str | None = None
+
+
+class Speaker:
+    """A model that is asked for one answer after the other.
+
+    Args:
+        llm: The model.
+        timeouts: How long to wait.
+    """
+
+    def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
+        self.name = model_name(llm)
+        self.timeouts = timeouts or Timeouts()
+        self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
+
+    async def astream(self, messages: Sequence[ChatMessage], spoken: Spoken) -> AsyncGenerator[str, None]:
+        """Yield the pieces of an answer, and note in `spoken` what came; once begun, it ends without an error.
+
+        Raises:
+            ModelError: The answer did not begin.
+        """
+        pieces, piece = await self._begin(messages)
+        try:
+            while piece is not None:
+                if piece.delta:
+                    spoken.text += piece.delta
+                    yield piece.delta
+                if _finish_reason(piece) == "length":
+                    spoken.problem = "The answer has reached the model's limit of tokens."
+                piece = await asyncio.wait_for(anext(pieces, None), self.timeouts.between_tokens)
+        except TimeoutError:
+            spoken.problem = f"The model said nothing more for {self.timeouts.between_tokens:g} seconds."
+        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
+            # The part that came was paid for and read: it is the answer, marked as what it is.
+            spoken.problem = f"The answer broke off. {self._sentence(error)}"
+        finally:
+            await _close(pieces)
+
+    async def _begin(self, messages: Sequence[ChatMessage]) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
+        model = await self._llm.running()
+
+        async def first() -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
+            pieces = aiter(await model.astream_chat(list(messages)))
+            piece = await anext(pieces, None)
+            while piece is not None and not piece.delta and _finish_reason(piece) is None:
+                piece = await anext(pieces, None)
+            return pieces, piece
+
+        try:
+            return await asyncio.wait_for(acall(first, _RETRY), self.timeouts.first_token)
+        except TimeoutError as error:
+            seconds = f"{self.timeouts.first_token:g}"
+            message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or allow it more."
+            raise ModelError(message, setting="llm") from error
+        except Exception as error:
+            raise ModelError(self._sentence(error), setting="llm") from error
+
+    def _sentence(self, error: Exception) -> str:
+        return describe(error, setting="llm", model=self.name)
+
+    async def aspeak(self, messages: Sequence[ChatMessage]) -> Spoken:
+        """Return an answer when it is whole, or as far as it came."""
+        spoken = Spoken()
+        async for _ in self.astream(messages, spoken):
+            pass
+        return spoken
+
+    def stream(self, messages: Sequence[ChatMessage], spoken: Spoken) -> Generator[str, None, None]:
+        """Do as `astream` does, for callers without an event loop, or inside one."""
+        pieces: SimpleQueue[str | None] = SimpleQueue()
+        running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+        failed: list[BaseException] = []
+
+        async def pump() -> None:
+            running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+            async for piece in self.astream(messages, spoken):
+                pieces.put(piece)
+
+        def run() -> None:
+            try:
+                asyncio.run(pump())
+            except (ModelError, asyncio.CancelledError) as error:
+                failed.append(error)
+            finally:
+                pieces.put(None)
+
+        thread = threading.Thread(target=run, name="answer", daemon=True)
+        thread.start()
+        try:
+            while (piece := pieces.get()) is not None:
+                yield piece
+        finally:
+            if thread.is_alive():  # whoever reads has stopped: so does the model
+                loop, task = running.result()
+                if task is not None and not loop.is_closed():
+                    loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+        for error in failed:
+            raise error
+
+
+def _finish_reason(piece: ChatResponse) -> str | None:
+    choices = getattr(piece.raw, "choices", None)
+    return getattr(choices[0], "finish_reason", None) if choices else None
+
+
+async def _close(pieces: AsyncIterator[ChatResponse]) -> None:
+    close = getattr(pieces, "aclose", None)
+    if close is not None:
+        await close()
