@@ -10,9 +10,16 @@ if TYPE_CHECKING:
     from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.errors import ContextualError
+    from llama_index_contextual.evaluation.checks import assert_recall
+    from llama_index_contextual.evaluation.compare import Comparison, compare
+    from llama_index_contextual.evaluation.question_files import load_questions
+    from llama_index_contextual.evaluation.questions import Evidence, Question
+    from llama_index_contextual.evaluation.report import write_report
+    from llama_index_contextual.evaluation.run import Evaluation, evaluate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.manager import ProjectManager
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+    from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
     from llama_index_contextual.project import Project
     from llama_index_contextual.readers import ReadLimits, read_documents
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk, Source
@@ -28,11 +35,16 @@ if TYPE_CHECKING:
     from llama_index_contextual.storage.version import open_storage_context
 
 __all__ = [
+    "AdjacentChunkMerger",
     "ChunkNodeParser",
+    "Comparison",
+    "ContextWindowPacker",
     "ContextualError",
     "Contextualizer",
     "ConversationQuery",
     "ConversationalRetriever",
+    "Evaluation",
+    "Evidence",
     "HybridRetriever",
     "IngestReport",
     "LLMContextualizer",
@@ -40,6 +52,7 @@ __all__ = [
     "Project",
     "ProjectConfig",
     "ProjectManager",
+    "Question",
     "ReadLimits",
     "RetrievalResponse",
     "RetrievedChunk",
@@ -51,16 +64,26 @@ __all__ = [
     "UnitFaissVectorStore",
     "WordLlamaEmbedding",
     "__version__",
+    "assert_recall",
+    "compare",
+    "evaluate",
+    "load_questions",
     "open_storage_context",
     "read_documents",
+    "write_report",
 ]
 
 _MODULES = {
+    "AdjacentChunkMerger": "postprocessor",
     "ChunkNodeParser": "node_parser",
+    "Comparison": "evaluation.compare",
+    "ContextWindowPacker": "postprocessor",
     "ContextualError": "errors",
     "Contextualizer": "contextualizer",
     "ConversationQuery": "retrievers",
     "ConversationalRetriever": "retrievers",
+    "Evaluation": "evaluation.run",
+    "Evidence": "evaluation.questions",
     "HybridRetriever": "retrievers",
     "IngestReport": "ingestion.report",
     "LLMContextualizer": "contextualizer",
@@ -68,6 +91,7 @@ _MODULES = {
     "Project": "project",
     "ProjectConfig": "config",
     "ProjectManager": "manager",
+    "Question": "evaluation.questions",
     "ReadLimits": "readers",
     "RetrievalResponse": "results",
     "RetrievedChunk": "results",
@@ -78,8 +102,13 @@ _MODULES = {
     "StructuralContextualizer": "contextualizer",
     "UnitFaissVectorStore": "storage.faiss_store",
     "WordLlamaEmbedding": "embeddings.wordllama",
+    "assert_recall": "evaluation.checks",
+    "compare": "evaluation.compare",
+    "evaluate": "evaluation.run",
+    "load_questions": "evaluation.question_files",
     "open_storage_context": "storage.version",
     "read_documents": "readers",
+    "write_report": "evaluation.report",
 }
 
 

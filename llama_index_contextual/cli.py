@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_index_contextual._version import __version__
+from llama_index_contextual.cli_evaluate import evaluating
 from llama_index_contextual.cli_ingest import ingesting
 from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root, parse_setting
 from llama_index_contextual.cli_serve import serving
@@ -195,6 +196,7 @@ def demo(as_json: Json = False) -> None:
 
 
 app.add_typer(ingesting)
+app.add_typer(evaluating)
 app.add_typer(upkeep)
 app.add_typer(serving)
 

@@ -17,6 +17,7 @@ from llama_index_contextual.storage.verify import VerifyReport, repair_project, 
 
 if TYPE_CHECKING:
     from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.run import Questions
     from llama_index_contextual.evaluation.sweep import Sweep
     from llama_index_contextual.evaluation.workspace import Origin
@@ -79,6 +80,17 @@ class Project(ProjectWriting, ProjectReading):
         from llama_index_contextual.evaluation.variants import compare_variants
 
         return compare_variants(self._origin(), questions, **options)
+
+    def generate_questions(self, number: int = 50, *, seed: int = 0) -> list[Question]:
+        """Let the project's LLM write questions about its documents, each with the chunk that answers it as evidence.
+
+        Raises:
+            ModelError: There is no LLM, or it cannot be reached.
+        """
+        from llama_index_contextual.evaluation.generate import generate_questions
+
+        llm = self._llm or self._load_answering_llm()
+        return generate_questions(self._live.current().version, llm, number=number, seed=seed)
 
     def sweep(self, questions: Questions, **options: Any) -> Sweep:
         """Build these documents with several chunk sizes and kinds of context, and ask them in several modes.

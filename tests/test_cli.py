@@ -39,6 +39,7 @@ COMMANDS: dict[str, list[str]] = {
     "estimate": ["a", "{folder}"],
     "ingest": ["a", "{folder}"],
     "search": ["a", "error TS-999"],
+    "evaluate": ["a", "{questions}"],
     "documents": ["a"],
     "remove": ["a", "reports/quarter.md"],
     "forget": ["a"],
@@ -127,7 +128,9 @@ def test_a_command_prints_json_and_nothing_else(
     contexts, empty = tmp_path / "contexts.jsonl", tmp_path / "empty"
     contexts.write_text(json.dumps({"key": content_key("x"), "context": "A context.", "model": "openai:gpt-4.1"}))
     empty.mkdir()
-    places = {"folder": text_folder, "empty": empty, "contexts": contexts}
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"question": "error TS-999", "evidence": ["the pump runs dry"]}))
+    places = {"folder": text_folder, "empty": empty, "contexts": contexts, "questions": questions}
     arguments = [argument.format(**places) for argument in COMMANDS[name]]
     result = run(*name.split(), *arguments, "--root", root, "--json")
     assert (result.code, result.err if name != "ingest" else "") == (0, "")
@@ -161,6 +164,10 @@ def test_options_are_these() -> None:
         "create": ["--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--replace"],
+        "evaluate": [
+            *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
+            *("--similarity", "--sweep", "--yes", "-y"),
+        ],
         "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
         "rebuild": ["--quiet"],
         "remove": ["--forget"],

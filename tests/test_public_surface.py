@@ -19,11 +19,16 @@ from tests.support.documents import write_texts
 from tests.support.source import PACKAGE, ROOT, sources
 
 PUBLIC = [
+    "AdjacentChunkMerger",
     "ChunkNodeParser",
+    "Comparison",
+    "ContextWindowPacker",
     "ContextualError",
     "Contextualizer",
     "ConversationQuery",
     "ConversationalRetriever",
+    "Evaluation",
+    "Evidence",
     "HybridRetriever",
     "IngestReport",
     "LLMContextualizer",
@@ -31,6 +36,7 @@ PUBLIC = [
     "Project",
     "ProjectConfig",
     "ProjectManager",
+    "Question",
     "ReadLimits",
     "RetrievalResponse",
     "RetrievedChunk",
@@ -42,11 +48,29 @@ PUBLIC = [
     "UnitFaissVectorStore",
     "WordLlamaEmbedding",
     "__version__",
+    "assert_recall",
+    "compare",
+    "evaluate",
+    "load_questions",
     "open_storage_context",
     "read_documents",
+    "write_report",
 ]
 # What belongs to an extra, to a provider, or to the command line; whoever searches a project imports none of it.
-HEAVY = {"agno", "click", "genai_prices", "matplotlib", "mcp", "openai", "pandas", "pypdf", "pypdfium2", "rich", "scipy", "torch"}
+HEAVY = {
+    "agno",
+    "click",
+    "genai_prices",
+    "matplotlib",
+    "mcp",
+    "openai",
+    "pandas",
+    "pypdf",
+    "pypdfium2",
+    "rich",
+    "scipy",
+    "torch",
+}
 HEAVY |= {"transformers", "typer", "wordllama"}
 
 

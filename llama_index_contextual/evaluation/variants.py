@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.config import ContextKind
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, compare
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
+from llama_index_contextual.evaluation.price import price
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import KS, Questions, read
 from llama_index_contextual.evaluation.sample import Sample, draw
@@ -30,18 +31,17 @@ class VariantProgress:
         name: Name of the variant, or "" where it concerns all.
         done: Chunks or questions that are done.
         total: Questions in all; 0 where it is not known.
+        dollars: What is about to be spent ("price"), or None where it is not known.
     """
 
-    stage: Literal["questions", "build", "ask"]
+    stage: Literal["questions", "price", "build", "ask"]
     name: str = ""
     done: int = 0
     total: int = 0
+    dollars: float | None = None
 
 
 ShowVariants = Callable[[VariantProgress], None]
-
-Price = Callable[[ProjectConfig, Sequence[str]], float | None]
-"""Returns what the contexts of documents (by id) would cost by these settings, in dollars, before they are paid."""
 
 
 def compare_variants(
@@ -53,7 +53,6 @@ def compare_variants(
     ks: Sequence[int] = KS,
     metric: str | None = None,
     max_cost: float | None = None,
-    price: Price | None = None,
     number: int = QUESTIONS,
     seed: int = 0,
     progress: ShowVariants | None = None,
@@ -70,11 +69,10 @@ def compare_variants(
         sample: Documents to build, at most: those with evidence first; None takes all.
         ks: Numbers of results to look at.
         metric: What the recommendation goes by; None takes recall@10.
-        max_cost: Dollars that contexts may cost; nothing is sent where the price is higher or not known.
-        price: Tells the cost before it arises; None where nobody can.
+        max_cost: Dollars that contexts and embeddings may cost; nothing is sent where the price is higher or unknown.
         number: Questions to write when there are none.
         seed: Of the random numbers.
-        progress: Called as the work proceeds.
+        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
 
     Raises:
         InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
@@ -93,8 +91,10 @@ def compare_variants(
         asked = read(questions)
     drawn = draw(origin.version, asked, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    if "llm" in kinds:
-        _require_affordable(origin, configs["llm"], drawn, max_cost, price)
+    prices = [price(origin, config, left_out=drawn.left_out) for config in configs.values()]
+    dollars = None if None in prices else sum(value for value in prices if value is not None)
+    _require_affordable(dollars, max_cost, drawn.documents)
+    tell(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
@@ -125,19 +125,18 @@ def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     return variants
 
 
-def _require_affordable(
-    origin: Origin, config: ProjectConfig, sample: Sample, max_cost: float | None, price: Price | None
-) -> None:
+def _require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
     if max_cost is None:
         return
-    ids = [r.doc_id for r in origin.version.manifest.documents if r.doc_id not in sample.left_out]
-    expected = None if price is None else price(config, ids)
-    if expected is None:
-        raise InputError("The cost cannot be told beforehand: leave max_cost out, or take a small sample.")
-    if expected > max_cost:
+    if dollars is None:
         raise InputError(
-            f"The contexts of {len(ids)} documents would cost about ${expected:.2f}, more than max_cost"
-            f" (${max_cost:.2f}): take a smaller sample or a cheaper LLM.",
+            "The cost cannot be told beforehand: give the models' prices in the setting `prices`, or leave max_cost out"
+            " and take a small sample."
+        )
+    if dollars > max_cost:
+        raise InputError(
+            f"{documents} documents would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}): take a"
+            f" smaller sample or a cheaper LLM.",
             value=max_cost,
         )
 
@@ -152,7 +151,7 @@ def _notes(
         notes[0] += f" {len(asked) - len(sample.questions)} questions have evidence outside the sample."
         notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
     if generated:
-        notes.append(f"The questions were written by {origin.config.llm}, each from one chunk.")
+        notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [
         f"{variant.failures} chunks of {name!r} have the structural context, because the LLM failed."
         for name, variant in built.items()

@@ -25,6 +25,7 @@ from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.ingestion.run import RunOptions, arun
 from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
@@ -51,6 +52,11 @@ class Origin:
     live: LiveIndexes
     llm: LLM | None
     load_embed_model: Callable[[], BaseEmbedding]
+
+    @property
+    def llm_name(self) -> str:
+        """Name of the LLM, as prices and reports know it."""
+        return self.config.llm if self.llm is None else model_name(self.llm)
 
     @property
     def version(self) -> OpenVersion:
@@ -126,7 +132,7 @@ class Workspace:
             if not left_out and not config.rebuild_fields(built_with):
                 records = version.manifest.documents
                 failures = sum(len(record.fallback_chunks) for record in records)
-                cost = _cost(version, config, ledger)
+                cost = _cost(version, config, origin.llm_name, ledger)
                 chunks = version.manifest.chunks
                 return Variant(config=config, live=origin.live, chunks=chunks, cost=cost, failures=failures)
             self._built += 1
@@ -152,7 +158,7 @@ class Workspace:
                 config=config,
                 live=live,
                 chunks=report.chunks,
-                cost=_cost(built, config, ledger),
+                cost=_cost(built, config, origin.llm_name, ledger),
                 failures=len(report.failures),
             )
 
@@ -192,7 +198,7 @@ def _clear(directory: Path) -> None:
             (files.remove_tree if path.is_dir() else files.remove)(path)
 
 
-def _cost(version: OpenVersion, config: ProjectConfig, ledger: Ledger) -> float | None:
+def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
     """Return the dollars that the LLM's contexts of a version cost by the ledger."""
     if config.context != "llm":
         return 0.0
@@ -205,8 +211,9 @@ def _cost(version: OpenVersion, config: ProjectConfig, ledger: Ledger) -> float 
     if used is None:
         return None
     return PriceTable(config.prices).dollars(
-        config.llm,
+        llm,
         input_tokens=used.input_tokens,
         cached_tokens=used.cached_tokens,
         output_tokens=used.output_tokens,
+        sender=config.service_tier or "live",
     )

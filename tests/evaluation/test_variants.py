@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.variants import VariantProgress, compare_variants
+from llama_index_contextual.evaluation.variants import VariantProgress
 from llama_index_contextual.evaluation.workspace import workspace
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
@@ -19,6 +19,8 @@ from llama_index_contextual.storage.project_file import write_lock
 from tests.evaluation.support import QUESTIONS
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
+
+PRICES = {"ScriptedLLM:scripted": TokenPrice(input=2.0, cached=0.5, output=8.0)}
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_progress_says_what_is_being_done(filled: Project) -> None:
     told: list[VariantProgress] = []
     filled.compare(QUESTIONS, variants=("none", "structural"), progress=told.append)
     stages = list(dict.fromkeys((p.stage, p.name) for p in told))
-    assert stages == [("build", "none"), ("ask", "")]
+    assert stages == [("price", ""), ("build", "none"), ("ask", "")]
     assert (told[-1].done, told[-1].total) == (4, 4)
 
 
@@ -130,20 +132,40 @@ def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, m
 def test_nothing_is_sent_when_it_would_cost_more_than_allowed(filled: Project) -> None:
     llm = ScriptedLLM()
     filled._llm = llm
-    asked_for: list[tuple[str, int]] = []
-
-    def price(config: ProjectConfig, doc_ids: Any) -> float:
-        asked_for.append((config.context, len(doc_ids)))
-        return 3.0
-
-    with pytest.raises(InputError, match=r"about \$3.00, more than max_cost \(\$2.00\)"):
-        compare_variants(filled._origin(), QUESTIONS, max_cost=2.0, price=price)
-    with pytest.raises(InputError, match="cannot be told beforehand"):
-        compare_variants(filled._origin(), QUESTIONS, max_cost=2.0)
-    assert asked_for == [("llm", 2)]
+    filled.config = filled.config.changed(prices=PRICES)
+    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost \(\$0\.0001\)"):
+        filled.compare(QUESTIONS, max_cost=0.0001)
+    filled.config = filled.config.changed(prices={})
+    with pytest.raises(InputError, match="cannot be told beforehand: give the models' prices"):
+        filled.compare(QUESTIONS, max_cost=0.0001)
     assert llm.history == []
-    compare_variants(filled._origin(), QUESTIONS, max_cost=4.0, price=price)
+    filled.compare(QUESTIONS)
     assert len(llm.history) == 2
+
+
+def test_the_price_is_told_before_anything_is_built_and_can_stop_it(filled: Project) -> None:
+    llm = ScriptedLLM()
+    filled._llm = llm
+    filled.config = filled.config.changed(prices=PRICES)
+    prices: list[float | None] = []
+
+    def stop_at_the_price(progress: VariantProgress) -> None:
+        assert progress.stage == "price"
+        prices.append(progress.dollars)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        filled.compare(QUESTIONS, progress=stop_at_the_price)
+    assert prices[0] is not None
+    assert prices[0] > 0
+    assert llm.history == []
+    assert names_in(filled.directory.parent) == {filled.name}
+
+
+def test_without_an_llm_and_with_the_local_embedding_nothing_is_spent(filled: Project) -> None:
+    told: list[VariantProgress] = []
+    filled.compare(QUESTIONS, variants=("none", "structural"), max_cost=0.0, progress=told.append)
+    assert told[0].dollars == 0
 
 
 # ---- without questions ---------------------------------------------------------------------------------------------
@@ -170,7 +192,7 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     context = project.retrieve("TS-999", top_k=1)[0].context
     assert context
     assert not any(context in prompt for prompt in llm.history)
-    assert found.notes[-1] == "The questions were written by openai:gpt-4.1, each from one chunk."
+    assert found.notes[-1] == "The questions were written by ScriptedLLM:scripted, each from one chunk."
 
 
 def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, text_folder: Path) -> None:

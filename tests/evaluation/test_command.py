@@ -1,0 +1,135 @@
+"""`evaluate` on the command line: figures, comparison, sweep, reports; money is asked for before it is spent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from llama_index_contextual import cli
+from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.evaluation.question_files import load_questions, write_questions
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.evaluation.support import QUESTIONS
+from tests.support.models import ScriptedLLM
+
+
+@pytest.fixture
+def questions(tmp_path: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of questions, and project "a" in the root folder that the environment names."""
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(tmp_path / "knowledge"))
+    ProjectManager(tmp_path / "knowledge").create("a", ProjectConfig.local()).ingest([text_folder])
+    write_questions(QUESTIONS, tmp_path / "q.jsonl")
+    return tmp_path / "q.jsonl"
+
+
+def run(*arguments: object, answer: str | None = None, code: int = 0) -> tuple[str, str]:
+    """Run the command and return what it printed on standard output and on standard error."""
+    result = CliRunner().invoke(cli.app, ["evaluate", *map(str, arguments)], input=answer)
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result.stdout, result.stderr
+
+
+def test_the_figures_of_a_project_are_shown(questions: Path) -> None:
+    out, _ = run("a", questions, "--k", "1,3", "--similarity")
+    lines = [line.split() for line in out.splitlines()]
+    assert ["recall@3", "100.0"] in lines
+    assert any(line[:2] == ["embedding", "similarity"] for line in lines)
+    assert "0 of 2 questions miss evidence among the first 3 results." in out
+
+
+def test_failed_questions_are_shown_with_what_came_first(questions: Path) -> None:
+    questions.write_text(json.dumps({"question": "Does the pump run dry?", "relevant": ["absent"]}))
+    out, _ = run("a", questions)
+    assert "1 of 1 questions miss evidence" in out
+    assert "Does the pump run dry?: first came manual.txt" in out
+
+
+def test_variants_are_compared_and_one_is_recommended(questions: Path) -> None:
+    out, err = run("a", questions, "--compare", "none,structural", "--k", "1,3")
+    assert "structural − none, recall@3: +0.0 points" in out
+    assert out.splitlines()[-1].startswith("Use 'none': 'structural' (+0.0 points")
+    assert "Building 'none' …" in err
+    assert "cost" not in err
+
+
+def test_a_sweep_is_one_table(questions: Path) -> None:
+    out, _ = run("a", questions, "--sweep", "20,800", "--compare", "none", "--k", "1,3")
+    rows = [line.split() for line in out.splitlines() if line.startswith("none")]
+    assert [(row[1], row[2], row[3]) for row in rows] == [
+        (size, mode, k) for size in ("20", "800") for mode in ("semantic", "lexical", "hybrid") for k in ("1", "3")
+    ]
+
+
+def test_reports_are_written_and_named(questions: Path, tmp_path: Path) -> None:
+    pages = [tmp_path / "r.html", tmp_path / "r.csv"]
+    _, err = run("a", questions, "--report", pages[0], "--report", pages[1])
+    assert all(page.stat().st_size > 100 and f"Wrote {page}." in err for page in pages)
+
+
+def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
+    out, _ = run("a", questions, "--compare", "none,structural", "--json")
+    assert [variant["summary"]["name"] for variant in json.loads(out)["variants"]] == ["none", "structural"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--k", "0"], "--k is '0': give whole numbers from 1"),
+        (["--sweep", "a"], "--sweep is 'a': give whole numbers from 1"),
+        (["--compare", "none,best"], "give two or three of none, structural, llm"),
+        (["--report", "r.pdf"], "end its name with .csv, .json or .html"),
+    ],
+)
+def test_a_wrong_option_is_one_line(questions: Path, arguments: list[str], message: str) -> None:
+    out, err = run("a", questions, *arguments, code=1)
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_line_of_questions_is_one_line(questions: Path) -> None:
+    questions.write_text("{}\n")
+    _, err = run("a", questions, code=1)
+    assert (
+        err == 'Error: q.jsonl, line 1: "question" is missing, empty or no text.\n' or "line 1: has no evidence" in err
+    )
+
+
+def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
+    """Give every project that is loaded an LLM that has a price."""
+    llm = ScriptedLLM(default="1. What does TS-999 mean?\n2. What grew?")
+    prices = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
+    load = ProjectManager.load
+
+    def loaded(manager: ProjectManager, name: str) -> Project:
+        project = load(manager, name, llm=llm)
+        project.config = project.config.changed(prices=prices)
+        return project
+
+    monkeypatch.setattr(ProjectManager, "load", loaded)
+    return llm
+
+
+def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
+    questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = with_llm(monkeypatch)
+    _, err = run("a", questions, "--compare", "none,llm", answer="n\n", code=1)
+    assert "will cost about $0.00" in err
+    assert llm.history == []
+    run("a", questions, "--compare", "none,llm", "--yes")
+    assert len(llm.history) == 2
+
+
+def test_without_a_file_questions_are_written_and_kept(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_llm(monkeypatch)
+    out, err = run("a", "--number", "3", "--save", tmp_path / "written.jsonl")
+    assert "Letting the LLM write 3 questions" in err
+    assert len(load_questions(tmp_path / "written.jsonl")) == 3
+    assert "of 3 questions miss evidence" in out
