@@ -216,9 +216,8 @@ class Engine:
         """
         try:
             reply = await self._scheduler.call(request)
-        except ContextualError:
-            raise
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
+            self._scheduler.check()
             sentence = describe(error, setting="llm", model=self._model)
             outcome = Outcome(None, problem=sentence, error=error)
             failed = dict.fromkeys(request.keys, outcome)

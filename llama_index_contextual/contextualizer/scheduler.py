@@ -23,7 +23,7 @@ from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.contextualizer.senders import Reply, Sender
-from llama_index_contextual.errors import ContextualError, ModelError
+from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, ModelError
 from llama_index_contextual.models import Provider
 
 dispatcher = get_dispatcher(__name__)
@@ -161,9 +161,8 @@ class Scheduler:
             answered = self._health.answers
             try:
                 reply = await self._in_turn(request, attempt, first=first)
-            except ContextualError:
-                raise
             except Exception as error:
+                self.check()
                 delay = self._delay(error, tries)
                 if delay is None:
                     raise
@@ -215,7 +214,7 @@ class Scheduler:
             settle = self._may_send(request)
             reply = await self._sender.send(request)
             usage = reply.usage
-        except ContextualError as error:
+        except (BudgetExceededError, ConfigurationError) as error:
             self.stop(error)
             raise
         except Exception as error:
