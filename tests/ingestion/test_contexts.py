@@ -1,0 +1,155 @@
+"""Contexts of an LLM in a whole ingestion: batches in flight together, a provider that goes away, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.ingestion import pipeline
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+CONFIG = ProjectConfig.local(
+    context="llm", llm="openai:gpt-4o-mini", faiss=False, chunk_size=24, chunk_overlap=0, llm_concurrency=4
+)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    quick = LLMContextualizer.model_fields["retry"]
+    monkeypatch.setattr(quick, "default_factory", lambda: RetryPolicy(attempts=4, base_delay=0.001))
+    LLMContextualizer.model_rebuild(force=True)
+    with LoopbackProvider(context_tokens=12) as running:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
+        yield running
+    monkeypatch.undo()
+    LLMContextualizer.model_rebuild(force=True)
+
+
+@pytest.fixture
+def project(manager: ProjectManager) -> Project:
+    """An empty project whose contexts an LLM writes."""
+    return manager.create("contexts", CONFIG)
+
+
+def documents(count: int, *, sentences: int = 6) -> list[Document]:
+    """Return documents of a few chunks each."""
+    return [
+        Document(
+            id_=f"doc-{n}",
+            text="\n\n".join(
+                f"Sentence {s} of document {n} tells what pump number {s * 7 + n} does in the mill."
+                for s in range(sentences)
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+def test_several_batches_are_in_flight_and_the_version_is_that_of_one_after_the_other(
+    manager: ProjectManager, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = documents(6)
+    one = manager.create("one", CONFIG.changed(llm_concurrency=1))
+    one.ingest(given)
+    expected = [(node.node_id, node.metadata["context"]) for node in one.storage_context.docstore.docs.values()]
+    monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 2)
+    many = manager.create("many", CONFIG.changed(llm_concurrency=16))
+    provider.clear_history()
+    with ThreadPoolExecutor(1) as thread:
+        with provider.hold():
+            running = thread.submit(many.ingest, given)
+            provider.wait_in_flight(2 * len(expected) // 6)
+        running.result()
+    assert [(n.node_id, n.metadata["context"]) for n in many.storage_context.docstore.docs.values()] == expected
+
+
+def test_documents_are_read_as_there_is_room_for_their_chunks(
+    project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 1)
+    parsed: list[str] = []
+    parse = pipeline.Stages.parse
+
+    def noted(stages: pipeline.Stages, job: pipeline.Job) -> list[pipeline.BaseNode]:
+        parsed.append(job.doc_id)
+        return parse(stages, job)
+
+    monkeypatch.setattr(pipeline.Stages, "parse", noted)
+    with ThreadPoolExecutor(1) as thread:
+        with provider.hold():
+            running = thread.submit(project.ingest, documents(12))
+            provider.wait_in_flight(4)
+            begun = len(parsed)
+        running.result()
+    assert begun <= 4, "two batches ahead of the one that is worked on, and one that is being read"
+    assert len(parsed) == 12
+
+
+def test_a_provider_that_goes_away_publishes_nothing_and_the_next_run_goes_on(
+    project: Project, provider: LoopbackProvider
+) -> None:
+    fault = provider.fault("drop", times=None, after=7)
+    with pytest.raises(ModelError, match=r"cannot be reached.* after 4 failures in a row\."):
+        project.ingest(documents(5))
+    assert project.versions() == []
+    assert project.info().ledger.contexts == 7
+    fault.times = 0
+    provider.clear_history()
+    report = project.ingest(documents(5))
+    assert report.failures == ()
+    assert report.contexts_paid == len(provider.chat_calls) == report.chunks - 7
+
+
+def test_chunks_per_call_is_a_setting_that_needs_no_new_version(project: Project, provider: LoopbackProvider) -> None:
+    first = project.ingest(documents(2))
+    assert project.update_config(chunks_per_call="all", llm_concurrency=2, tokens_per_minute=10**7) == []
+    provider.clear_history()
+    second = project.ingest(documents(4))
+    assert len(provider.chat_calls) == 2, "one call for each new document"
+    assert second.contexts_paid == first.chunks
+    assert second.failures == ()
+
+
+def test_what_failed_is_asked_again_and_only_that(project: Project, provider: LoopbackProvider) -> None:
+    fault = provider.fault("content_filter_error", times=None, match=lambda request: "document 1" in request.chunk)
+    report = project.ingest(documents(3))
+    assert {failure.doc_id for failure in report.failures} == {"doc-1"}
+    fault.times = 0
+    provider.clear_history()
+    again = project.retry_failed()
+    assert (again.failures, len(provider.chat_calls)) == ((), len(report.failures))
+
+
+def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> None:
+    llm = ScriptedLLM()
+    config = CONFIG.changed(
+        context_prompt="Terms: {terms}\n{segment}\nSituate: {chunk}", context_variables={"terms": "TS: sensor."}
+    )
+    manager.create("terms", config, llm=llm).ingest(documents(1))
+    assert all(prompt.startswith("Terms: TS: sensor.\nSentence 0 of") for prompt in llm.history)
+    with pytest.raises(ConfigurationError, match=r"\{glossary\} is no variable"):
+        manager.create("wrong", CONFIG.changed(context_prompt="{glossary} {segment} {chunk}"))
+
+
+def test_a_service_tier_goes_with_every_call_and_is_refused_where_there_is_none(
+    project: Project, manager: ProjectManager, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    project.update_config(service_tier="flex")
+    project.ingest(documents(1))
+    assert {call.body["service_tier"] for call in provider.chat_calls} == {"flex"}
+    other = manager.create("other", CONFIG.changed(service_tier="flex"), llm=ScriptedLLM())
+    with pytest.raises(ConfigurationError, match="has no service tier 'flex'"):
+        other.ingest(documents(1))
+    assert other.versions() == []
