@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from stat import S_ISREG
 from typing import TypeVar
@@ -16,6 +16,7 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf_engine import PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf_paragraphs import goes_on
 from llama_index_contextual.readers.pdf_pieces import Line
 from llama_index_contextual.readers.pdf_process import PdfWorker
 from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
@@ -155,12 +156,13 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
     pages = _place(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
+    found = headings((entry._replace(title=clean(entry.title)) for entry in outline), pages)
     return ParsedFile(
-        text="\n".join("\n".join(line.text for line in page) for page in pages),
+        text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
             page_starts=_page_starts(pages),
             page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
-            headings=tuple(headings((e._replace(title=clean(e.title)) for e in outline), pages)),
+            headings=tuple(found),
         ),
         title=sensible_title(clean(_optional(source.title, warnings) or "")),
         warnings=tuple(warnings),
@@ -171,19 +173,34 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
 
 
 def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
-    """Join the words that line ends cut, and give each line its offset; the pages are joined by line feeds."""
+    """Join the words that line ends cut, give each line its offset, and find the paragraphs."""
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[PlacedLine]] = []
     start = 0
     for page in pages:
-        lines = []
-        for line, text in zip(page, joiner.join([line.text for line in page]), strict=True):
+        lines: list[PlacedLine] = []
+        for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
+            end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line.y))
+                lines.append(PlacedLine(text, start, line.y, end))
                 start += len(text) + 1
+            elif lines:
+                lines[-1] = lines[-1]._replace(end=end)
         start += not lines
         placed.append(lines)
     return placed
+
+
+def _text(pages: Sequence[Sequence[PlacedLine]], heads: set[int]) -> str:
+    """Return the whole text: pages are joined by line feeds, and a heading begins a line."""
+    return "\n".join(_page_text(page, heads) for page in pages)
+
+
+def _page_text(page: Sequence[PlacedLine], heads: set[int]) -> str:
+    parts: list[str] = []
+    for line, following in pairwise(page):
+        parts += (line.text, "\n" if following.start in heads else line.end)
+    return "".join([*parts, *(line.text for line in page[-1:])])
 
 
 def _page_starts(pages: Sequence[Sequence[PlacedLine]]) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def _line(row: Row, upright: int) -> Line:
     texts = [" ".join(cell.text.split()) for cell in row]
     largest = max(row, key=lambda cell: cell.size)
     y = largest.y if largest.angle == upright else math.nan
-    return Line(" ".join(filter(None, texts)), y, largest.size, len(row))
+    return Line(" ".join(filter(None, texts)), y, largest.size, len(row), row[0].x0, max(cell.x1 for cell in row))
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:

@@ -25,11 +25,13 @@ class PlacedLine(NamedTuple):
         text: The line.
         start: Offset of its first character in the document.
         y: Baseline on its page, NaN where it is not known.
+        end: What separates it from the next line: a line feed, or a space within a paragraph.
     """
 
     text: str
     start: int
     y: float
+    end: str = "\n"
 
 
 def headings(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[PlacedLine]]) -> list[Heading]:

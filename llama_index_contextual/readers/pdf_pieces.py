@@ -53,12 +53,16 @@ class Line:
         y: Baseline in points, growing upwards; NaN where it is not known.
         size: Height of the font.
         cells: How many pieces stand apart on the line; more than one in a table row.
+        x0: Start, in points along the line.
+        x1: End.
     """
 
     text: str
     y: float = math.nan
     size: float = 0.0
     cells: int = 1
+    x0: float = 0.0
+    x1: float = 0.0
 
 
 def beside(one: Cell, other: Cell) -> bool:

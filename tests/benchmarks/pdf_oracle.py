@@ -1,11 +1,11 @@
 """How well the text of PDFs agrees with another program's, `pdftotext` of poppler-utils.
 
 Words are runs of letters and digits, NFKC and in lower case. A word is on the right page when the oracle has it there
-as well (multisets, so order does not matter); it is lost when its letters do not occur on our page at all, however
-they are cut. A boundary counts where both have the same letters in a row and cut them differently: a space within a
-word of the oracle that occurs at least three times in all documents is a space in a word, and two words of the oracle
-that we write as one, which occurs less often than three times, are glued. (Where poppler itself puts a space after
-every letter of a spaced-out heading, or none between its words, the boundary is nobody's mistake but counts.)
+as well (multisets, so order does not matter); it is not found when its letters do not occur in a row on our page,
+however they are cut (poppler writes the line of "the 15th day", its "th" raised, as "15t h"); letters are lost when
+they are not on our page at all. A boundary counts where both have the same letters in a row and cut them differently: a
+space is in a word when the whole word occurs at least three times in the oracle's documents and a part does not; words
+are glued when the oracle writes two, and our one occurs less often than three times.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 Pages = Mapping[str, Sequence[str]]  # file name -> text of each page
@@ -32,21 +33,23 @@ class Agreement:
     Attributes:
         words: Words of the oracle.
         on_page: Share of them on the right page, in per cent.
-        lost: Words whose letters are not on the page.
+        not_found: Words whose letters are not in a row on the page.
+        lost: Letters of the oracle's page that are not on ours.
         spaces_in_words: Known words that we cut.
         glued: Words that we do not separate.
     """
 
     words: int
     on_page: float
+    not_found: int
     lost: int
     spaces_in_words: int
     glued: int
 
     def __str__(self) -> str:
         return (
-            f"{self.on_page:7.3f} % of {self.words:,} words on the right page, {self.lost} lost, "
-            f"{self.spaces_in_words} spaces in words, {self.glued} glued"
+            f"{self.on_page:7.3f} % of {self.words:,} words on the right page, {self.not_found} not found, "
+            f"{self.lost} letters lost, {self.spaces_in_words} spaces in words, {self.glued} glued"
         )
 
 
@@ -72,7 +75,7 @@ def letters(text: str) -> str:
 
 def agreement(ours: Pages, reference: Pages, in_drawing_order: Pages) -> Agreement:
     """Compare a reading with the oracle's, and its word boundaries with the oracle's in the order of drawing."""
-    total = hits = lost = 0
+    total = hits = not_found = lost = 0
     for name, pages in reference.items():
         for mine, page in zip(ours[name], pages, strict=True):
             have, want = words(mine), Counter(words(page))
@@ -80,9 +83,10 @@ def agreement(ours: Pages, reference: Pages, in_drawing_order: Pages) -> Agreeme
             joined = "".join(have)
             total += want.total()
             hits += want.total() - missing.total()
-            lost += sum(count for word, count in missing.items() if word not in joined)
+            not_found += sum(count for word, count in missing.items() if word not in joined)
+            lost += (Counter("".join(want.elements())) - Counter(joined)).total()
     cut, glued = _boundaries(ours, in_drawing_order)
-    return Agreement(total, 100 * hits / total, lost, cut, glued)
+    return Agreement(total, 100 * hits / total, not_found, lost, cut, glued)
 
 
 def _boundaries(ours: Pages, reference: Pages) -> tuple[int, int]:
@@ -91,8 +95,10 @@ def _boundaries(ours: Pages, reference: Pages) -> tuple[int, int]:
     for name, pages in reference.items():
         for mine, page in zip(ours[name], pages, strict=True):
             for we, they in _same_letters(words(mine), words(page)):
-                cut += sum(count for word, count in _inner(they, we) if known[word] >= _KNOWN)
-                glued += sum(count for word, count in _inner(we, they) if known[word] < _KNOWN)
+                for word, parts in _parts(they, we):
+                    is_mistake = known[word] >= _KNOWN > min(known[part] for part in parts)
+                    cut += (len(parts) - 1) * is_mistake
+                glued += sum(len(parts) - 1 for word, parts in _parts(we, they) if known[word] < _KNOWN)
     return cut, glued
 
 
@@ -105,16 +111,24 @@ def _same_letters(ours: list[str], theirs: list[str]) -> Iterable[tuple[list[str
             yield ours[a:b], theirs[c:d]
 
 
-def _inner(whole: list[str], cut: list[str]) -> Iterable[tuple[str, int]]:
-    """Yield each word of the one and how many boundaries of the other lie within it."""
-    ends, at = set(), 0
-    for word in cut:
-        at += len(word)
-        ends.add(at)
-    at = 0
+def _parts(whole: list[str], cut: list[str]) -> Iterable[tuple[str, list[str]]]:
+    """Yield each word of the one and the parts in which the other cuts it."""
+    ends = list(accumulate(map(len, cut)))
+    letters, at = "".join(cut), 0
     for word in whole:
-        yield word, sum(at < end < at + len(word) for end in ends)
+        bounds = [at, *(end for end in ends if at < end < at + len(word)), at + len(word)]
+        yield word, [letters[a:b] for a, b in pairwise(bounds)]
         at += len(word)
+
+
+def share_of_words(ours: Mapping[str, str], source: Mapping[str, str]) -> float:
+    """Return how many words of the source, as they are written, are in our text of the same file, in per cent."""
+    total = hits = 0
+    for name, text in source.items():
+        want = Counter(text.split())
+        hits += (want & Counter(ours[name].split())).total()
+        total += want.total()
+    return 100 * hits / total
 
 
 def found(ours: Pages, clauses: Sequence[tuple[str, str]]) -> tuple[int, list[tuple[str, str]]]:

@@ -6,10 +6,11 @@ over chunk sizes of 700, 800 and 900 tokens, and readings are compared question 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import bm25s
 import numpy as np
@@ -28,13 +29,15 @@ Scores = NDArray[np.float64]  # question, leg, k
 
 
 class Retrieval:
-    """Scores readings of the same documents against the same questions."""
+    """Scores readings of the same documents against the same questions; what readings have in common is done once."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         self._questions = questions
         self._model = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
         self._embedded = self._embed([question.text for question in questions])
         self._tokens = _tokens([question.text for question in questions])
+        self._cut: dict[tuple[str, str, int], _Cut] = {}
+        self._indexed: dict[tuple[str, str, str, int], _Indexed] = {}
 
     def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return np.nan_to_num(self._model.embed(list(texts), norm=True))
@@ -49,16 +52,18 @@ class Retrieval:
         return np.mean([self._recall(texts, prefixes or {}, size) for size in SIZES], axis=0)
 
     def _recall(self, texts: Mapping[str, str], prefixes: Mapping[str, str], size: int) -> Scores:
-        splitter = SentenceSplitter(chunk_size=size, chunk_overlap=size // 10)
-        chunks = [(name, chunk) for name, text in texts.items() for chunk in splitter.split_text(text)]
-        indexed = [f"{prefixes.get(name, '')}{chunk}" for name, chunk in chunks]
+        cuts = {name: self._document(name, text, size) for name, text in texts.items()}
+        indexed = [self._index(name, text, prefixes.get(name, ""), size) for name, text in texts.items()]
+        starts = dict(zip(cuts, accumulate((len(cut.chunks) for cut in cuts.values()), initial=0), strict=False))
         lexical = bm25s.BM25()
-        lexical.index(_tokens(indexed), show_progress=False)
-        semantic = self._embedded @ self._embed(indexed).T
-        holds = _Holders(chunks)
+        lexical.index([tokens for one in indexed for tokens in one.tokens], show_progress=False)
+        semantic = self._embedded @ np.concatenate([one.vectors for one in indexed]).T
         out = np.zeros((len(self._questions), len(LEGS), len(KS)))
         for at, question in enumerate(self._questions):
-            hits = [holds.of(item) for item in question.evidence]
+            files = [item["file"] for item in question.evidence]
+            hits = [
+                [starts[file] + chunk for chunk in cuts[file].holders[at, number]] for number, file in enumerate(files)
+            ]
             bm25 = lexical.get_scores(self._tokens[at])
             for leg, scores in enumerate((bm25, semantic[at], _fused(bm25, semantic[at]))):
                 ranks = {chunk: rank for rank, chunk in enumerate(np.argsort(-scores, kind="stable")[: max(KS)])}
@@ -66,24 +71,45 @@ class Retrieval:
                 out[at, leg] = [np.mean([rank < k for rank in best]) for k in KS]
         return out
 
+    def _document(self, name: str, text: str, size: int) -> _Cut:
+        key = (name, text, size)
+        if key not in self._cut:
+            chunks = SentenceSplitter(chunk_size=size, chunk_overlap=size // 10).split_text(text)
+            counts = [Counter(words(chunk)) for chunk in chunks]
+            holders = {
+                (at, number): [chunk for chunk, have in enumerate(counts) if _holds(have, item["words"])]
+                for at, question in enumerate(self._questions)
+                for number, item in enumerate(question.evidence)
+                if item["file"] == name
+            }
+            self._cut[key] = _Cut(chunks, holders)
+        return self._cut[key]
 
-class _Holders:
-    """Knows which chunks hold an evidence item."""
+    def _index(self, name: str, text: str, prefix: str, size: int) -> _Indexed:
+        key = (name, text, prefix, size)
+        if key not in self._indexed:
+            chunks = [prefix + chunk for chunk in self._document(name, text, size).chunks]
+            self._indexed[key] = _Indexed(_tokens(chunks), self._embed(chunks))
+        return self._indexed[key]
 
-    def __init__(self, chunks: Sequence[tuple[str, str]]) -> None:
-        self._words = [Counter(words(text)) for _, text in chunks]
-        self._of_file: dict[str, list[int]] = defaultdict(list)
-        for at, (name, _) in enumerate(chunks):
-            self._of_file[name].append(at)
 
-    def of(self, item: Mapping[str, Any]) -> list[int]:
-        """Return the chunks of the same file with at least 80 % of the item's words."""
-        need = item["words"]
-        return [
-            at
-            for at in self._of_file[item["file"]]
-            if sum(min(n, self._words[at][word]) for word, n in need.items()) >= 0.8 * need.total()
-        ]
+class _Cut(NamedTuple):
+    """The chunks of a document, and for each question and item of evidence those that hold it."""
+
+    chunks: list[str]
+    holders: dict[tuple[int, int], list[int]]
+
+
+class _Indexed(NamedTuple):
+    """What is indexed of the chunks of a document."""
+
+    tokens: list[list[str]]
+    vectors: NDArray[np.float32]
+
+
+def _holds(have: Mapping[str, int], need: Mapping[str, int]) -> bool:
+    """Whether a chunk has at least 80 % of the words of an item."""
+    return sum(min(n, have[word]) for word, n in need.items()) >= 0.8 * sum(need.values())
 
 
 def _tokens(texts: Sequence[str]) -> list[list[str]]:
