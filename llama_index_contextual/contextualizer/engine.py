@@ -28,6 +28,9 @@ from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from llama_index_contextual.templates import ContextPrompt
 
+TIMES = 3
+"""How often a chunk is asked for whose answers are no contexts: together, together, alone."""
+
 _REFUSALS = ("content_filter", "refusal")
 
 
@@ -174,24 +177,31 @@ class Engine:
             chunks_per_call=self._chunks_per_call,
         )
         try:
-            await self._ask_all(work, requests, last=False)
+            await self._ask_all(work, requests, asked=1)
         finally:
             for key in keys:
                 self._asked.pop(key).set()
 
-    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, last: bool) -> None:
+    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
         async with asyncio.TaskGroup() as group:
             for request in requests:
-                group.create_task(self._ask(work, request, last=last))
+                group.create_task(self._ask(work, request, asked=asked))
 
-    async def _ask(self, work: _Work, request: ContextRequest, *, last: bool) -> None:
-        """Settle the chunks of a request; what must stop the run stops it without cutting off other calls."""
+    async def _ask(self, work: _Work, request: ContextRequest, *, asked: int) -> None:
+        """Settle the chunks of a request; what must stop the run stops it without cutting off other calls.
+
+        Args:
+            work: Where the chunks wait.
+            request: What is asked.
+            asked: For which time its chunks are asked for.
+        """
         try:
-            failed, alone = await self._try(work, request)
+            failed, final = await self._try(work, request)
             if failed and request.ids:
-                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone or last), last=True)
-            elif failed and not (last or alone):
-                await self._ask(work, request, last=True)
+                alone = final or asked == TIMES - 1
+                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), asked=asked + 1)
+            elif failed and asked < TIMES and not final:
+                await self._ask(work, request, asked=asked + 1)
             else:
                 for key, outcome in failed.items():
                     work.settle(key, outcome)

@@ -135,9 +135,9 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
 
 
 @pytest.mark.parametrize("answer", ["", "  \n", "<context> </context>"])
-def test_an_empty_answer_twice_is_a_failure(answer: str) -> None:
+def test_an_empty_answer_three_times_is_a_failure(answer: str) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(answer, answer)
+    llm.enqueue(answer, answer, answer)
     done = contextualizer(llm).contextualize(loose("One."))
     assert done.failures[0].error == "'ScriptedLLM:scripted' answered with an empty context."
     assert done.nodes[0].metadata["context_source"] == "structural"
@@ -178,13 +178,13 @@ def test_a_provider_that_never_answers_stops_the_run() -> None:
     assert len(llm.history) == QUICK.attempts
 
 
-@pytest.mark.parametrize("answers", [[ValueError("refused")], ["", ""]], ids=["error", "empty twice"])
+@pytest.mark.parametrize("answers", [[ValueError("refused")], ["", "", ""]], ids=["error", "empty"])
 def test_failures_can_be_raised_instead(answers: list[object]) -> None:
     llm = ScriptedLLM()
     llm.enqueue(*answers)  # type: ignore[arg-type]
     nodes = loose("One.", "Two.", "Three.")
     with pytest.raises(ContextualizationError) as raised:
-        contextualizer(llm, on_error="raise")(nodes[:1] if len(answers) == 2 else nodes)
+        contextualizer(llm, on_error="raise")(nodes[:1] if len(answers) > 1 else nodes)
     assert raised.value.node_ids == (nodes[0].node_id,)
     assert raised.value.__cause__ is (answers[0] or None)
     assert len(llm.history) == len(answers), "nothing is sent after the failure"
@@ -232,7 +232,7 @@ def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: 
 
 def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(ValueError("refused"), "", "")
+    llm.enqueue(ValueError("refused"), "", "", "")
     contextualizer(llm, ledger=ledger)(loose("One.", "Two."))
     assert ledger.info().contexts == 0
     done = contextualizer(llm, ledger=ledger).contextualize(loose("One.", "Two."))
