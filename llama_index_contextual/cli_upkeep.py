@@ -86,16 +86,31 @@ def export(
 def remove(
     name: Name,
     doc_ids: Annotated[list[str], typer.Argument(help="Ids of documents, as `documents` lists them.")],
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also do what `forget` does: no rollback is possible then.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Publish a version without some documents."""
     with errors_in_one_line():
-        report = open_root(root).load(name).remove(list(doc_ids))
+        report = open_root(root).load(name).remove(list(doc_ids), forget=forget)
         if as_json:
             say_json(report.to_dict())
         else:
             show_report(report)
+
+
+@upkeep.command()
+def forget(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Remove from the disk what the live version does not hold: other versions, and their paid contexts."""
+    with errors_in_one_line():
+        gone = open_root(root).load(name).forget()
+        if as_json:
+            say_json(asdict(gone))
+        else:
+            what = f"{len(gone.versions)} versions, {gone.contexts:,} contexts, {gone.embeddings:,} embeddings"
+            say(f"Removed for good: {what}.")
 
 
 @upkeep.command()

@@ -19,7 +19,13 @@ from llama_index.core.schema import Document
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, ProjectNotFoundError
+from llama_index_contextual.errors import (
+    ConfigurationError,
+    ContextualError,
+    InputError,
+    NoVersionError,
+    ProjectNotFoundError,
+)
 from llama_index_contextual.manager import ProjectManager, check_name
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage.project_file import PROJECT_FILE
@@ -220,6 +226,40 @@ def test_removing_a_document_removes_its_text_and_vectors_once_no_version_holds_
     for number in range(2):
         project.ingest([Document(id_="b", text=f"The pump number {number} runs dry.")])
     assert secret.encode() not in everything_written(project.directory)
+
+
+def test_what_is_forgotten_is_on_the_disk_no_more_and_what_remains_is_not_paid_for_again(
+    manager: ProjectManager,
+) -> None:
+    config = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4)
+    secret = "Quincunx-4711"
+    harmless = Document(id_="b", text="The pump runs dry. " * 30)
+    llm = ScriptedLLM(default="About the pump.")
+    project = manager.create("p", config, llm=llm, embed_model=CountingEmbedding())
+    project.ingest([harmless])
+    for verb in ("is", "was"):
+        llm.default = f"What {secret} {verb}."
+        project.ingest([Document(id_="a", text=f"{secret} {verb} the word. " * 30)])
+    (project.directory / "ledger.sqlite.damaged").write_text(secret, encoding="utf-8")
+    paid = project.info().ledger
+    project.remove(["a"], forget=True)
+    assert secret.encode() not in everything_written(project.directory)
+    left = project.info().ledger
+    assert 0 < left.contexts < paid.contexts
+    assert 0 < left.embeddings < paid.embeddings
+    assert [version.live for version in project.versions()] == [True]
+    assert list(project.verify().problems) == []
+    asked = len(llm.history)
+    project.update_config(bm25=False)
+    assert project.rebuild().rebuilt == ("b",)
+    assert len(llm.history) == asked
+    assert len(project.forget().versions) == 1
+
+
+def test_nothing_is_forgotten_where_nothing_is_live(manager: ProjectManager) -> None:
+    project = manager.create("p", ProjectConfig.local())
+    with pytest.raises(NoVersionError, match=r"has no version yet: delete the project to remove its ledger"):
+        project.forget()
 
 
 # ---- what is read --------------------------------------------------------------------------------------------------

@@ -12,13 +12,16 @@ versions/v000001/
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 import xxhash
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE
+from pydantic import TypeAdapter
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 
@@ -117,9 +120,27 @@ class Manifest:
                 )
             if raw.pop(_CHECKSUM) != checksum(raw):
                 raise damaged(file, "has another content than when it was published")
-            return cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
+            # This refuses unknown keys, and pydantic values of another type than they have.
+            cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
+            manifest = _types().validate_python(raw)
+            for name, entry in manifest.files.items():
+                _check_entry(name, entry)
+            return manifest
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise damaged(file, f"is not a manifest ({type(error).__name__})") from error
+
+
+@functools.cache
+def _types() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)
+
+
+def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"{name!r} is outside the version")
+    if not (type(entry["bytes"]) is int and isinstance(entry["xxh3"], str) and isinstance(entry["sha256"], str)):
+        raise TypeError(f"{name!r} has no size and checksums")
 
 
 def checksum(content: Mapping[str, Any]) -> str:

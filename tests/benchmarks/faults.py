@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from unittest import mock
 
+from tests.faults import commits as ledger_commits
 from tests.faults import test_corruption as corruption
 from tests.faults import test_operations as operations
-from tests.faults.cases import Bench, create, documents, ingest, load
+from tests.faults.bad_inputs import CASES, message_of
+from tests.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
 from tests.faults.load import BUSY, STOP
 
 SHOWN = 10
@@ -30,19 +32,20 @@ Result = tuple[str, list[str]]
 def faults(folder: Path, options: argparse.Namespace) -> Result:
     """Fail every operation in every way."""
     bench = Bench(folder)
-    return _all(lambda case: operations.run_fault(bench, *case), list(operations.fault_cases(bench)), options)
+    cases = list(operations.fault_cases(bench, _scenarios(options)))
+    return _all(lambda case: operations.run_fault(bench, *case), cases, options)
 
 
 def power(folder: Path, options: argparse.Namespace) -> Result:
     """Cut the power at every operation."""
     bench = Bench(folder)
-    cases = list(operations.power_cases(bench, options.seeds))
+    cases = list(operations.power_cases(bench, options.seeds, _scenarios(options)))
     return _all(lambda case: operations.run_power_loss(bench, *case)[0], cases, options)
 
 
 def syncs(folder: Path, options: argparse.Namespace) -> Result:
     """Leave out one sync after the other: each one must be missed."""
-    found = operations.needless_syncs(Bench(folder), options.seeds)
+    found = operations.needless_syncs(Bench(folder), options.seeds, (*_scenarios(options), ALONE))
     lines = "".join(f"\n    {place}: missed after {cases or 'no'} cases" for place, cases in found.items())
     return f"{len(found)} places ask for a sync{lines}", [place for place, cases in found.items() if not cases]
 
@@ -53,6 +56,49 @@ def kills(folder: Path, options: argparse.Namespace) -> Result:
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     wrong = [f"{name}: {found[name]}" for name in ("lost", "damaged") if found[name]]
     return f"{found['kills']} kills, {found['acknowledged']} acknowledged contexts", wrong
+
+
+def commits(folder: Path, options: argparse.Namespace) -> Result:
+    """Fail every operation of SQLite in commits of the ledger, cut the power there, and do with fewer syncs."""
+    for name in ("faults", "power"):
+        (folder / name).mkdir()
+    lived = ledger_commits.record(folder / "whole")
+    found, numbers = [], {"faults": 0, "power cuts": 0}
+    for at, fault, wrong in ledger_commits.faulty_commits(folder / "faults"):
+        numbers["faults"] += 1
+        found += [f"operation {at}, {fault}: {what}" for what in wrong]
+    for at, seed, wrong in ledger_commits.power_cuts(folder / "power", lived, options.seeds):
+        numbers["power cuts"] += 1
+        found += [f"power cut after operation {at}, seed {seed}: {what}" for what in wrong]
+    lines = ""
+    for weaker in ledger_commits.SYNCHRONOUS:
+        less = ledger_commits.record(folder / "less", weaker)
+        cuts = ledger_commits.power_cuts(folder / weaker, less, options.seeds)
+        missed = next((number for number, (_, _, wrong) in enumerate(cuts, start=1) if wrong), 0)
+        lines += f"\n    synchronous = {weaker} instead of EXTRA: missed after {missed or 'no'} cases"
+        found += [] if missed else [f"nothing is lost with synchronous = {weaker}"]
+    return f"{len(lived.events)} operations, {numbers}{lines}", found
+
+
+def inputs(folder: Path, options: argparse.Namespace) -> Result:
+    """Give bad inputs, and print the message that each one gets."""
+    found, lines = [], ""
+    for number, what in enumerate(CASES):
+        disk = folder / str(number)
+        disk.mkdir()
+        try:
+            lines += f"\n    {what}: {message_of(what, disk)}"
+        except Exception as error:  # noqa: BLE001 - whatever is not an error of the package is a violation
+            found.append(f"{what}: {type(error).__name__}: {error}")
+    return f"{len(CASES)} bad inputs{lines}", found
+
+
+def fuzz(folder: Path, options: argparse.Namespace) -> Result:
+    """Run the tests of files, settings and names with thousands of examples each."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/faults/test_inputs.py", "-k", "not gets_a_sentence"]
+    environment = {**os.environ, "HYPOTHESIS_PROFILE": "long"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return "2000 examples of each", [] if done.returncode == 0 else [done.stdout[-2000:]]
 
 
 def damage(folder: Path, options: argparse.Namespace) -> Result:
@@ -107,8 +153,13 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Result]] = {
-    part.__name__: part for part in (faults, power, syncs, kills, damage, flips, machine, readers)
+    part.__name__: part
+    for part in (faults, power, syncs, commits, kills, damage, flips, machine, inputs, fuzz, readers)
 }
+
+
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    return [scenario for scenario in SCENARIOS if not options.scenarios or scenario.name in options.scenarios]
 
 
 def _project(folder: Path) -> Path:
@@ -138,6 +189,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--sequences", type=int, default=2000)
+    parser.add_argument("--scenarios", nargs="*", help="Only these, by name, in faults, power and syncs.")
     parser.add_argument("--every", type=int, default=1, help="Take every so many cases of faults and power.")
     parser.add_argument("--offset", type=int, default=0, help="Begin with this one.")
     options = parser.parse_args(None if arguments is None else list(arguments))

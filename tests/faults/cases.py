@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from llama_index_contextual.errors import ContextualError, InputError, NoVersion
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
-from llama_index_contextual.storage import files
+from llama_index_contextual.storage import files, kvstore
 from llama_index_contextual.storage.current import NEW, leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
@@ -34,6 +35,7 @@ ROOT = "knowledge"
 EXPORT = "export"
 CONFIG = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4, keep_versions=2)
 QUERIES = ("alpha report", "mark2")
+SECRET = "Quincunx"
 
 State = Any
 Run = Callable[[Path], object]
@@ -81,6 +83,7 @@ class Scenario:
         run: The command.
         between: A state that may be seen in between, as commands.
         done: Errors of `run` that say that it was done before.
+        gone: What is in no file any more when `run` has returned.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Scenario:
     run: Run
     between: Sequence[Run] = ()
     done: tuple[type[Exception], ...] = ()
+    gone: bytes = b""
 
 
 def create(disk: Path) -> None:
@@ -100,6 +104,24 @@ def ingest(mark: int, count: int = 3, *, replace: bool = False) -> Run:
 
 def remove(disk: Path) -> None:
     load(disk).remove(["doc1"])
+
+
+def ingest_secret(disk: Path) -> None:
+    """Add a document whose context is in the ledger, and told apart."""
+    project = manager(disk).load(NAME, llm=ScriptedLLM(default=SECRET), embed_model=CountingEmbedding())
+    project.ingest([Document(id_="secret", text=f"{SECRET} alpha report.")])
+
+
+def remove_for_good(disk: Path) -> None:
+    """Remove a document, or go on where that was interrupted."""
+    project = load(disk)
+    # Some builds of SQLite overwrite by default what was removed; it is not to be relied on.
+    pragmas = (*kvstore._PRAGMAS["durable"], "PRAGMA secure_delete = OFF")
+    with mock.patch.dict(kvstore._PRAGMAS, durable=pragmas):
+        if any(record.doc_id == "secret" for record in project.documents()):
+            project.remove("secret", forget=True)
+        else:
+            project.forget()
 
 
 def rollback(to: str) -> Run:
@@ -149,6 +171,7 @@ SCENARIOS = (
     Scenario("ingest, after a rollback", (*_THREE, rollback("v000002")), ingest(4)),
     Scenario("ingest, replace", (create, ingest(1)), ingest(2, 1, replace=True)),
     Scenario("remove", (create, ingest(1)), remove, done=(InputError,)),
+    Scenario("remove, for good", (create, ingest(1), ingest_secret), remove_for_good, gone=SECRET.encode()),
     Scenario("rollback", _THREE, rollback("v000002")),
     Scenario("update_config", (create, ingest(1)), update_config),
     Scenario("delete", _THREE, delete(False), between=(create,), done=(ContextualError,)),
@@ -269,6 +292,8 @@ def _check(
     if seen not in ([after] if finished else [before, after, *between]):
         found.append("what is seen is neither the state before nor the one after")
     _check_sound(disk, found, paid)
+    if finished:
+        _check_gone(disk, scenario.gone, found)
     try:
         scenario.run(disk)
     except scenario.done as error:
@@ -277,6 +302,7 @@ def _check(
     if state(disk) != after:
         found.append("run again, it does not lead to the state after it")
     _check_sound(disk, found, paid if after[0] is not None else ())
+    _check_gone(disk, scenario.gone, found)
     project_dir = disk / ROOT / NAME
     if left := leftovers(project_dir):
         found.append(f"left behind: {left}")
@@ -287,6 +313,11 @@ def _check(
         answered = load(disk).retrieve("alpha report")
         if any("mark9" not in chunk.text for chunk in answered if chunk.source.doc_id in ("doc0", "doc1", "doc2")):
             found.append("the next ingest has no effect")
+
+
+def _check_gone(disk: Path, gone: bytes, found: list[str]) -> None:
+    if gone:
+        found.extend(f"{path.name} holds what is gone" for path in files.walk(disk) if gone in path.read_bytes())
 
 
 def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> None:

@@ -15,6 +15,8 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.storage.verify import DAMAGED, damaged_ledgers, repair_project, verify_project
 from tests.faults.cases import NAME, ROOT, create, ingest, load, manager
+from tests.faults.commits import SYNCHRONOUS, faulty_commits, power_cuts, record
+from tests.faults.sqlite_files import library
 
 
 def entries(count: int) -> list[LedgerEntry]:
@@ -40,6 +42,26 @@ def test_a_commit_whose_journal_came_back_would_be_lost_so_its_removal_is_synced
         extra = 3
         assert ledger._kv.query("PRAGMA synchronous") == [(extra,)]
         assert not journal.exists()
+
+
+reachable = pytest.mark.skipif(library() is None, reason="the SQLite of this Python cannot be reached")
+
+
+@reachable
+def test_a_commit_that_is_interrupted_is_there_or_not_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    lived = record(tmp_path / "whole")
+    for at, seed, found in power_cuts(tmp_path, lived, 3, every=17):
+        assert found == [], (at, seed)
+    for at, fault, found in faulty_commits(tmp_path, every=29):
+        assert found == [], (at, fault)
+
+
+@reachable
+@pytest.mark.parametrize("synchronous", SYNCHRONOUS)
+def test_with_fewer_syncs_an_acknowledged_commit_is_lost(tmp_path: Path, synchronous: str) -> None:
+    lived = record(tmp_path / "whole", synchronous)
+    ends = [end for end, _ in lived.acknowledged]
+    assert any(found for _, _, found in power_cuts(tmp_path, lived, 4, only=ends))
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read" * 40, b"\0" * 8192])

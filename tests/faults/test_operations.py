@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,17 +13,19 @@ SAMPLE = 47
 """Every so many cases one is run here; `python -m tests.benchmarks.faults` runs them all."""
 
 
-def fault_cases(bench: Bench) -> Iterator[tuple[Scenario, int, Fault, bool]]:
+def fault_cases(bench: Bench, scenarios: Sequence[Scenario] = SCENARIOS) -> Iterator[tuple[Scenario, int, Fault, bool]]:
     """Yield every operation of every command with every fault."""
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         for at in range(bench.operations(scenario)):
             yield from ((scenario, at, fault, False) for fault in FAULTS)
             yield scenario, at, "exit", True
 
 
-def power_cases(bench: Bench, seeds: int) -> Iterator[tuple[Scenario, int | None, int]]:
+def power_cases(
+    bench: Bench, seeds: int, scenarios: Sequence[Scenario] = SCENARIOS
+) -> Iterator[tuple[Scenario, int | None, int]]:
     """Yield every operation of every command, and its end, with several seeds."""
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         for at in (*range(bench.operations(scenario)), None):
             yield from ((scenario, at, seed) for seed in range(seeds))
 
@@ -49,13 +51,13 @@ def run_power_loss(
     return violations(bench, scenario, disk, paid, finished=error is None), system.sites
 
 
-def needless_syncs(bench: Bench, seeds: int) -> dict[str, int]:
+def needless_syncs(bench: Bench, seeds: int, scenarios: Sequence[Scenario] = (*SCENARIOS, ALONE)) -> dict[str, int]:
     """Let each place that asks for a sync do without, and return how many cases each one took to be missed; 0: never.
 
     Only then is it shown that the cases above would notice a sync that is not there.
     """
     users: dict[str, list[Scenario]] = {}
-    for scenario in (*SCENARIOS, ALONE):
+    for scenario in scenarios:
         for place in run_power_loss(bench, scenario, None, 0)[1]:
             users.setdefault(place, []).append(scenario)
     return {place: _cases_until_missed(bench, place, users[place], seeds) for place in sorted(users)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,11 @@ manifests = st.builds(
     embed_model=st.one_of(st.none(), texts),
     dimensions=st.one_of(st.none(), st.integers(1, 9)),
     documents=st.lists(records, max_size=3),
-    files=st.dictionaries(texts, st.fixed_dictionaries({"bytes": st.integers(0, 9), "xxh3": texts}), max_size=3),
+    files=st.dictionaries(
+        st.from_regex(r"[a-z]{1,5}(/[a-z.]{0,3}[a-z])?", fullmatch=True),
+        st.fixed_dictionaries({"bytes": st.integers(0, 9), "xxh3": texts, "sha256": texts}),
+        max_size=3,
+    ),
 )
 
 MANIFEST = Manifest(
@@ -61,6 +66,13 @@ def test_a_manifest_is_read_back_as_it_was_written(manifest: Manifest) -> None:
     for name in ("version", "created", "package", "config", "embed_model", "dimensions", "files", "format_version"):
         assert getattr(again, name) == getattr(manifest, name)
     assert [record.doc_id for record in again.documents] == [record.doc_id for record in manifest.documents]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "a\0b"])
+def test_a_file_outside_the_version_is_refused(name: str) -> None:
+    manifest = replace(MANIFEST, files={name: MANIFEST.files["docstore.sqlite"]})
+    with pytest.raises(CorruptVersionError, match=r"manifest.json is not a manifest"):
+        Manifest.from_json(manifest.to_json(), file="manifest.json")
 
 
 def test_it_counts_chunks_and_finds_documents() -> None:
