@@ -13,7 +13,8 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.answering.build import query_engine
+from llama_index_contextual.answering.build import chat_engine, query_engine
+from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.project_base import ProjectBase
@@ -108,6 +109,33 @@ class ProjectReading(ProjectBase):
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
         return query_engine(retriever, lambda: self.embed_model, answering, **kwargs)
+
+    def as_chat_engine(
+        self,
+        *,
+        llm: LLM | None = None,
+        mode: ChatMode = "blend",
+        search_mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        **kwargs: Any,
+    ) -> GroundedChatEngine:
+        """Return a LlamaIndex chat engine that keeps one conversation.
+
+        Args:
+            llm: Writes the answers; None takes the project's.
+            mode: How follow-up questions are searched: "blend", "condense" or "simple".
+            search_mode: As `mode` in `retrieve`.
+            similarity_top_k: Results of the search; the three best passages of them are read.
+            filters: As in `retrieve`.
+            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine` and `AnswerOptions`.
+
+        Raises:
+            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+        """
+        answering = llm or self._llm or self._load_answering_llm()
+        retriever = self.as_retriever(mode=search_mode, similarity_top_k=similarity_top_k, filters=filters)
+        return chat_engine(retriever, lambda: self.embed_model, answering, mode=mode, **kwargs)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).

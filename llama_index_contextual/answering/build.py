@@ -11,11 +11,13 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
+from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
 
 _OPTIONS = {field.name for field in fields(AnswerOptions)}
+_CHAT = {"mode", "turns", "history_tokens", "chat_store", "chat_store_key"}
 _ENGINE = {"timeouts", "node_postprocessors", "streaming", "callback_manager"}
 
 
@@ -53,3 +55,20 @@ def grounded_engine(
         options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
         **{name: value for name, value in options.items() if name not in _OPTIONS},
     )
+
+
+def chat_engine(
+    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, **options: Any
+) -> GroundedChatEngine:
+    """Return a chat engine that reads the three best passages, unless told otherwise.
+
+    Args:
+        retriever: The search.
+        load_embed_model: Gives the model that embeds questions.
+        llm: Answers, and makes questions stand alone.
+        **options: Of `GroundedChatEngine`, `GroundedQueryEngine` and `AnswerOptions`.
+    """
+    chat = {name: value for name, value in options.items() if name in _CHAT}
+    rest = {"max_passages": 3, **{name: value for name, value in options.items() if name not in _CHAT}}
+    weights = BlendWeights(turns=options.get("turns", BlendWeights.turns))
+    return GroundedChatEngine(grounded_engine(retriever, load_embed_model, llm, weights=weights, **rest), **chat)

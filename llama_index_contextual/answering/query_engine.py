@@ -160,7 +160,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         """
         spoken = Spoken()
         if streaming:
-            return GroundedStream(self._shown(draft, spoken), draft.hits, finish=lambda: self.finished(draft, spoken))
+            return GroundedStream(self.shown(draft, spoken), draft.hits, finish=lambda: self.finished(draft, spoken))
         if draft.messages:
             spoken = run_sync(lambda: self.speaker.aspeak(draft.messages))
         return self.finished(draft, spoken)
@@ -169,19 +169,21 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Do as `answer` does, without blocking the event loop."""
         spoken = Spoken()
         if streaming:
-            pieces = self._ashown(draft, spoken)
+            pieces = self.ashown(draft, spoken)
             return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finished(draft, spoken))
         if draft.messages:
             spoken = await self.speaker.aspeak(draft.messages)
         return await asyncio.to_thread(self.finished, draft, spoken)
 
-    def _shown(self, draft: Draft, spoken: Spoken) -> Generator[str, None, None]:
+    def shown(self, draft: Draft, spoken: Spoken) -> Generator[str, None, None]:
+        """Yield what is to be read of an answer, as it comes."""
         reveal = _Reveal(self.options.style)
         for piece in self.speaker.stream(draft.messages, spoken) if draft.messages else ():
             yield from reveal.feed(piece)
         yield from reveal.rest() if draft.messages else (self.options.not_found,)
 
-    async def _ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
+    async def ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
+        """Yield what is to be read of an answer, as it comes."""
         reveal = _Reveal(self.options.style)
         if draft.messages:
             async for piece in self.speaker.astream(draft.messages, spoken):

@@ -1,0 +1,232 @@
+"""Conversations: what goes into a turn's search and prompt, what is remembered, and what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.storage.chat_store import SimpleChatStore
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.project import Project
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+
+def chat(project: Project, *answers: str | BaseException, **options: Any) -> tuple[GroundedChatEngine, ScriptedLLM]:
+    llm = ScriptedLLM(default="An answer.")
+    llm.enqueue(*answers)
+    return project.as_chat_engine(llm=llm, **options), llm
+
+
+def said(engine: GroundedChatEngine) -> list[str | None]:
+    return [message.content for message in engine.chat_history]
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_follow_up_is_searched_and_asked_with_the_exchange_before(reports: Project) -> None:
+    engine, llm = chat(reports, "“the pump runs dry” [Source 1].", "Because of V2 [Source 1].")
+    first = engine.chat("What does error TS-999 mean?")
+    second = engine.chat("And why is that?")
+    assert second.source_nodes[0].node.metadata["file_name"] == "manual.txt"
+    assert second.grounded is not None
+    assert second.grounded.retrieval is not None
+    assert second.grounded.retrieval.blend is not None
+    assert [text for text, _ in second.grounded.retrieval.blend.lexical] == [
+        "And why is that?",
+        "What does error TS-999 mean?",
+        str(first),
+    ]
+    assert str(first) in llm.history[1]
+    assert llm.history[1].endswith("Question: And why is that?")
+    assert said(engine) == ["What does error TS-999 mean?", str(first), "And why is that?", str(second)]
+
+
+def test_the_three_best_passages_are_read(reports: Project) -> None:
+    engine, llm = chat(reports)
+    assert len(engine.chat("What does it say of pumps, revenue and duty?").source_nodes) <= 3
+    assert engine.engine.options.max_passages == 3
+    assert "[Source 4]" not in llm.history[0].partition("Sources:")[2]
+
+
+def test_the_last_three_exchanges_count(reports: Project) -> None:
+    engine, llm = chat(reports)
+    for number in range(5):
+        engine.chat(f"question {number}")
+    assert "question 0" not in llm.history[4]
+    assert all(f"question {number}" in llm.history[4] for number in (1, 2, 3, 4))
+
+
+def test_the_oldest_exchanges_leave_the_prompt_first(reports: Project) -> None:
+    engine, llm = chat(reports, "word " * 200, "short", history_tokens=100)
+    for question in ("first question", "second question", "third question"):
+        engine.chat(question)
+    assert "first question" not in llm.history[2]
+    assert "second question" in llm.history[2]
+
+
+def test_without_turns_every_question_stands_alone(reports: Project) -> None:
+    engine, llm = chat(reports, turns=0)
+    engine.chat("first question")
+    assert engine.chat("second question").grounded.retrieval.blend is None  # type: ignore[union-attr]
+    assert "first question" not in llm.history[1]
+
+
+def test_condense_lets_the_model_make_the_question_stand_alone(reports: Project) -> None:
+    engine, llm = chat(reports, "It runs dry.", "What does error TS-104 mean?", "Not calibrated.", mode="condense")
+    engine.chat("What does TS-999 mean?")
+    second = engine.chat("And the other one?")
+    assert second.grounded.retrieval.blend.rewritten == "What does error TS-104 mean?"  # type: ignore[union-attr]
+    assert "user: What does TS-999 mean?\nassistant: It runs dry." in llm.history[1]
+    assert llm.history[2].endswith("Question: And the other one?")
+
+
+def test_where_condensing_fails_the_conversation_is_blended(reports: Project) -> None:
+    engine, _ = chat(reports, "It runs dry.", ValueError("no"), "So it is.", mode="condense")
+    engine.chat("What does TS-999 mean?")
+    second = engine.chat("And why?")
+    assert str(second) == "So it is."
+    blend = second.grounded.retrieval.blend  # type: ignore[union-attr]
+    assert blend.rewritten is None
+    assert blend.lexical
+
+
+def test_simple_searches_the_question_as_it_was_asked(reports: Project) -> None:
+    engine, llm = chat(reports, mode="simple")
+    engine.chat("What does TS-999 mean?")
+    assert engine.chat("And revenue?").grounded.retrieval.blend is None  # type: ignore[union-attr]
+    assert "What does TS-999 mean?" in llm.history[1]
+
+
+@pytest.mark.parametrize("options", [{"mode": "rewrite"}, {"turns": -1}])
+def test_impossible_settings_are_refused(reports: Project, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        chat(reports, **options)
+
+
+# ---- the history -----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_chat_engine_that_forgets_when_it_is_told_to(reports: Project) -> None:
+    engine, _ = chat(reports)
+    engine.chat("one")
+    assert isinstance(engine, BaseChatEngine)
+    engine.reset()
+    assert engine.chat_history == []
+
+
+def test_a_history_that_is_given_replaces_the_one_there(reports: Project) -> None:
+    engine, _ = chat(reports)
+    engine.chat("one")
+    history = [ChatMessage(role="user", content="before"), ChatMessage(role="assistant", content="yes")]
+    engine.chat("two", history)
+    assert said(engine) == ["before", "yes", "two", "An answer."]
+    assert len(history) == 2
+
+
+def test_a_conversation_is_saved_and_taken_up_again(reports: Project, tmp_path: Path) -> None:
+    engine, _ = chat(reports)
+    engine.chat("Wie heißt das?")
+    engine.save(tmp_path / "talk.json")
+    other, llm = chat(reports)
+    other.load(tmp_path / "talk.json")
+    assert said(other) == said(engine)
+    other.chat("And now?")
+    assert "Wie heißt das?" in llm.history[0]
+
+
+@pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]'])
+def test_a_file_that_holds_no_conversation_is_refused(reports: Project, tmp_path: Path, content: str) -> None:
+    (tmp_path / "talk.json").write_text(content)
+    engine, _ = chat(reports)
+    engine.chat("one")
+    with pytest.raises(InputError, match=r"talk\.json"):
+        engine.load(tmp_path / "talk.json")
+    with pytest.raises(InputError, match="not there"):
+        engine.load(tmp_path / "none.json")
+    assert len(engine.chat_history) == 2
+
+
+def test_conversations_share_a_store_by_key(reports: Project) -> None:
+    store = SimpleChatStore()
+    first, _ = chat(reports, chat_store=store, chat_store_key="a")
+    second, _ = chat(reports, chat_store=store, chat_store_key="b")
+    first.chat("one")
+    assert (len(first.chat_history), second.chat_history) == (2, [])
+    assert store.get_keys() == ["a"]
+
+
+def test_an_empty_message_is_refused(reports: Project) -> None:
+    with pytest.raises(InputError, match="empty"):
+        chat(reports)[0].chat("  ")
+
+
+# ---- streams and failures, against the real client -------------------------------------------------------------------
+
+
+def test_a_turn_streams_and_is_remembered_when_it_has_been_read(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The pump runs dry, as the manual of the test bench says [Source 9].")
+    engine = reports.as_chat_engine(llm=openai)
+    stream = engine.stream_chat("What does TS-999 mean?")
+    assert engine.chat_history == []
+    assert len(list(stream.response_gen)) > 2
+    assert stream.grounded is not None
+    assert stream.grounded.citations.invalid == (9,)  # type: ignore[union-attr]
+    assert said(engine)[1] == "The pump runs dry, as the manual of the test bench says."
+    assert stream.metadata["answer"]["found"]
+
+
+async def test_a_turn_streams_in_an_event_loop(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry.", "Because.")
+    engine = reports.as_chat_engine(llm=openai)
+    stream = await engine.astream_chat("What does TS-999 mean?")
+    assert "".join([piece async for piece in stream.async_response_gen()]) == "The pump runs dry."
+    assert str(await engine.achat("Why?")) == "Because."
+    assert len(engine.chat_history) == 4
+
+
+def test_a_turn_that_fails_leaves_the_history_as_it_was(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    engine = reports.as_chat_engine(llm=openai)
+    provider.fault("invalid_key", times=2)
+    with pytest.raises(ModelError, match="API key"):
+        engine.chat("one")
+    with pytest.raises(ModelError, match="API key"):
+        list(engine.stream_chat("one").response_gen)
+    assert engine.chat_history == []
+
+
+def test_an_answer_that_is_cut_is_remembered_as_far_as_it_came(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen fourteen")
+    provider.fault("drop_in_body")
+    engine = reports.as_chat_engine(llm=openai)
+    response = engine.chat("What does TS-999 mean?")
+    assert response.grounded is not None
+    assert response.grounded.partial is not None
+    assert said(engine)[1] == str(response)
+
+
+def test_whoever_stops_reading_finds_what_was_read_in_the_history(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue(" ".join(str(number) for number in range(400)))
+    engine = reports.as_chat_engine(llm=openai)
+    stream = engine.stream_chat("What does TS-999 mean?")
+    pieces = stream.response_gen
+    first = next(pieces)
+    stream.chat_stream.close()  # type: ignore[union-attr]
+    assert said(engine)[1].startswith(first.strip())  # type: ignore[union-attr]
+    assert stream.grounded is not None
+    assert stream.grounded.partial == "Whoever read the answer stopped before its end."
