@@ -29,6 +29,7 @@ RETRIEVAL_FIELDS = frozenset(
         "document_weight",
         "rrf_k",
         "keep_versions",
+        "pdf_engine",
         "context_in_answer",
         "prices",
         "llm_concurrency",
@@ -71,6 +72,11 @@ class ProjectConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    pdf_engine: Literal["pypdf", "pdfium"] = Field(
+        default="pypdf",
+        description="What parses PDFs read from now on: `pypdf`, which knows columns and paragraphs, or `pdfium`, which"
+        " is faster (extra `pdfium`).",
+    )
     embed_model: str = Field(
         default="openai:text-embedding-3-small",
         description="Embedding model as provider:name, or `local` for WordLlama, which needs no key and no network.",

@@ -17,6 +17,7 @@ from llama_index_contextual.errors import ConfigurationError
 
 def test_the_defaults_are_the_published_ones() -> None:
     assert ProjectConfig().model_dump() == {
+        "pdf_engine": "pypdf",
         "embed_model": "openai:text-embedding-3-small",
         "context": "llm",
         "llm": "openai:gpt-4.1",
@@ -142,7 +143,7 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
-        other: Any = others.get(name, 7)
+        other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
         other = {"local": {"input": 1.0}} if name == "prices" else other
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 

@@ -109,7 +109,10 @@ def estimate(
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, embedding)
     with DocumentReader(
-        limits=options.limits, passwords=options.passwords, file_metadata=options.file_metadata
+        limits=options.limits,
+        passwords=options.passwords,
+        pdf_engine=config.pdf_engine,
+        file_metadata=options.file_metadata,
     ) as reader:
         for job in jobs_of(plan, intake, reader, before, {*plan.add, *plan.update}, []):
             counter.add(stages.parse(job))

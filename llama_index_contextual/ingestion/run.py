@@ -99,7 +99,12 @@ async def arun(
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
         reader = stack.enter_context(
-            DocumentReader(limits=options.limits, passwords=options.passwords, file_metadata=options.file_metadata)
+            DocumentReader(
+                limits=options.limits,
+                passwords=options.passwords,
+                pdf_engine=config.pdf_engine,
+                file_metadata=options.file_metadata,
+            )
         )
         counter = _counter(progress, plan, intake)
         if before is not None:

@@ -11,7 +11,9 @@ from typing import ClassVar, Self
 import pytest
 from llama_index.core.schema import MetadataMode
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ReadError
+from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.metadata import HEADINGS, PAGES, TITLE, DocumentMap
 from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, pdf, read_documents
 from tests.support.trees import write
@@ -98,6 +100,17 @@ class TestPdf:
     ) -> None:
         read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
         assert worker.calls == [("a.pdf", "secret", "pypdf")]
+
+    def test_a_project_chooses_the_engine_by_its_settings(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
+        config = ProjectConfig.local(pdf_engine="pdfium", context="none", faiss=False, mode="lexical")
+        project = ProjectManager(tmp_path / "root").create("leases", config)
+        path = write(tmp_path / "a.pdf", "x")
+        project.estimate([path])
+        project.ingest([path])
+        assert worker.calls == [("a.pdf", None, "pdfium")] * 2
+        assert project.update_config(pdf_engine="pypdf") == []
+        project.ingest([path, write(tmp_path / "b.pdf", "y")])
+        assert worker.calls[2:] == [("b.pdf", None, "pypdf")]
 
     def test_an_error_names_the_file_as_the_user_did(
         self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
