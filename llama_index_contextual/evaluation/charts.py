@@ -19,38 +19,54 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 
 _GREY = "#555555"
 _WIDTH = 48
+_STROKES = ("-", "--", ":", "-.")
+_MARKS = "os^Dv<>"
 
 
-def line_chart(lines: Mapping[str, Sequence[tuple[int, float]]], *, x: str, y: str) -> str:
+def line_chart(
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+    *,
+    x: str,
+    y: str,
+    looks: Mapping[str, tuple[int, int, int]] | None = None,
+) -> str:
     """Return an SVG with one line for each name.
 
     Args:
         lines: (x, y in per cent) by name, in the order of the legend.
         x: What the horizontal axis says.
         y: What the vertical axis says.
+        looks: (colour, stroke, mark) of each name, as numbers from 0, so that lines of one kind look alike; None gives
+            each line a colour and a mark of its own.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
     """
 
     def draw(axes: Axes) -> None:
-        marks = "os^Dv<>"
-        for at, (_, points) in enumerate(lines.items()):
+        for at, (name, points) in enumerate(lines.items()):
             xs, ys = zip(*points, strict=True)
-            style = ("-", "--", ":", "-.")[at // len(COLOURS) % 4]
-            colour, mark = COLOURS[at % len(COLOURS)], marks[at % len(marks)]
-            axes.plot(xs, ys, color=colour, marker=mark, markersize=5, linewidth=1.8, linestyle=style)
+            colour, stroke, mark = looks[name] if looks else (at, at // len(COLOURS), at)
+            axes.plot(
+                *(xs, ys),
+                color=COLOURS[colour % len(COLOURS)],
+                linestyle=_STROKES[stroke % len(_STROKES)],
+                marker=_MARKS[mark % len(_MARKS)],
+                markersize=5,
+                linewidth=1.8,
+            )
         ticks = sorted({point[0] for points in lines.values() for point in points})
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-        names = axes.legend(
-            axes.get_lines(), _shown(lines), frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0)
-        )
-        _as_they_are(names.get_texts())
+        if len(lines) > 1:
+            legend = axes.legend(
+                axes.get_lines(), _shown(lines), frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0)
+            )
+            _as_they_are(legend.get_texts())
 
-    return _svg(draw, height=max(3.2, 0.27 * len(lines) + 0.6))
+    return _svg(draw, height=max(3.4, 0.27 * len(lines) + 0.6))
 
 
 def bar_chart(bars: Mapping[str, tuple[float, float, float]], *, x: str) -> str:

@@ -14,7 +14,7 @@ from llama_index_contextual.evaluation.charts import PIP, bar_chart, interval_ch
 from llama_index_contextual.evaluation.compare import Comparison, Difference
 from llama_index_contextual.evaluation.run import Evaluation
 from llama_index_contextual.evaluation.significance import bootstrap_interval
-from llama_index_contextual.evaluation.sweep import Sweep
+from llama_index_contextual.evaluation.sweep import Sweep, SweepRow
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -52,8 +52,12 @@ def comparison_page(comparison: Comparison) -> str:
 def sweep_page(sweep: Sweep) -> str:
     """Return the page of a sweep: one table, one chart."""
     lines: dict[str, list[tuple[int, float]]] = {}
+    looks: dict[str, tuple[int, int, int]] = {}
+    kinds = [list(dict.fromkeys(column)) for column in zip(*map(_kind, sweep.rows), strict=True)]
     for row in sweep.rows:
         lines.setdefault(row.name, []).append((row.top_k, 100 * row.recall))
+        colour, stroke, mark = (known.index(part) for known, part in zip(kinds, _kind(row), strict=True))
+        looks[row.name] = (colour, stroke, mark)
     best = sweep.best()
     return _render(
         title="Settings compared",
@@ -61,8 +65,12 @@ def sweep_page(sweep: Sweep) -> str:
         recommendation=f"Best recall@{best.top_k}: {best.name} ({100 * best.recall:.1f} %).",
         sweep=sweep.rows,
         best=best,
-        sweep_chart=_image(line_chart(lines, x="results (top k)", y="recall in per cent")),
+        sweep_chart=_image(line_chart(lines, x="results (top k)", y="recall in per cent", looks=looks)),
     )
+
+
+def _kind(row: SweepRow) -> tuple[str | int, ...]:
+    return row.mode, row.context, row.chunk_size
 
 
 def all_differences(comparison: Comparison) -> list[Difference]:

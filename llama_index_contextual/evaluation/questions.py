@@ -95,7 +95,11 @@ class Evidence:
 
     @cached_property
     def _need(self) -> Counter[str]:
-        return Counter(words(self.text or ""))
+        tokens = words(self.text or "")
+        ascii_tokens = [token for token in tokens if token.isascii()]
+        letters = len(tokens) - len(ascii_tokens)
+        # A few foreign letters in a text say little: each would weigh as much as a word.
+        return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
     def held_by(self, passage: Passage) -> bool:
         """Return whether a result holds this item.

@@ -80,6 +80,11 @@ def test_words_of_scripts_without_spaces_are_compared_letter_by_letter() -> None
     assert not Evidence(text="解除契约须书面通知").held_by(passage("价格另行约定。"))
 
 
+def test_a_few_foreign_letters_in_a_text_are_left_out_and_a_foreign_text_counts_whole() -> None:
+    assert Evidence(text="the films 杨澜访谈录 and others").held_by(passage("The films and others."))
+    assert not Evidence(text="Статья 5 договора").held_by(passage("Пункт 5 закона"))
+
+
 def test_a_question_knows_the_first_rank_of_each_item() -> None:
     question = Question(
         text="Who?", evidence=[Evidence(file="b.pdf", span=(0, 9)), Evidence(file="c.pdf", span=(0, 9))]
