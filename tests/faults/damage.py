@@ -49,6 +49,7 @@ def damage(path: Path, kind: str, other: Path, chance: random.Random) -> bool:
         changed[at : at + PAGE] = bytes(len(changed[at : at + PAGE]))
     elif changed:
         changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    path.unlink()  # a file that is emptied and written anew may wait for the disk
     path.write_bytes(changed)
     return bytes(changed) != content
 

@@ -104,7 +104,8 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
         content, sound = path.read_bytes(), read()
         for changed in flips(content, step, list(bits)):
             cases += 1
-            path.write_bytes(changed)
+            with open(path, "r+b") as file:  # not emptied before: some file systems wait for the disk then
+                file.write(changed)
             try:
                 same = read() == sound
             except (CorruptVersionError, FormatError, ProjectError):

@@ -105,7 +105,7 @@ def test_the_settings_of_a_project(data: st.DataObject, project_dir: Path, tmp_p
     if isinstance(content, dict) and data.draw(st.booleans()):
         content.pop("xxh3", None)
         content["xxh3"] = checksum(content)
-    (directory / PROJECT_FILE).write_text(json.dumps(content), encoding="utf-8")
+    _write_anew(directory / PROJECT_FILE, json.dumps(content).encode())
     passes_or_is_ours(lambda: read_config(directory))
 
 
@@ -119,7 +119,7 @@ def test_settings(changes: dict[str, Any]) -> None:
 def test_which_version_is_live(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     directory = tmp_path_factory.getbasetemp() / "current"
     directory.mkdir(exist_ok=True)
-    (directory / CURRENT).write_bytes(content)
+    _write_anew(directory / CURRENT, content)
     passes_or_is_ours(lambda: read_current(directory))
 
 
@@ -148,7 +148,11 @@ def _somewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def _written(content: bytes) -> Path:
-    path = _folder[0] / "file"
+    return _write_anew(_folder[0] / "file", content)
+
+
+def _write_anew(path: Path, content: bytes) -> Path:
+    path.unlink(missing_ok=True)  # a file that is emptied and written anew may wait for the disk
     path.write_bytes(content)
     return path
 
