@@ -55,6 +55,7 @@ class ScoredChunk(NodeWithScore):
     semantic: LegScore | None = Field(default=None, description="What the semantic index said.")
     lexical: LegScore | None = Field(default=None, description="What the lexical index said.")
     document: LegScore | None = Field(default=None, description="What the index of documents said of its document.")
+    relevance: float | None = Field(default=None, description="Probability that the passage is relevant.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -121,7 +122,8 @@ class RetrievedChunk:
         text: The original text, never the context.
         context: What situates the chunk in its document, or None.
         score: Score of the fused ranking; comparable within one answer only.
-        relevance: Calibrated probability that the passage is relevant, or None where there is no calibration.
+        relevance: Estimated probability that the passage is relevant, calibrated with the local settings; None unless
+            both indexes answered.
         semantic: What the semantic index said, or None where it did not find the chunk.
         lexical: What the lexical index said, or None where it did not find the chunk.
         document: What the index of documents said of the chunk's document, or None where it was not asked or the
@@ -146,10 +148,17 @@ class RetrievedChunk:
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Return the result for a LlamaIndex node."""
         evidence = {leg: getattr(scored, leg, None) for leg in ("semantic", "lexical", "document")}
-        return cls.made(rank, scored.node, float(scored.score or 0.0), evidence)
+        return cls.made(rank, scored.node, float(scored.score or 0.0), evidence, getattr(scored, "relevance", None))
 
     @classmethod
-    def made(cls, rank: int, node: BaseNode, score: float, evidence: Mapping[str, LegScore | None]) -> RetrievedChunk:
+    def made(
+        cls,
+        rank: int,
+        node: BaseNode,
+        score: float,
+        evidence: Mapping[str, LegScore | None],
+        relevance: float | None = None,
+    ) -> RetrievedChunk:
         """Return the result for a node, its score, and what each index said of it."""
         return cls(
             rank=rank,
@@ -157,7 +166,7 @@ class RetrievedChunk:
             text=node.get_content(),
             context=node.metadata.get(keys.CONTEXT) or None,
             score=score,
-            relevance=None,
+            relevance=relevance,
             semantic=evidence.get("semantic"),
             lexical=evidence.get("lexical"),
             document=evidence.get("document"),
@@ -187,8 +196,10 @@ class RetrievalResponse:
         mode_used: Which indexes answered.
         warnings: Sentences about what differs from what was asked for.
         results: Best first.
-        confidence: Calibrated probability that the documents answer the question, or None without a calibration.
-        confidence_level: The same in words; "none" means that nothing was found, None that there is no calibration.
+        confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
+            None unless both indexes answered.
+        confidence_level: The same in words; "low" is what 3 in 100 answerable questions are, "none" means that nothing
+            was found.
         version: Name of the version that answered.
         blend: What a follow-up question was searched with, or None where the question stood alone.
     """
@@ -226,6 +237,7 @@ class RetrievalResponse:
             ScoredChunk(
                 node=chunk.node,
                 score=chunk.score,
+                relevance=chunk.relevance,
                 semantic=chunk.semantic,
                 lexical=chunk.lexical,
                 document=chunk.document,

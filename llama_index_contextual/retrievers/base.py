@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
@@ -56,16 +57,21 @@ class RankingRetriever(BaseRetriever):
         """Return the queries with what is cheaper to find out for all of them at once, such as their embeddings."""
         return bundles
 
-    def fetch(self, trace: Trace, k: int) -> list[Found]:
-        """Return the k best nodes of a ranking with their evidence, by one fetch."""
+    def fetch(self, trace: Trace, k: int, evidence: Sequence[Evidence] | None = None) -> list[Found]:
+        """Return the k best nodes of a ranking by one fetch, with their evidence, which may be known already."""
         hits, ids = trace.hits.first(k), self.docstore.ids
         nodes = self.docstore.get_nodes([ids[row] for row in hits.rows.tolist()])
-        return [Found(*found) for found in zip(nodes, hits.scores.tolist(), trace.evidence(k), strict=True)]
+        said = (trace.evidence(k) if evidence is None else evidence)[: len(nodes)]
+        return [Found(*found) for found in zip(nodes, hits.scores.tolist(), said, strict=True)]
 
     def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
         """Return the k best nodes with their evidence; each index ranks once."""
         trace = self.trace(as_bundle(query), require_positive(k), filters)
-        return [ScoredChunk(node=node, score=score, **evidence) for node, score, evidence in self.fetch(trace, k)]
+        return [
+            ScoredChunk(node=node, score=score, **fields)
+            for node, score, evidence in self.fetch(trace, k)
+            for fields in [dict[str, Any](evidence)]
+        ]
 
 
 def as_bundle(query: QueryType) -> QueryBundle:

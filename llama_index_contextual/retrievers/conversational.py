@@ -126,7 +126,7 @@ class ConversationalRetriever(BaseRetriever):
         if blend is not None and blend.embedded:
             asked = replace(asked, embedding=self._blended(self._embed([text for text, _ in blend.embedded])))
         if isinstance(self.retriever, ProjectRetriever):
-            return replace(self.retriever.respond(asked), query=str(query), blend=blend)
+            return _told(self.retriever.respond(asked), query, blend)
         return self._response(query, self.retriever.retrieve(asked), blend)
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
@@ -136,7 +136,7 @@ class ConversationalRetriever(BaseRetriever):
             vectors = await self._aembed([text for text, _ in blend.embedded])
             asked = replace(asked, embedding=self._blended(vectors))
         if isinstance(self.retriever, ProjectRetriever):
-            return replace(await self.retriever.arespond(asked), query=str(query), blend=blend)
+            return _told(await self.retriever.arespond(asked), query, blend)
         return self._response(query, await self.retriever.aretrieve(asked), blend)
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
@@ -209,6 +209,17 @@ class ConversationalRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return (await self.arespond(query_bundle)).to_nodes()
+
+
+def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
+    """Return a project's response with the question as it was asked and what was searched.
+
+    Confidence and relevance are calibrated for questions that stand alone: a blend has none.
+    """
+    if blend is None or blend.rewritten:
+        return replace(found, query=str(query), blend=blend)
+    results = tuple(replace(chunk, relevance=None) for chunk in found.results)
+    return replace(found, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
 
 
 def _said(query: ConversationQuery, role: MessageRole, *, last: int) -> list[str]:

@@ -33,6 +33,7 @@ from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentL
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.relevance import JUDGED, judge
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import CURRENT, current_name, version_directory
 from llama_index_contextual.storage.version import OpenVersion
@@ -300,16 +301,21 @@ class ProjectRetriever(BaseRetriever):
         warnings: list[str],
     ) -> RetrievalResponse:
         trace = retriever.trace(bundle, self.similarity_top_k, self.filters)
-        found = retriever.fetch(trace, self.similarity_top_k)
+        evidence = trace.evidence(max(JUDGED, self.similarity_top_k) + 1)
+        found = retriever.fetch(trace, self.similarity_top_k, evidence)
+        judgement = judge(trace, evidence)
+        relevances = [None] * len(found) if judgement is None else judgement.relevances[: len(found)]
         return RetrievalResponse(
             query=bundle.query_str,
             mode_requested=self.mode,
             mode_used=mode,
             warnings=tuple(warnings),
             results=tuple(
-                RetrievedChunk.made(rank, node, score, evidence)
-                for rank, (node, score, evidence) in enumerate(found, start=1)
+                RetrievedChunk.made(rank, node, score, said, relevance)
+                for rank, ((node, score, said), relevance) in enumerate(zip(found, relevances, strict=True), start=1)
             ),
+            confidence=None if judgement is None else judgement.confidence,
+            confidence_level=None if judgement is None else judgement.level,
             version=current.version.name,
         )
 

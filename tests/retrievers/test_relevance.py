@@ -1,0 +1,119 @@
+"""Relevance and confidence: their arithmetic, spelled out, and what must hold for any answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers import relevance
+from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.relevance import Logistic, hit_features, judge, query_features
+from llama_index_contextual.retrievers.trace import Support, Trace
+from tests.support.models import CountingEmbedding
+
+
+def hits(rows: list[int], scores: list[float]) -> Hits:
+    return Hits(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float64))
+
+
+def trace() -> Trace:
+    """Two hits: row 0 is first in both indexes and its document is named; row 1 is last in both."""
+    index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
+    semantic = Trace(hits([0, 1], [0.9, 0.1]), name="semantic")
+    lexical = Trace(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query("pump motor"))
+    support = Support(np.array([2.0, 0.0], dtype=np.float32), np.array([1, 0]))
+    return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical), support=support)
+
+
+def test_the_features_of_hits_are_share_lead_covered_strength_and_deviation() -> None:
+    found = trace()
+    features = hit_features(found, found.evidence(20))
+    # Strengths: 0.3 + 0.7 + 0.1 and 0. Row 0 holds both terms, row 1 the more frequent one.
+    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
+    share = -math.log(1 + math.exp(-11))
+    assert features[0].tolist() == pytest.approx([share, 1.0, 1.1 * 1.0, 1.0])
+    assert features[1].tolist() == pytest.approx([share - 11, 0.0, 0.0 * motor / (pump + motor), -1.0])
+
+
+def test_the_features_of_an_answer_are_gain_and_share_of_the_best_possible_score() -> None:
+    found = trace()
+    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
+    gain = 3 / math.sqrt(2) / math.log1p(3)
+    assert query_features(found, found.evidence(20)).tolist() == pytest.approx([gain, 3 / (pump + motor)])
+
+
+def test_a_logistic_model_is_one_over_one_plus_exp() -> None:
+    model = Logistic(0.5, (2.0, -1.0))
+    assert model(np.array([[1.0, 3.0]])).tolist() == pytest.approx([1 / (1 + math.exp(0.5))])
+
+
+def test_every_coefficient_says_that_more_is_better() -> None:
+    assert min(relevance.RELEVANCE.coefficients) > 0
+    assert min(relevance.CONFIDENCE.coefficients) > 0
+    assert 0 < relevance.LOW < relevance.HIGH < 1
+
+
+def test_one_index_alone_is_not_judged() -> None:
+    found = trace()
+    for leaf in found.leaves():
+        assert judge(leaf, leaf.evidence(20)) is None
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    texts = {
+        "dry": "Error code TS-999 means that the pump runs dry.",
+        "valve": "Close the valve before the pump is switched off.",
+        "revenue": "Revenue grew in the second quarter.",
+    }
+    manager = ProjectManager(tmp_path_factory.mktemp("judged"))
+    made = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    made.ingest([Document(id_=name, text=text) for name, text in texts.items()])
+    return made
+
+
+def test_an_answer_says_how_likely_its_hits_are_relevant(project: Project) -> None:
+    response = project.retrieve("error TS-999")
+    shown = [hit.relevance for hit in response]
+    assert all(value is not None and 0 < value < 1 for value in shown)
+    assert shown[0] == max(shown, key=lambda value: value or 0)
+    assert [node.relevance for node in response.to_nodes()] == shown  # type: ignore[attr-defined]
+    assert response.to_dict()["results"][0]["relevance"] == shown[0]
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical"])
+def test_without_both_indexes_there_is_no_number(project: Project, mode: str) -> None:
+    response = project.retrieve("error TS-999", mode=mode)  # type: ignore[arg-type]
+    assert (response.confidence, response.confidence_level, response[0].relevance) == (None, None, None)
+
+
+def test_how_many_are_asked_for_does_not_change_the_numbers(project: Project) -> None:
+    one, all_of_them = project.retrieve("error TS-999", top_k=1), project.retrieve("error TS-999", top_k=3)
+    assert one.confidence == all_of_them.confidence
+    assert one[0].relevance == all_of_them[0].relevance
+
+
+def test_words_that_no_document_has_lower_the_confidence(project: Project) -> None:
+    known, strange = project.retrieve("error TS-999"), project.retrieve("quokka habitat on Rottnest")
+    assert known.confidence is not None
+    assert strange.confidence is not None
+    assert strange.confidence < relevance.LOW < known.confidence
+    assert strange.confidence_level == "low"
+
+
+def test_nothing_found_is_no_confidence() -> None:
+    empty = Trace(hits([], []), parts=(Trace(hits([], []), name="semantic"), _nothing()))
+    judgement = judge(empty, [])
+    assert judgement is not None
+    assert (judgement.confidence, judgement.level) == (0.0, "none")
+
+
+def _nothing() -> Trace:
+    return Trace(hits([], []), name="lexical", terms=LexicalIndex.build(["pump"]).query("valve"))
