@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
 from llama_index_contextual.node_parser.tokenizer import count_tokens
@@ -18,7 +19,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     """Return the span of the sentences, one after the other, that hold most of a query within a token budget.
 
     A word of the query counts the more, the fewer sentences of the passage hold it, and once however often a run holds
-    it. Of equally good runs the shortest is taken, then the first; without any word of the query, the beginning.
+    it. Of equally good runs the shortest is taken, then the first; where no sentence holds any word, the beginning.
 
     Args:
         text: The passage.
@@ -26,7 +27,7 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
         max_tokens: Tokens of the span, at most.
 
     Returns:
-        First character and the one behind the last, without white space at the ends; None if no sentence fits.
+        First character and the one behind the last, without white space at the ends; None if none fits.
 
     Example:
         >>> text = "The plant opened in 1998. Error TS-999 means a dry pump. Call the operator."
@@ -40,26 +41,36 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     spread = Counter(word for words in held for word in words)
     weight = {word: math.log(1 + len(sentences) / count) for word, count in spread.items()}
     starts = [start for start, _ in sentences]
-    # With the white space behind them: together, sentences take no more.
+    # With the white space behind them, so that together sentences take no more than the sum.
     sizes = [count_tokens(text[start:stop]) for start, stop in pairwise([*starts, len(text)])]
+    if not spread:
+        last = _last_that_fits(sizes, max_tokens)
+        return None if last is None else (sentences[0][0], sentences[last][1])
     best: tuple[float, int, int] | None = None
     found: tuple[int, int] | None = None
-    for first in range(len(sentences)):
+    # The best run begins with a sentence that holds a word, and ends with one that holds a new word.
+    for first in (at for at, words in enumerate(held) if words):
         words: set[str] = set()
+        value = 0.0
         tokens = 0
         for last in range(first, len(sentences)):
             tokens += sizes[last]
             if tokens > max_tokens:
                 break
-            words |= held[last]
-            value = math.fsum(weight[word] for word in sorted(words))
-            # Without a query the longest run is the best one.
-            score = (value, -tokens if wanted & spread.keys() else tokens, -first)
+            new = held[last] - words
+            if not new:
+                continue
+            words |= new
+            value += math.fsum(weight[word] for word in new)
+            score = (round(value, 9), -tokens, -first)
             if best is None or score > best:
                 best, found = score, (sentences[first][0], sentences[last][1])
-        if not spread and found is not None:
-            break
     return found
+
+
+def _last_that_fits(sizes: Sequence[int], max_tokens: int) -> int | None:
+    fitting = [at for at, tokens in enumerate(accumulate(sizes)) if tokens <= max_tokens]
+    return fitting[-1] if fitting else None
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:

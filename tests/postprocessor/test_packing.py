@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,22 @@ def test_the_budget_is_never_passed_and_every_passage_is_the_documents_text(
     for doc_id in texts:
         starts = [getattr(r.node, "start_char_idx", 0) for r in found if r.node.ref_doc_id == doc_id]
         assert starts == sorted(starts)
+
+
+@given(st.lists(st.lists(st.sampled_from(["ab", "cd", "ef", "gh"]), max_size=4), max_size=7), st.integers(1, 25))
+def test_the_best_run_is_the_best_of_all_runs(words: list[list[str]], budget: int) -> None:
+    text = " ".join(" ".join(["Xx", *sentence]) + "." for sentence in words)
+    query, spans = "ab cd ef", split_sentences(text)
+    held = [{word for word in query.split() if word in text[start:end]} for start, end in spans]
+    weight = {word: math.log(1 + len(spans) / sum(word in row for row in held)) for word in set().union(*held)}
+    sizes = [count_tokens(text[a:b]) for a, b in pairwise([*(start for start, _ in spans), len(text)])]
+    runs = []
+    for first in range(len(spans)):
+        for last in range(first, len(spans)):
+            tokens = sum(sizes[first : last + 1])
+            value = round(math.fsum(weight[word] for word in set().union(*held[first : last + 1])), 9)
+            if tokens <= budget and value:
+                runs.append((value, -tokens, -first, (spans[first][0], spans[last][1])))
+    found = best_run(text, query, budget)
+    if weight:
+        assert found == (max(runs)[3] if runs else None)
