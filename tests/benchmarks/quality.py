@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
+from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
-from tests.benchmarks.sets import KS, SETS, QuestionSet, load, score
+from tests.benchmarks.sets import KS, SETS, QuestionSet, load, recall, score
 
 MODES: tuple[Mode, ...] = ("lexical", "semantic", "hybrid")
 STOCK = {
@@ -52,6 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         for name in arguments.sets:
             questions = load(arguments.data, name)
+            by_context: dict[str, list[list[int | None]]] = {}
             for context in arguments.contexts:
                 if context == "recorded" and not questions.chunks:
                     continue
@@ -60,17 +62,32 @@ def main() -> None:
                 built = time.time() - started
                 for at, mode in enumerate(MODES):
                     retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
-                    recalls, ndcg, _ = score(questions.questions, lambda q, r=retriever: r.respond(_bundle(q)).results)
+                    recalls, ndcg, ranks = score(
+                        questions.questions, lambda q, r=retriever: r.respond(_bundle(q)).results
+                    )
                     stock = STOCK.get((name, context))
                     beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
                     figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
                     print(f"{name:14s} {context:11s} {mode:9s}{figures}  {ndcg:5.1f}     {beside}", flush=True)
                     if mode == "hybrid":
                         hybrid.setdefault(context, []).append((recalls[20], ndcg))
+                        by_context[context] = ranks
                 print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
+            _print_differences(name, by_context)
     for context, figures in hybrid.items():
         means = [sum(column) / len(figures) for column in zip(*figures, strict=True)]
         print(f"mean of {len(figures)} sets, {context}, hybrid: recall@20 {means[0]:.1f}, nDCG@10 {means[1]:.1f}")
+
+
+def _print_differences(name: str, by_context: dict[str, list[list[int | None]]]) -> None:
+    """Print what each context changes against the first one: 95 % bootstrap intervals, p by permutation."""
+    (first, baseline), *others = by_context.items()
+    for context, ranks in others:
+        for k in KS[1:]:
+            gains = [100 * (recall(a, k) - recall(b, k)) for a, b in zip(ranks, baseline, strict=True)]
+            found, p = bootstrap_interval(gains), permutation_p_value(gains)
+            interval = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), p = {p:.2g}"
+            print(f"{name:14s} {context} − {first}, hybrid, recall@{k}: {interval}", flush=True)
 
 
 def _bundle(question: str):  # type: ignore[no-untyped-def]

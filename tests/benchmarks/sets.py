@@ -8,7 +8,6 @@ recall@k of a question is the share of its evidence items found among the first 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +17,8 @@ from typing import Any
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
+from llama_index_contextual.evaluation.metrics import ndcg as ndcg
+from llama_index_contextual.evaluation.metrics import recall as recall
 from llama_index_contextual.results import RetrievedChunk
 
 SETS = ("codebase", "contracts", "corpora", "conversations")
@@ -103,18 +104,6 @@ def covers(result: RetrievedChunk, item: dict[str, Any]) -> bool:
 def first_ranks(results: Sequence[RetrievedChunk], evidence: Sequence[dict[str, Any]]) -> list[int | None]:
     """Return for each evidence item the rank (from 1) of the first result that holds it."""
     return [next((r for r, result in enumerate(results, 1) if covers(result, item)), None) for item in evidence]
-
-
-def recall(ranks: Sequence[int | None], k: int) -> float:
-    """Return the share of evidence items found among the first k results."""
-    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)
-
-
-def ndcg(ranks: Sequence[int | None], k: int = 10) -> float:
-    """Return nDCG@k with a gain of 1 for each result that is the first to hold some evidence item."""
-    hits = {rank for rank in ranks if rank is not None and rank <= k}
-    ideal = sum(1 / math.log2(1 + rank) for rank in range(1, min(len(ranks), k) + 1))
-    return sum(1 / math.log2(1 + rank) for rank in hits) / ideal
 
 
 def score(
