@@ -23,7 +23,7 @@ from tests.faults import test_corruption as corruption
 from tests.faults import test_operations as operations
 from tests.faults.bad_inputs import CASES, message_of
 from tests.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
-from tests.faults.load import BUSY, STOP
+from tests.faults.load import BUSY, READY, STOP
 
 SHOWN = 10
 Result = tuple[str, list[str]]
@@ -129,6 +129,8 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
     command = [sys.executable, "-m", "tests.faults.load", str(disk), "4"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     seconds = options.minutes * 60
+    while len(list(disk.glob(f"{READY}*"))) < len(processes):
+        time.sleep(0.1)
     time.sleep(min(20.0, seconds / 4))
     (disk / BUSY).touch()
     project, published, end = load(disk), 0, time.monotonic() + seconds * 3 / 4
@@ -142,11 +144,16 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
     (disk / STOP).touch()
     found = [json.loads(process.communicate()[0]) for process in processes]
     wrong = [f"{name}: {one[name]}" for one in found for name in ("errors", "mixed") if one[name]]
+    for one in found:
+        if one["p99_busy"] > 3 * one["p99_quiet"]:
+            wrong.append(f"p99 grows {one['p99_busy'] / one['p99_quiet']:.1f} times")
+        if one["memory_last"] > 1.1 * one["memory_first"] or one["files_last"] > one["files_first"] + 2:
+            wrong.append("memory or open files grow")
     answers = sum(one["answers"] for one in found)
     lines = "".join(
         f"\n    p99 {one['p99_quiet'] * 1000:.1f} ms quiet, {one['p99_busy'] * 1000:.1f} ms busy;"
         f" memory {one['memory_first'] / 1e6:.0f} -> {one['memory_last'] / 1e6:.0f} MB;"
-        f" open files at most {one['files_most']}, {one['files_last']} in the end"
+        f" open files {one['files_first']} -> {one['files_last']}, at most {one['files_most']}"
         for one in found
     )
     return f"{options.minutes} minutes, {published} versions, {answers} answers{lines}", wrong

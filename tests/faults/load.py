@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.faults.cases import load, open_below
 
-STOP, BUSY = "stop", "busy"
+STOP, BUSY, READY = "stop", "busy", "ready"
 QUERIES = ("alpha report", "beta", "report number 1")
 _EVERY = 200
 
@@ -76,6 +76,7 @@ def run_threads(disk: Path, threads: int) -> dict[str, Any]:
     """Ask in threads that share one project, and return what they have seen together."""
     project = load(disk)
     project.retrieve("alpha")
+    (disk / f"{READY}-{os.getpid()}").touch()
     tallies = [Tally() for _ in range(threads)]
     workers = [threading.Thread(target=read_until_stopped, args=(disk, project, tally)) for tally in tallies]
     for worker in workers:
@@ -97,6 +98,7 @@ def run_threads(disk: Path, threads: int) -> dict[str, Any]:
         "memory_first": tallies[0].memory[len(tallies[0].memory) // 10] if tallies[0].memory else 0,
         "memory_last": tallies[0].memory[-1] if tallies[0].memory else 0,
         "memory_most": max(samples, default=0),
+        "files_first": tallies[0].files[0] if tallies[0].files else 0,
         "files_most": max((value for tally in tallies for value in tally.files), default=0),
         "files_last": len(open_below(disk)),
     }
