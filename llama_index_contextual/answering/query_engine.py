@@ -16,9 +16,12 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
-from llama_index_contextual.answering.prompts import ANSWER_MARK, NOT_FOUND, answer_messages, system_prompt
+from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.prompts import NOT_FOUND, answer_messages, system_prompt
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
+from llama_index_contextual.answering.reveal import Reveal, split_reasoning
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
@@ -35,7 +38,8 @@ class AnswerOptions:
         max_tokens: Tokens of the passages that the model reads, at most.
         max_passages: Passages that the model reads, at most; None for as many as fit.
         context: Whether the model sees the generated context, marked as background.
-        min_confidence: Confidence of a search below which nothing is answered; searches without one always count.
+        min_confidence: Confidence of a search below which nothing is answered; None for what the calibration calls low.
+            Searches without a confidence always count.
         not_found: What is said then, and what the model is told to say when the passages do not answer.
     """
 
@@ -43,18 +47,27 @@ class AnswerOptions:
     max_tokens: int = 4000
     max_passages: int | None = None
     context: bool = True
-    min_confidence: float = 0.4
+    min_confidence: float | None = None
     not_found: str = NOT_FOUND
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an answer is about to be written from; without messages there is nothing to write from."""
+    """What an answer is about to be written from.
+
+    Attributes:
+        question: What was asked.
+        retrieval: The search.
+        hits: The passages that the model reads.
+        messages: All that it reads.
+        ready: The answer, where the model need not be asked: there is nothing to answer from, or it was given before.
+    """
 
     question: str
     retrieval: RetrievalResponse
     hits: list[NodeWithScore]
     messages: list[ChatMessage]
+    ready: GroundedResponse | None = None
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -72,6 +85,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: How long to wait for the model.
         node_postprocessors: Put before the merging and packing, such as a reranker.
         streaming: Whether `query` returns the answer as it comes.
+        guards: What every answer passes before it is shown; None shows the model's words.
+        cache: Answers that were given before; None asks the model every time.
 
     Example:
         >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
@@ -89,6 +104,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         timeouts: Timeouts | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] = (),
         streaming: bool = False,
+        guards: Guards | None = None,
+        cache: AnswerCache | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         super().__init__(callback_manager)
@@ -97,6 +114,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.options = options or AnswerOptions()
         self.streaming = streaming
         self.speaker = Speaker(llm, timeouts)
+        self.guards = guards
+        self.cache = cache
         self._postprocessors = [
             *node_postprocessors,
             AdjacentChunkMerger(),
@@ -128,21 +147,25 @@ class GroundedQueryEngine(BaseQueryEngine):
         return await asyncio.to_thread(self._drafted, query, found, history)
 
     def _is_low(self, found: RetrievalResponse) -> bool:
-        return not found.results or (found.confidence is not None and found.confidence < self.options.min_confidence)
+        if not found.results or self.options.min_confidence is None:
+            return not found.results or found.confidence_level in ("low", "none")
+        return found.confidence is not None and found.confidence < self.options.min_confidence
 
     def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
-        question = str(query)
-        if self._is_low(found):
-            return Draft(question, found, [], [])
-        hits = found.to_nodes()
-        for postprocessor in self._postprocessors:
+        question, options = str(query), self.options
+        hits = [] if self._is_low(found) else found.to_nodes()
+        for postprocessor in self._postprocessors if hits else ():
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
-        hits = _best(hits, self.options.max_passages)
-        options = self.options
+        if not hits:
+            nothing = GroundedResponse(options.not_found, [], found=False, retrieval=found)
+            return Draft(question, found, [], [], _with_metadata(nothing))
+        hits = _best(hits, options.max_passages)
         messages = answer_messages(
             question, hits, style=options.style, not_found=options.not_found, history=history, context=options.context
         )
-        return Draft(question, found, hits, messages if hits else [])
+        kept = None if self.cache is None else self.cache.get(self._key(messages, found))
+        ready = None if kept is None else _with_metadata(replace(kept, retrieval=found, from_cache=True))
+        return Draft(question, found, hits, messages, ready)
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -158,59 +181,77 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             ModelError: The model cannot be reached, or does not begin in time.
         """
-        spoken = Spoken()
         if streaming:
+            spoken = Spoken()
             return GroundedStream(self.shown(draft, spoken), draft.hits, finish=lambda: self.finished(draft, spoken))
-        if draft.messages:
-            spoken = run_sync(lambda: self.speaker.aspeak(draft.messages))
-        return self.finished(draft, spoken)
+        if draft.ready is not None:
+            return draft.ready
+        return self.finished(draft, run_sync(lambda: self.speaker.aspeak(draft.messages)))
 
     async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
         """Do as `answer` does, without blocking the event loop."""
-        spoken = Spoken()
         if streaming:
+            spoken = Spoken()
             pieces = self.ashown(draft, spoken)
             return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finished(draft, spoken))
-        if draft.messages:
-            spoken = await self.speaker.aspeak(draft.messages)
-        return await asyncio.to_thread(self.finished, draft, spoken)
+        if draft.ready is not None:
+            return draft.ready
+        return await asyncio.to_thread(self.finished, draft, await self.speaker.aspeak(draft.messages))
 
     def shown(self, draft: Draft, spoken: Spoken) -> Generator[str, None, None]:
         """Yield what is to be read of an answer, as it comes."""
-        reveal = _Reveal(self.options.style)
-        for piece in self.speaker.stream(draft.messages, spoken) if draft.messages else ():
-            yield from reveal.feed(piece)
-        yield from reveal.rest() if draft.messages else (self.options.not_found,)
+        if draft.ready is not None:
+            yield str(draft.ready)
+            return
+        reveal = Reveal(self.options.style, self.guards)
+        for piece in self.speaker.stream(draft.messages, spoken):
+            if part := reveal.feed(piece):
+                yield part
+        if part := reveal.rest():
+            yield part
 
     async def ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
         """Yield what is to be read of an answer, as it comes."""
-        reveal = _Reveal(self.options.style)
-        if draft.messages:
-            async for piece in self.speaker.astream(draft.messages, spoken):
-                for part in reveal.feed(piece):
-                    yield part
-        for part in reveal.rest() if draft.messages else (self.options.not_found,):
+        if draft.ready is not None:
+            yield str(draft.ready)
+            return
+        reveal = Reveal(self.options.style, self.guards)
+        async for piece in self.speaker.astream(draft.messages, spoken):
+            if part := reveal.feed(piece):
+                yield part
+        if part := reveal.rest():
             yield part
 
     def finished(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
-        """Return the answer with what the check of its citations found."""
-        if not draft.messages:
-            text = self.options.not_found
-            return _with_metadata(GroundedResponse(text, [], found=False, retrieval=draft.retrieval))
-        reasoning, text = _split(spoken.text, self.options.style)
-        passages = [Passage(hit.node.get_content(), Source.of(hit.node)) for hit in draft.hits]
-        report = check_citations(text, passages, question=draft.question)
-        made = GroundedResponse(
-            report.text,
-            draft.hits,
-            found=self.options.not_found.rstrip(".") not in text,
-            partial=spoken.problem,
-            citations=report,
-            retrieval=draft.retrieval,
-            original=spoken.text if spoken.text != report.text else None,
-            reasoning=reasoning,
+        """Return the answer with what the check of its citations found; it is kept if it is whole."""
+        if draft.ready is not None:
+            return draft.ready
+        reasoning, text = split_reasoning(spoken.text, self.options.style)
+        passages = [Passage(self._hidden(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
+        clean = text if self.guards is None else self.guards.clean(text)
+        report = check_citations(clean, passages, question=self._hidden(draft.question))
+        made = _with_metadata(
+            GroundedResponse(
+                report.text,
+                draft.hits,
+                found=self.options.not_found.rstrip(".") not in text,
+                partial=spoken.problem,
+                citations=report,
+                retrieval=draft.retrieval,
+                original=None if spoken.text == report.text else self._hidden(spoken.text),
+                reasoning=None if reasoning is None else self._hidden(reasoning),
+            )
         )
-        return _with_metadata(made)
+        if self.cache is not None:
+            self.cache.put(self._key(draft.messages, draft.retrieval), made)
+        return made
+
+    def _hidden(self, text: str) -> str:
+        return text if self.guards is None else self.guards.hide(text)
+
+    def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
+        settings = f"{self.options} {self.guards}"
+        return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
 
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
@@ -229,36 +270,6 @@ def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
         return hits
     chosen = sorted(range(len(hits)), key=lambda at: (-(hits[at].score or 0.0), at))[:count]
     return [hits[at] for at in sorted(chosen)]
-
-
-def _split(text: str, style: str) -> tuple[str | None, str]:
-    """Return the reasoning, if the style asks for one, and the answer."""
-    if style != "chain_of_thought" or ANSWER_MARK not in text:
-        return None, text.strip()
-    reasoning, _, answer = text.partition(ANSWER_MARK)
-    return reasoning.strip("* \n"), answer.strip("* \n")
-
-
-class _Reveal:
-    """Holds the reasoning of a model back while its answer streams."""
-
-    def __init__(self, style: str) -> None:
-        self._held: str | None = "" if style == "chain_of_thought" else None
-
-    def feed(self, piece: str) -> list[str]:
-        """Return what of the stream can be shown now."""
-        if self._held is None:
-            return [piece]
-        self._held += piece
-        _, mark, answer = self._held.partition(ANSWER_MARK)
-        if not mark:
-            return []
-        self._held = None
-        return [answer.lstrip("* \n")] if answer.strip("* \n") else []
-
-    def rest(self) -> list[str]:
-        """Return what was held back although no answer came."""
-        return [self._held] if self._held else []
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:

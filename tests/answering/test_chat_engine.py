@@ -21,7 +21,7 @@ from tests.support.server import LoopbackProvider
 def chat(project: Project, *answers: str | BaseException, **options: Any) -> tuple[GroundedChatEngine, ScriptedLLM]:
     llm = ScriptedLLM(default="An answer.")
     llm.enqueue(*answers)
-    return project.as_chat_engine(llm=llm, **options), llm
+    return project.as_chat_engine(llm=llm, **{"min_confidence": 0.0, **options}), llm
 
 
 def said(engine: GroundedChatEngine) -> list[str | None]:
@@ -175,7 +175,7 @@ def test_a_turn_streams_and_is_remembered_when_it_has_been_read(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.enqueue("The pump runs dry, as the manual of the test bench says [Source 9].")
-    engine = reports.as_chat_engine(llm=openai)
+    engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     stream = engine.stream_chat("What does TS-999 mean?")
     assert engine.chat_history == []
     assert len(list(stream.response_gen)) > 2
@@ -187,7 +187,7 @@ def test_a_turn_streams_and_is_remembered_when_it_has_been_read(
 
 async def test_a_turn_streams_in_an_event_loop(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry.", "Because.")
-    engine = reports.as_chat_engine(llm=openai)
+    engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     stream = await engine.astream_chat("What does TS-999 mean?")
     assert "".join([piece async for piece in stream.async_response_gen()]) == "The pump runs dry."
     assert str(await engine.achat("Why?")) == "Because."
@@ -197,7 +197,7 @@ async def test_a_turn_streams_in_an_event_loop(reports: Project, openai: OpenAI,
 def test_a_turn_that_fails_leaves_the_history_as_it_was(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
-    engine = reports.as_chat_engine(llm=openai)
+    engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     provider.fault("invalid_key", times=2)
     with pytest.raises(ModelError, match="API key"):
         engine.chat("one")
@@ -211,7 +211,7 @@ def test_an_answer_that_is_cut_is_remembered_as_far_as_it_came(
 ) -> None:
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen fourteen")
     provider.fault("drop_in_body")
-    engine = reports.as_chat_engine(llm=openai)
+    engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     response = engine.chat("What does TS-999 mean?")
     assert response.grounded is not None
     assert response.grounded.partial is not None
@@ -222,7 +222,7 @@ def test_whoever_stops_reading_finds_what_was_read_in_the_history(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.enqueue(" ".join(str(number) for number in range(400)))
-    engine = reports.as_chat_engine(llm=openai)
+    engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     stream = engine.stream_chat("What does TS-999 mean?")
     pieces = stream.response_gen
     first = next(pieces)

@@ -42,7 +42,8 @@ class Confident(ConversationalRetriever):
 
     def respond(self, query: Any) -> RetrievalResponse:
         self.asked += 1
-        return replace(super().respond(query), confidence=self.confidence)
+        level: Any = None if self.confidence is None else "low" if self.confidence < 0.17 else "medium"
+        return replace(super().respond(query), confidence=self.confidence, confidence_level=level)
 
 
 def ask(engine: Any, question: str = QUESTION) -> GroundedResponse:
@@ -151,7 +152,7 @@ def test_what_the_model_cannot_answer_is_not_found() -> None:
 # ---- low confidence --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "second", "calls"), [(0.9, 0.9, 0), (None, 0.9, 0), (0.2, 0.9, 1)])
+@pytest.mark.parametrize(("first", "second", "calls"), [(0.9, 0.9, 0), (None, 0.9, 0), (0.1, 0.9, 1)])
 def test_a_search_that_is_not_confident_is_repeated_wider(first: float | None, second: float, calls: int) -> None:
     wider, llm = Confident(second, b=1.0), ScriptedLLM(default="Yes.")
     response = ask(GroundedQueryEngine(Confident(first, a=1.0), llm, wider=wider))
@@ -161,14 +162,20 @@ def test_a_search_that_is_not_confident_is_repeated_wider(first: float | None, s
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("wider", [None, Confident(0.3, b=1.0)])
+@pytest.mark.parametrize("wider", [None, Confident(0.15, b=1.0)])
 def test_without_confidence_the_honest_word_comes_without_the_model(wider: Confident | None, streaming: bool) -> None:
     llm = ScriptedLLM()
-    engine = GroundedQueryEngine(Confident(0.2, a=1.0), llm, wider=wider, streaming=streaming)
+    engine = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider, streaming=streaming)
     response = engine.query("Why?")
     assert str(response) == NOT_FOUND
     assert response.source_nodes == []
     assert llm.history == []
+
+
+def test_how_confident_a_search_must_be_can_be_chosen() -> None:
+    for least, found in ((0.4, False), (0.2, True)):
+        options = AnswerOptions(min_confidence=least)
+        assert ask(GroundedQueryEngine(Confident(0.3, a=1.0), ScriptedLLM(), options=options)).found is found
 
 
 def test_where_nothing_is_found_the_model_is_not_asked() -> None:

@@ -1,0 +1,124 @@
+"""What an answer passes before anyone sees it: HTML and links that could do harm removed, personal data hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from html import unescape
+
+from llama_index_contextual.answering.personal_data import KINDS, PersonalData, mask_personal_data
+from llama_index_contextual.errors import ConfigurationError
+
+SCHEMES = frozenset({"http", "https", "mailto", "tel"})
+"""Where a link may lead, beside places within the document."""
+
+_TAGS = frozenset(
+    {"a", "b", "blockquote", "br", "code", "del", "em", "hr", "i", "kbd", "li", "ol", "p", "pre", "s", "strong", "sub"}
+    | {"sup", "table", "tbody", "td", "th", "thead", "tr", "u", "ul"}
+)
+_HIDDEN = {"<": "\ue000", ">": "\ue001", "&": "\ue002", "\xa0": "\ue003"}
+_SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
+# A fence that is not indented is within no list, and a span of one line is within no other block.
+_CODE = re.compile(
+    r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
+    r"|(?<![\\`])(?P<ticks>`+)(?!`)[^\n]+?(?<!`)(?P=ticks)(?!`)",
+    re.MULTILINE | re.DOTALL,
+)
+_TAG_START = re.compile(r"<[A-Za-z/!?]")
+_AUTOLINK = re.compile(r"<((?:https?://|mailto:)[^<>\s]*)>", re.IGNORECASE)
+_TAG = re.compile(r"<(?=[A-Za-z/!?])[^<>]*>?")
+_PLACE = r"(?P<place><[^<>\n]*>|(?:[^()\s]|\((?:[^()\s]|\([^()\s]*\))*\))*)"
+_LINK = re.compile(rf"!?\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\(\s*{_PLACE}[^()]*\)")
+_OPEN_LINK = re.compile(r"(\]\(\s*<?)([^\s<>)]*)")
+_DEFINITION = re.compile(r"^([ ]{0,3}\[[^\]\n]+\]:[ \t]*\n?[ \t]*)(<[^<>\n]*>|\S+)[^\n]*$", re.MULTILINE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def sanitise(text: str) -> str:
+    """Return Markdown in which no HTML can run and no link leads to a script or to data; its marks stay.
+
+    Of HTML, plain formatting stays; scripts, styles, frames, forms, event handlers go. Code is left as it is written,
+    because a Markdown renderer shows it and does not run it, unless HTML stands before it, which could swallow its
+    marks.
+
+    Raises:
+        ConfigurationError: The package for it is not installed.
+
+    Example:
+        >>> sanitise('> 1 < 2 & **so** <b onclick="x()">on</b><script>bad()</script> [here](javascript:bad(1))')
+        '> 1 < 2 & **so** <b>on</b> here'
+    """
+    text = text.translate({ord(hidden): None for hidden in _SHOWN})
+    parts, at = [], 0
+    for code in _CODE.finditer(text):
+        if _TAG_START.search(_AUTOLINK.sub("", text[at : code.start()])):
+            break
+        parts += [_safe(text[at : code.start()]), code[0]]
+        at = code.end()
+    return "".join([*parts, _safe(text[at:])])
+
+
+def _safe(text: str) -> str:
+    try:
+        import nh3
+    except ImportError as error:
+        raise ConfigurationError(
+            "Answers cannot be sanitised: pip install 'llama-index-contextual[answering]', or set sanitise=False.",
+            setting="sanitise",
+        ) from error
+    text = _AUTOLINK.sub(lambda link: _hide(link[0]), text)
+    parts, at = [], 0
+    for tag in _TAG.finditer(text):
+        parts += [_hide(text[at : tag.start()]), tag[0]]
+        at = tag.end()
+    cleaned = nh3.clean("".join([*parts, _hide(text[at:])]), tags=set(_TAGS), url_schemes=set(SCHEMES), link_rel=None)
+    return _safe_links("".join(_SHOWN.get(sign, sign) for sign in cleaned))
+
+
+def _hide(text: str) -> str:
+    """Return a text in which the HTML parser sees no markup."""
+    return "".join(_HIDDEN.get(sign, sign) for sign in text)
+
+
+def _safe_links(text: str) -> str:
+    text = _LINK.sub(lambda link: link[0] if is_safe(link["place"]) else link["text"], text)
+    text = _OPEN_LINK.sub(lambda link: link[0] if is_safe(link[2]) else f"{link[1]}#", text)
+    return _DEFINITION.sub(lambda link: link[0] if is_safe(link[2]) else "", text)
+
+
+def is_safe(place: str) -> bool:
+    """Return whether a link leads to the web, to a mailbox, to a phone, or to a place within the document.
+
+    Example:
+        >>> [is_safe(place) for place in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
+        [True, True, False, False]
+    """
+    plain = place.strip("<>")
+    while (decoded := unescape(plain).replace("\\", "")) != plain:
+        plain = decoded
+    scheme = _SCHEME.match("".join(sign for sign in plain if sign.isprintable() and not sign.isspace()))
+    return scheme is None or scheme[1].lower() in SCHEMES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """What is done to every answer before it is shown, checked and kept.
+
+    Attributes:
+        sanitise: Whether HTML and links that could do harm are removed.
+        mask: Personal data to hide; empty for none.
+        region: Country of phone numbers without a country code.
+    """
+
+    sanitise: bool = True
+    mask: Collection[PersonalData] = KINDS
+    region: str = "US"
+
+    def clean(self, text: str) -> str:
+        """Return an answer as it may be shown."""
+        return self.hide(sanitise(text) if self.sanitise else text)
+
+    def hide(self, text: str) -> str:
+        """Return a text without personal data, of the same length."""
+        return mask_personal_data(text, kinds=self.mask, region=self.region)[0]

@@ -1,0 +1,90 @@
+"""Answers that were given before: when they are given again, and when not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.answering.cache import AnswerCache, cache_key
+from llama_index_contextual.answering.prompts import NOT_FOUND
+from llama_index_contextual.answering.responses import GroundedResponse
+from llama_index_contextual.project import Project
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+
+
+def test_the_same_question_is_paid_for_once(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    engine = reports.as_query_engine(llm=openai, cache=AnswerCache())
+    provider.enqueue("The pump runs dry [Source 1].")
+    first: Any = engine.query(QUESTION)
+    second: Any = engine.query(QUESTION)
+    assert len(provider.calls()) == 1
+    assert (str(second), first.from_cache, second.from_cache) == (str(first), False, True)
+    assert second.metadata["answer"]["from_cache"]
+
+
+def test_a_kept_answer_streams_in_one_piece(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    cache = AnswerCache()
+    provider.enqueue("The pump runs dry as the manual says.")
+    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
+    stream: Any = reports.as_query_engine(llm=openai, cache=cache, streaming=True).query(QUESTION)
+    assert list(stream.response_gen) == ["The pump runs dry as the manual says."]
+    assert len(provider.calls()) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"style": "persona"}, {"max_passages": 1}, {"mode": "lexical"}, {"context": False}], ids=str
+)
+def test_what_changes_the_answer_asks_anew(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, options: dict[str, Any]
+) -> None:
+    cache = AnswerCache()
+    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
+    reports.as_query_engine(llm=openai, cache=cache, **options).query(QUESTION)
+    assert len(provider.calls()) == 2
+
+
+def test_the_conversation_is_part_of_the_question(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    chat = reports.as_chat_engine(llm=openai, cache=AnswerCache())
+    for _ in range(2):
+        chat.reset()
+        chat.chat(QUESTION)
+    assert len(provider.calls()) == 1
+    chat.chat(QUESTION)
+    assert len(provider.calls()) == 2
+
+
+@pytest.mark.parametrize("text", ["cut", "not found"])
+def test_only_whole_answers_that_were_found_are_kept(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider, text: str
+) -> None:
+    cache = AnswerCache()
+    if text == "cut":
+        provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
+        provider.fault("drop_in_body")
+    else:
+        provider.enqueue(NOT_FOUND)
+    reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
+    assert len(cache) == 0
+
+
+def test_model_and_version_are_part_of_the_key() -> None:
+    messages = [ChatMessage(role="user", content="Why?")]
+    keys = {cache_key(messages, model=model, version=version) for model in "ab" for version in ("v1", "v2", None)}
+    assert len(keys) == 6
+
+
+def test_the_answer_that_was_not_asked_for_longest_goes_first() -> None:
+    cache, answer = AnswerCache(max_entries=2), GroundedResponse("yes")
+    cache.put("a", answer)
+    cache.put("b", answer)
+    cache.get("a")
+    cache.put("c", replace(answer))
+    assert (cache.get("a"), cache.get("b")) == (answer, None)
+    cache.clear()
+    assert len(cache) == 0

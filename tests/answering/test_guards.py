@@ -1,0 +1,184 @@
+"""What an answer passes before it is shown: nothing that runs, no personal data, every offset as it was."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.answering.guards import Guards, is_safe, sanitise
+from llama_index_contextual.answering.personal_data import mask_personal_data
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.errors import ConfigurationError
+from tests.retrievers.corpus import FixedRetriever, hits
+from tests.support.models import ScriptedLLM
+
+MARKDOWN = """\
+# Title & more
+
+> A quote: 1 < 2 and 3 > 2, “so” it's [Source 1].
+
+- *one* and **two**, `x < y & z`, ~~old~~
+1. [here](https://example.org/a_(b)?c=1&d=2 "title") and <https://example.org>, ![plan](plan.png)
+
+| a | b |
+|---|---|
+| 1 | 2\xa0% |
+
+```html
+<script>shown(1)</script>
+```
+
+[ref]: https://example.org
+"""
+
+
+# ---- HTML and links --------------------------------------------------------------------------------------------------
+
+
+def test_markdown_stays_as_it_is() -> None:
+    assert sanitise(MARKDOWN) == MARKDOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("a<script>alert(1)</script>b", "ab"),
+        ("a<SCRIPT src=//x.org></SCRIPT>b", "ab"),
+        ('<img src=x onerror="alert(1)">text', "text"),
+        ('<b onclick="alert(1)">bold</b>', "<b>bold</b>"),
+        ("<iframe src=https://x.org></iframe>text", "text"),
+        ("<style>*{color:red}</style>text", "text"),
+        ('<a href="javascript:alert(1)">x</a>', "<a>x</a>"),
+        ('<a href="https://x.org">x</a>', '<a href="https://x.org">x</a>'),
+        ("a <!-- hidden --> b", "a  b"),
+        ("[x](javascript:alert(1))", "x"),
+        ("[x](JaVaScRiPt:alert(1))", "x"),
+        ("[x](java&#115;cript:alert(1))", "x"),
+        ("[x](java\\script:alert(1))", "x"),
+        ("[x](<java\tscript:alert(1)>)", "[x]()"),
+        ("![x](data:image/svg+xml;base64,AAAA)", "x"),
+        ("[x](vbscript:a 'title')", "x"),
+        ("[a [b] c](javascript:x)", "a [b] c"),
+        ("[x](javascript:alert(1", "[x](#"),
+        ("[x]: javascript:alert(1)\nnext", "\nnext"),
+        ("<javascript:alert(1)>", ""),
+        # What only looks like code:
+        ("`a\n<script>alert(1)</script>\nb`", "`a\n\nb`"),
+        ("\\`<script>alert(1)</script>\\`", "\\`\\`"),
+        ('<b title=">`"><script>alert(1)</script><b title=">`">x', None),
+        ("- a\n\n  ```\n<script>alert(1)</script>\n", "- a\n\n  ```\n\n"),
+        ("``` `x`\n<script>alert(1)</script>\n", "``` `x`\n\n"),
+        ("<div>\n```\n<script>alert(1)</script>\n```\n</div>", "\n```\n\n```\n"),
+    ],
+)
+def test_what_could_run_is_removed(text: str, clean: str | None) -> None:
+    found = sanitise(text)
+    assert "script>" not in found
+    if clean is not None:
+        assert found == clean
+
+
+@given(
+    st.text(alphabet="<>/&;:#`~![]()\"'\\= \nabjscript\ue000", max_size=60).map(
+        lambda text: f"{text}<script>[x](javascript:{text})"
+    )
+)
+def test_without_code_no_script_and_no_unsafe_link_is_left(text: str) -> None:
+    found = sanitise(text.replace("`", "").replace("~", ""))
+    assert "<script" not in found
+    assert "](javascript:" not in found
+
+
+def test_safe_places() -> None:
+    assert all(
+        is_safe(place) for place in ("https://a", "mailto:a@b.org", "tel:+1", "#a", "/a/b", "a.md", "", "?q=a:b")
+    )
+    assert not any(is_safe(place) for place in ("javascript:a", "data:a", "file:///etc", "blob:x", "&#x6A;avascript:a"))
+
+
+# ---- personal data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ann.smith+x@mail.example.org", "email"),
+        ("+49 30 901820", "phone"),
+        ("(650) 253-0000", "phone"),
+        ("4111 1111 1111 1111", "card"),
+        ("4111-1111-1111-1111", "card"),
+        ("378282246310005", "card"),
+        ("DE89 3704 0044 0532 0130 00", "iban"),
+        ("GB82WEST12345698765432", "iban"),
+        ("123-45-6789", "ssn"),
+    ],
+)
+def test_personal_data_is_hidden_in_its_own_length(text: str, kind: str) -> None:
+    around = f"Write to {text}, please."
+    found, kinds = mask_personal_data(around)
+    assert kinds == (kind,)
+    assert len(found) == len(around)
+    assert found.startswith("Write to ")
+    assert found.endswith(", please.")
+    assert not any(sign.isalnum() for sign in found[9:-9])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4111 1111 1111 1112",  # a wrong check digit
+        "0000 0000 0000 0000",
+        "DE88 3704 0044 0532 0130 00",
+        "000-12-3456",
+        "666-12-3456",
+        "987-65-4321",
+        "12-3456",
+        "Error TS-999 of 3 March 2021 cost 1,250.50 dollars on page 17.",
+        "name@host",
+    ],
+)
+def test_what_only_looks_like_it_stays(text: str) -> None:
+    assert mask_personal_data(text) == (text, ())
+
+
+def test_only_the_kinds_that_are_asked_for_are_hidden() -> None:
+    text = "a@b.org 123-45-6789"
+    assert mask_personal_data(text, kinds=["ssn"]) == ("a@b.org •••-••-••••", ("ssn",))
+
+
+@given(st.text(max_size=80))
+def test_hiding_keeps_the_length_of_any_text_and_twice_is_once(text: str) -> None:
+    found, _ = mask_personal_data(text)
+    assert len(found) == len(text)
+    assert mask_personal_data(found)[0] == found
+
+
+@pytest.mark.parametrize(("module", "call"), [("nh3", sanitise), ("phonenumbers", mask_personal_data)])
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch, module: str, call) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=r"llama-index-contextual\[answering\]"):
+        call("text")
+
+
+# ---- in an engine ----------------------------------------------------------------------------------------------------
+
+
+def engine(answer: str, **options: object) -> GroundedQueryEngine:
+    found = hits(a=1.0)
+    found[0].node.set_content("Call Ann at ann@example.org about the dry pump.")  # type: ignore[attr-defined]
+    return GroundedQueryEngine(FixedRetriever(found), ScriptedLLM(default=answer), guards=Guards(), **options)  # type: ignore[arg-type]
+
+
+def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
+    response = engine("“Call Ann at ann@example.org about” it<script>x()</script> [Source 1].").query("Whom?")
+    assert str(response) == "“Call Ann at •••@•••••••.••• about” it [Source 1]."
+    assert response.citations.quotations[0].status == "verified"  # type: ignore[union-attr]
+    assert "ann@example.org" not in str(response.to_dict()["citations"])  # type: ignore[union-attr]
+
+
+def test_a_guarded_stream_comes_line_by_line_and_clean() -> None:
+    stream = engine("Ask ann@example.org\nnow [x](javascript:y)", streaming=True).query("Whom?")
+    assert list(stream.response_gen) == ["Ask •••@•••••••.•••\n", "now x"]  # type: ignore[union-attr]
