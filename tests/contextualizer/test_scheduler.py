@@ -1,0 +1,143 @@
+"""Places and their order, and when a provider is taken to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.contextualizer.limits import Limiter
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
+from llama_index_contextual.contextualizer.scheduler import Scheduler, Slots
+from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import PROVIDERS, Provider
+from llama_index_contextual.templates import ContextPrompt
+from tests.contextualizer.segments_of import corpus
+
+QUICK = RetryPolicy(attempts=3, base_delay=0)
+
+
+def requests(chunks: int, *, words: int = 5) -> list[ContextRequest]:
+    (segment,) = segments(corpus(1, chunks, words=words), segment_size=8000)
+    return plan_requests(segment, segment.chunks, prompt=ContextPrompt(DEFAULT_PROMPT), model="m")
+
+
+class Scripted:
+    """Raises what is scripted for a chunk, in order, then answers; remembers the order of calls."""
+
+    def __init__(self, **errors: list[Exception]) -> None:
+        self.errors = errors
+        self.sent: list[str] = []
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Answer, or fail."""
+        name = request.chunks[0].node_id.rpartition("-")[2]
+        self.sent.append(name)
+        await asyncio.sleep(0)
+        if self.errors.get(f"chunk_{name}"):
+            raise self.errors[f"chunk_{name}"].pop(0)
+        return Reply("A context.", Usage(9, 0, 3), "stop")
+
+
+def scheduler(sender: Scripted, *, provider: Provider | None = None, concurrency: int = 8) -> Scheduler:
+    return Scheduler(sender, model="m", provider=provider, concurrency=concurrency, retry=QUICK, limiter=Limiter())
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+async def test_places_are_given_by_rank_and_then_in_the_order_of_coming() -> None:
+    slots = Slots(1)
+    order: list[str] = []
+    await slots.acquire(0)
+
+    async def wait(name: str, rank: int) -> None:
+        await slots.acquire(rank)
+        order.append(name)
+        slots.release()
+
+    tasks = [asyncio.create_task(wait(name, rank)) for name, rank in (("a", 1), ("b", 0), ("c", 1), ("d", 0))]
+    await asyncio.sleep(0)
+    slots.release()
+    await asyncio.gather(*tasks)
+    assert order == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_a_cancelled_waiter_loses_no_place(given: bool) -> None:
+    slots = Slots(1)
+    await slots.acquire(0)
+    first, second = (asyncio.create_task(slots.acquire(0)) for _ in range(2))
+    await asyncio.sleep(0)
+    if given:
+        slots.release()  # the place is the first one's, which is cancelled before it knows
+    first.cancel()
+    if not given:
+        await asyncio.sleep(0)
+        slots.release()
+    await asyncio.wait_for(second, 5)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+# ---- the order of calls ----------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_first_call_leaves_the_way_to_the_next_one() -> None:
+    sender = Scripted(chunk_0=[ValueError("refused")])
+    engine = scheduler(sender, provider=replace(PROVIDERS["openai"], min_cached_tokens=0))
+    found = await asyncio.gather(*(engine.call(request) for request in requests(4)), return_exceptions=True)
+    assert [type(item) for item in found] == [ValueError, Reply, Reply, Reply]
+    assert sender.sent == ["0", "1", "2", "3"]
+
+
+async def test_a_reply_says_how_many_attempts_it_took() -> None:
+    sender = Scripted(chunk_0=[TimeoutError(), ConnectionError()])
+    (request, other) = requests(2)
+    engine = scheduler(sender)
+    assert ((await engine.call(other)).attempts, (await engine.call(request)).attempts) == (1, 3)
+
+
+# ---- when to give up -------------------------------------------------------------------------------------------------
+
+
+async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provider_has_answered() -> None:
+    one, other = requests(2)
+    engine = scheduler(Scripted(chunk_1=[ConnectionError("gone")] * 9))
+    await engine.call(one)
+    with pytest.raises(ConnectionError):
+        await engine.call(other)
+    engine.check()
+
+
+async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble() -> None:
+    sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
+    engine = scheduler(sender, concurrency=4)
+    found = await asyncio.gather(*(engine.call(request) for request in requests(8)), return_exceptions=True)
+    assert {type(item) for item in found} == {ModelError}
+    assert len({id(item) for item in found}) == 1, "one error for all"
+    assert len(sender.sent) <= 4 * QUICK.attempts
+    with pytest.raises(ModelError, match="after 3 failures in a row"):
+        engine.check()
+
+
+async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
+    sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
+    engine = scheduler(sender, concurrency=6)
+    found = await asyncio.gather(*(engine.call(request) for request in requests(6)))
+    assert [reply.attempts for reply in found] == [2] * 6
+
+
+async def test_after_a_stop_nothing_is_sent() -> None:
+    sender = Scripted()
+    engine = scheduler(sender)
+    engine.stop(ModelError("enough"))
+    engine.stop(ModelError("later"))
+    with pytest.raises(ModelError, match="enough"):
+        await engine.call(requests(1)[0])
+    assert sender.sent == []
