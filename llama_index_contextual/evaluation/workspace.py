@@ -188,6 +188,8 @@ def workspace(origin: Origin) -> Iterator[Workspace]:
                 if not _WINDOWS:
                     # While it is held, because afterwards it may be another one's.
                     files.remove(directory / LOCK_FILE)
+        if _WINDOWS:
+            files.remove(directory / LOCK_FILE)
     finally:
         files.remove_if_empty(directory)
 

@@ -9,6 +9,7 @@ import pytest
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.checks import assert_recall
 from llama_index_contextual.evaluation.question_files import write_questions
+from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.run import evaluate
 from llama_index_contextual.project import Project
 from tests.evaluation.support import QUESTIONS, FixedRetriever, by_id
@@ -89,6 +90,17 @@ def test_a_project_is_asked_for_as_many_results_as_are_looked_at(project: Projec
     found = evaluate(project, QUESTIONS, ks=[1, 3])
     assert found.mean("recall@3") == 1
     assert all(0 < len(result.results) <= 3 for result in found.results)
+
+
+def test_a_page_of_a_pdf_is_evidence(project: Project, tiny_folder: Path) -> None:
+    project.ingest([tiny_folder])
+    asked = [
+        Question(
+            text="Are exports of bronze fittings free of duty?", evidence=[Evidence(file="tariff.pdf", pages=(n, n))]
+        )
+        for n in (2, 3)
+    ]
+    assert list(evaluate(project, asked, ks=[1]).values("recall@1")) == [1, 0]
 
 
 def test_a_retriever_that_gives_too_few_results_is_not_measured_at_a_larger_k() -> None:

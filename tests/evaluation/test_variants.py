@@ -223,6 +223,20 @@ def test_an_error_leaves_nothing_behind(filled: Project) -> None:
     assert names_in(filled.directory.parent) == {filled.name}
 
 
+@pytest.mark.parametrize("stage", ["build", "ask"])
+def test_ctrl_c_leaves_nothing_behind_and_the_project_as_it_was(filled: Project, stage: str) -> None:
+    def interrupt(progress: VariantProgress) -> None:
+        if progress.stage == stage:
+            raise KeyboardInterrupt
+
+    live = filled.versions()
+    with pytest.raises(KeyboardInterrupt):
+        filled.compare(QUESTIONS, variants=("none", "structural"), progress=interrupt)
+    assert names_in(filled.directory.parent) == {filled.name}
+    assert filled.versions() == live
+    assert filled.compare(QUESTIONS, variants=("none", "structural")).names == ["none", "structural"]
+
+
 def test_what_an_interrupted_comparison_left_is_removed(filled: Project) -> None:
     left = filled.directory.with_name(f".{filled.name}.compare") / "1" / "versions"
     left.mkdir(parents=True)
