@@ -122,6 +122,36 @@ def _cached(paid: Sequence[Call], prompts: dict[int, list[int]]) -> dict[int, in
     return cached
 
 
+def cacheable(path: str | Path) -> int:
+    """Return the tokens that could have come from the cache, if the first call of each prefix had been answered first.
+
+    Args:
+        path: The log as `LoopbackProvider.write_log` writes it.
+    """
+    records = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    pools: dict[tuple[str, str | None], list[bytes]] = defaultdict(list)
+    for call in records:
+        if call["path"] == CHAT and call["status"] == 200 and not call["batch_id"]:
+            prompt = _prompt(call["body"])
+            pools[call["body"]["model"], call["body"].get("prompt_cache_key")].append(
+                struct.pack(f">{len(prompt)}I", *prompt)
+            )
+    return sum(_most_cached(sorted(pool)) for pool in pools.values())
+
+
+def _most_cached(prompts: Sequence[bytes]) -> int:
+    total = 0
+    shared = [0, *(_cacheable(_common(one, two)) for one, two in pairwise(prompts)), 0]
+    family: list[int] = []
+    for before, after in pairwise(shared):
+        family.append(max(before, after))
+        if after == 0:
+            # One call of each family must be the first.
+            total += sum(family) - max(family)
+            family = []
+    return total
+
+
 def _most_in_flight(calls: Sequence[Call]) -> int:
     """Return the most calls that were open at one time."""
     ends = [float("inf") if call["completed"] is None else call["completed"] for call in calls]
