@@ -8,8 +8,6 @@ are waited for, because they are paid for, and nothing more is sent.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -18,18 +16,18 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, describe, is_connection_error, is_retryable, retry_after
+from llama_index_contextual.calls import RetryPolicy, describe, is_retryable, retry_after
 from llama_index_contextual.contextualizer.events import ContextCallEvent
+from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.contextualizer.senders import Reply, Sender
+from llama_index_contextual.contextualizer.slots import Slots
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, ModelError
 from llama_index_contextual.models import Provider
 
 dispatcher = get_dispatcher(__name__)
 
-_FATAL_STATUS = frozenset({401, 403, 404})
-_FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
 _ROUNDS_BEFORE_PAUSE = 3
 
 Settle = Callable[[Usage | None], None]
@@ -47,42 +45,6 @@ class Budget(Protocol):
             BudgetExceededError: It may not be sent; the run is stopped.
         """
         ...
-
-
-class Slots:
-    """So many places; who waits gets one in the order of a rank, the smallest first.
-
-    Args:
-        count: Number of places.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[None]]] = []
-        self._numbers = itertools.count()
-
-    async def acquire(self, *rank: int) -> None:
-        """Wait for a place; `release` gives it back."""
-        if self._free:
-            self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (rank, next(self._numbers), turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Give a place to the next one who waits."""
-        while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
 
 
 class _Prefix:
@@ -124,7 +86,7 @@ class Scheduler:
         one_by_one = self._provider.cache == "slot"
         self._calls = Slots(1 if one_by_one else concurrency)
         self.segments = Slots(1 if one_by_one else concurrency)
-        self._health = _Health(retry.attempts)
+        self._health = Health(retry.attempts)
         self._prefixes: WeakValueDictionary[str, _Prefix] = WeakValueDictionary()
         self._error: ContextualError | None = None
 
@@ -167,7 +129,7 @@ class Scheduler:
                 if delay is None:
                     raise
                 # A provider that is only busy answers others meanwhile: that is no sign that this call is hopeless.
-                tries += not (_is_rate_limit(error) and self._health.answers > answered)
+                tries += not (is_rate_limit(error) and self._health.answers > answered)
             else:
                 return replace(reply, attempts=attempt)
             attempt += 1
@@ -196,7 +158,7 @@ class Scheduler:
     def _delay(self, error: Exception, tries: int) -> float | None:
         """Return the seconds before a failed call is sent again, or None; all wait where all are concerned."""
         delay = self._retry.delay(tries, error)
-        if _is_rate_limit(error) and delay is not None:
+        if is_rate_limit(error) and delay is not None:
             self._limiter.pause(delay)
         elif self._health.rounds >= _ROUNDS_BEFORE_PAUSE and is_retryable(error) and retry_after(error) is None:
             self._limiter.pause(self._retry.delay(min(self._health.rounds, self._retry.attempts - 1), error) or 0.0)
@@ -236,7 +198,7 @@ class Scheduler:
         """Stop the run where no call can succeed."""
         if is_fatal(error):
             self._give_up(error, "")
-        if not is_retryable(error) or _is_rate_limit(error):
+        if not is_retryable(error) or is_rate_limit(error):
             self._health.refused()
         elif self._health.failed(request, error, started, now=_now()):
             self._give_up(error, f" The run was stopped after {self._health.rounds} failures in a row.")
@@ -266,57 +228,6 @@ class Scheduler:
                 span_id=None,
             )
         )
-
-
-class _Health:
-    """Whether the provider is there: failures in a row, those of calls that were in flight together counted once.
-
-    Args:
-        limit: So many in a row, and it is not there.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._ever = False
-        self._counted = 0.0
-        self._requests: set[str] = set()
-        self.answers = self.rounds = 0
-
-    def answered(self) -> None:
-        """Note an answer."""
-        self.answers += 1
-        self.refused()
-
-    def refused(self) -> None:
-        """Note that the provider is there, if only to refuse a call."""
-        self._ever = True
-        self.rounds = 0
-        self._requests.clear()
-
-    def failed(self, request: ContextRequest, error: Exception, sent: float, *, now: float) -> bool:
-        """Note a failure, and return whether the provider must be taken to be gone.
-
-        A single call that fails again and again, where others were answered, is that call's own trouble.
-        """
-        if sent >= self._counted:
-            self.rounds += 1
-            self._counted = now
-        self._requests.add(request.keys[0])
-        alone = len(self._requests) == 1 and (self._ever or not is_connection_error(error))
-        return self.rounds >= self._limit and not alone
-
-
-def is_fatal(error: Exception) -> bool:
-    """Return whether no call can succeed: no such model, a refused key, an empty account."""
-    return (
-        getattr(error, "status_code", None) in _FATAL_STATUS
-        or getattr(error, "code", None) in _FATAL_CODES
-        or (isinstance(error, ValueError) and "nknown model" in str(error))
-    )
-
-
-def _is_rate_limit(error: Exception) -> bool:
-    return getattr(error, "status_code", None) == 429
 
 
 def _now() -> float:

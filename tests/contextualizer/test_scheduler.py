@@ -11,9 +11,10 @@ from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
-from llama_index_contextual.contextualizer.scheduler import Scheduler, Slots
+from llama_index_contextual.contextualizer.scheduler import Scheduler
 from llama_index_contextual.contextualizer.segments import segments
 from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.slots import Slots
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import PROVIDERS, Provider
 from llama_index_contextual.templates import ContextPrompt
