@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_index_contextual._version import __version__
+from llama_index_contextual.cli_answer import answering
 from llama_index_contextual.cli_evaluate import evaluating
 from llama_index_contextual.cli_ingest import ingesting
 from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root, parse_setting
@@ -130,12 +131,13 @@ def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
     mode: Annotated[Mode | None, typer.Option(help="Which indexes answer.")] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Results.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why these passages, and why not the next.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Show the passages that answer a question best."""
     with errors_in_one_line():
-        response = open_root(root).load(name).retrieve(question, mode=mode, top_k=top_k)
+        response = open_root(root).load(name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
         if as_json:
             say_json(response.to_dict())
         else:
@@ -196,6 +198,7 @@ def demo(as_json: Json = False) -> None:
 
 
 app.add_typer(ingesting)
+app.add_typer(answering)
 app.add_typer(evaluating)
 app.add_typer(upkeep)
 app.add_typer(serving)

@@ -31,13 +31,13 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"demo"}),
     frozenset({"agno", "inspection", "mcp", "terminal"}),
     frozenset({"cli_options"}),
-    frozenset({"cli_evaluate", "cli_ingest", "cli_serve", "cli_upkeep"}),
+    frozenset({"cli_answer", "cli_evaluate", "cli_ingest", "cli_serve", "cli_upkeep"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )
 SAME_PACKAGE = {"_pdf_worker": "readers"}  # the parsing process is the readers' other half
 EDGE = frozenset({"agno.py", "mcp.py", "terminal.py", "cli.py", "cli_ingest.py", "cli_options.py", "cli_serve.py"})
-EDGE |= {"cli_evaluate.py", "cli_upkeep.py"}
+EDGE |= {"cli_answer.py", "cli_evaluate.py", "cli_upkeep.py"}
 CHARTS = frozenset({"evaluation/charts.py"})  # imports matplotlib when a chart is drawn
 PURE = ("retrievers/fusion.py", "evaluation/metrics.py", "evaluation/significance.py")
 

@@ -39,6 +39,8 @@ COMMANDS: dict[str, list[str]] = {
     "estimate": ["a", "{folder}"],
     "ingest": ["a", "{folder}"],
     "search": ["a", "error TS-999"],
+    "ask": ["a", "error TS-999"],
+    "chat": ["a"],
     "evaluate": ["a", "{questions}"],
     "documents": ["a"],
     "remove": ["a", "reports/quarter.md"],
@@ -161,6 +163,8 @@ def test_options_are_these() -> None:
     }
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
     assert {name: options for name, options in extra.items() if options} == {
+        "ask": ["--guard", "--min-confidence", "--mode", "--style"],
+        "chat": ["--guard", "--history", "--min-confidence", "--mode", "--style"],
         "create": ["--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--replace"],
@@ -172,7 +176,7 @@ def test_options_are_these() -> None:
         "rebuild": ["--quiet"],
         "remove": ["--forget"],
         "rollback": ["--to"],
-        "search": ["--mode", "--top-k", "-k"],
+        "search": ["--explain", "--mode", "--top-k", "-k"],
         "verify": ["--repair"],
     }
 
@@ -210,6 +214,9 @@ def test_a_passage_is_shown_from_the_rarest_word_of_the_question_on(root: Path, 
 
 def test_nothing_found_is_said(ingested: Project) -> None:
     assert run("search", "a", "zebra", "--mode", "lexical").out == "Nothing was found.\n"
+    reasons = run("search", "a", "TS-999", "-k", 1, "--explain").out
+    assert "semantic 0.3 ×" in reasons
+    assert "in the text: ts-999" in reasons
 
 
 def test_the_folder_of_projects_is_knowledge_unless_another_is_given(

@@ -1,0 +1,197 @@
+"""Commands that answer: one question, or a conversation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root
+from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import ContextualError, ModelError
+from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_error, say_json, show_response
+
+if TYPE_CHECKING:
+    from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+    from llama_index_contextual.answering.responses import GroundedResponse, GroundedStream
+    from llama_index_contextual.project import Project
+    from llama_index_contextual.results import RetrievalResponse
+
+answering = typer.Typer()
+
+SHOWN_WITHOUT_LLM = 3
+
+Style = Annotated[
+    str,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
+        help="How it is written: instruction, persona, chain_of_thought, or rules of your own.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE", help="Answer only above this confidence of the search, 0 to 1."
+    ),
+]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard", envvar="LLAMA_INDEX_CONTEXTUAL_GUARD", help="Remove HTML and unsafe links, hide personal data."
+    ),
+]
+SearchMode = Annotated[Mode | None, typer.Option(help="Which indexes are searched.")]
+
+
+@answering.command()
+def ask(
+    name: Name,
+    question: Annotated[str, typer.Argument(help="The question.")],
+    style: Style = "instruction",
+    mode: SearchMode = None,
+    min_confidence: Confidence = None,
+    guard: Guard = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Answer a question from the documents, with sources; without an LLM, show the best passages."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        options = {"style": style, "min_confidence": min_confidence, **_guards(guard)}
+        try:
+            engine = project.as_query_engine(mode=mode, streaming=not as_json, **options)
+        except ModelError as error:
+            _show_passages(project, question, mode, error, as_json=as_json)
+            return
+        if as_json:
+            say_json(cast("GroundedResponse", engine.query(question)).to_dict())
+            return
+        stream = cast("GroundedStream", engine.query(question))
+        _show_pieces(stream.response_gen)
+        _show_findings(stream.get_response())
+
+
+@answering.command()
+def chat(
+    name: Name,
+    style: Style = "instruction",
+    mode: SearchMode = None,
+    min_confidence: Confidence = None,
+    guard: Guard = False,
+    history: Annotated[Path | None, typer.Option(help="File that the conversation is taken from and kept in.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        options = {"style": style, "min_confidence": min_confidence, **_guards(guard)}
+        try:
+            engine: GroundedChatEngine | None = project.as_chat_engine(search_mode=mode, **options)
+        except ModelError as error:
+            engine = None
+            say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
+        if engine is not None and history is not None and history.exists():
+            engine.load(history)
+        turns = []
+        try:
+            for question in _questions(engine):
+                turns.append(_turn(project, engine, question, mode, as_json=as_json))
+                if engine is not None and history is not None:
+                    engine.save(history)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        if as_json:
+            say_json(turns)
+
+
+def _questions(engine: GroundedChatEngine | None) -> Iterator[str]:
+    """Yield the lines of standard input up to its end."""
+    while True:
+        if sys.stdin.isatty():
+            err.print("[bold cyan]?[/] ", end="")
+        line = sys.stdin.readline()
+        question = line.strip()
+        if not line or question == "/quit":
+            return
+        if question == "/reset":
+            if engine is not None:
+                engine.reset()
+        elif question:
+            yield question
+
+
+def _turn(
+    project: Project, engine: GroundedChatEngine | None, question: str, mode: Mode | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Answer one line; an error is told and the conversation goes on."""
+    try:
+        if engine is None:
+            found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+            if not as_json:
+                show_response(found)
+            return {"question": question, **_passages(found)}
+        stream = engine.stream_chat(question)
+        if as_json:
+            for _ in stream.response_gen:
+                pass
+        else:
+            _show_pieces(stream.response_gen)
+        answer = cast("GroundedResponse", stream.grounded)
+        if not as_json:
+            _show_findings(answer)
+        return {"question": question, **answer.to_dict()}
+    except ContextualError as error:
+        if not as_json:
+            say_error(str(error))
+        return {"question": question, "answer": None, "error": str(error)}
+
+
+def _guards(wanted: bool) -> dict[str, Any]:
+    if not wanted:
+        return {}
+    from llama_index_contextual.answering.guards import Guards
+
+    return {"guards": Guards()}
+
+
+def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
+    found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+    if as_json:
+        say_json({**_passages(found), "error": str(error)})
+        return
+    say(f"[yellow]No answer is written: {safe(str(error))} These are the passages that answer best.[/]", to=err)
+    show_response(found)
+
+
+def _passages(found: RetrievalResponse) -> dict[str, Any]:
+    return {"answer": None, "retrieval": found.to_dict()}
+
+
+def _show_pieces(pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        text = "".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece)
+        out.print(text, end="", markup=False, soft_wrap=True)
+    out.print()
+
+
+def _show_findings(answer: GroundedResponse) -> None:
+    """Print the sources of an answer, and what a reader should know of it."""
+    report = answer.citations
+    if answer.partial:
+        say(f"[yellow]The answer is not whole: {safe(answer.partial)}[/]", to=err)
+    for number in dict.fromkeys(report.invalid if report else ()):
+        say(f"[yellow]Source {number} does not exist.[/]", to=err)
+    for quotation in report.quotations if report else ():
+        if quotation.status != "verified":
+            status = quotation.status.replace("_", " ")
+            say(f"[yellow]Quotation {status}:[/] {safe(' '.join(quotation.text.split()))}", to=err)
+    if report and report.unsupported:
+        figures = ", ".join(figure.text for figure in report.unsupported)
+        say(f"[yellow]In no cited passage:[/] {safe(figures)}", to=err)
+    sources = answer.cited_sources or list(enumerate(answer.sources, start=1))
+    for number, source in sources:
+        say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

@@ -1,0 +1,127 @@
+"""`ask` and `chat`: what they print and where, with an LLM on the loopback interface and without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from tests.support.documents import write_texts
+from tests.support.server import LoopbackProvider
+from tests.test_cli import Result, run
+
+QUESTION = "What does error TS-999 mean?"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with project "a"; no test changes it."""
+    folder = write_texts(tmp_path_factory.mktemp("answers") / "reports")
+    ProjectManager(folder.parent / "knowledge").create("a", ProjectConfig.local()).ingest([folder])
+    return folder.parent / "knowledge"
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """The provider on the loopback interface, as the environment names it."""
+    with LoopbackProvider() as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        yield provider
+
+
+def command(root: Path, name: str, *arguments: object, lines: str | None = None) -> Result:
+    return run(name, "a", *arguments, "--root", root, answer=lines)
+
+
+def prompt(provider: LoopbackProvider, number: int) -> str:
+    """Return the words of a call."""
+    return "\n".join(message["content"] for message in provider.calls()[number].body["messages"])
+
+
+def test_without_an_llm_the_best_passages_are_shown_and_that_is_said(root: Path) -> None:
+    found = command(root, "ask", QUESTION)
+    assert found.code == 0
+    assert found.err.startswith("No answer is written: 'openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert found.err.count("\n") == 1
+    assert found.out.startswith(" 1. manual.txt")
+    assert "Error TS-999 means that the pump runs dry." in found.out
+    as_json = command(root, "ask", QUESTION, "--json").json
+    assert as_json["answer"] is None
+    assert as_json["retrieval"]["results"][0]["source"]["file_name"] == "manual.txt"
+    assert "OPENAI_API_KEY" in as_json["error"]
+
+
+def test_an_answer_comes_with_its_sources_and_what_is_wrong_with_it(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
+    found = command(root, "ask", QUESTION)
+    assert found.out == (
+        "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].\n[Source 1] manual.txt\n"
+    )
+    assert found.err == ("Source 8 does not exist.\nQuotation not found: It costs a lot now\nIn no cited passage: 77\n")
+
+
+def test_an_answer_is_json_when_it_is_asked_for(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry [Source 1].")
+    found = command(root, "ask", QUESTION, "--json", "--style", "persona")
+    assert (found.json["answer"], found.json["found"]) == ("The pump runs dry [Source 1].", True)
+    assert "few words" in prompt(provider, 0)
+
+
+def test_a_partial_answer_is_called_what_it_is(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
+    provider.fault("drop_in_body")
+    found = command(root, "ask", QUESTION)
+    assert found.err.startswith("The answer is not whole: The answer broke off.")
+    assert found.out.startswith("one two three four")
+
+
+def test_an_answer_cannot_act_on_the_terminal(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("red \x1b[31m [bold]and[/bold] \x07 so")
+    assert command(root, "ask", QUESTION).out.startswith("red  [31m [bold]and[/bold]   so\n")
+
+
+def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("Ask ann@example.org <script>x</script>.")
+    assert command(root, "ask", QUESTION, "--guard").out.startswith("Ask •••@•••••••.••• .\n")
+
+
+def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:
+    provider.fault("invalid_key")
+    found = command(root, "ask", QUESTION)
+    assert (found.code, found.err.count("\n")) == (1, 1)
+    assert found.err.startswith("Error: The provider of 'openai:gpt-4.1' refused the API key")
+
+
+def test_a_conversation_answers_line_by_line_and_is_kept(
+    root: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    provider.enqueue("The pump runs dry [Source 1].", "Because of V2 [Source 1].", "Nothing more.")
+    file = tmp_path / "talk.json"
+    found = command(root, "chat", "--history", file, lines=f"{QUESTION}\n\nAnd why does it?\n/quit\nnever\n")
+    assert found.code == 0
+    assert found.out.startswith("The pump runs dry [Source 1].\n[Source 1] manual.txt\nBecause of V2 [Source 1].\n")
+    assert QUESTION in prompt(provider, 1)
+    assert [row["content"] for row in json.loads(file.read_text())][::2] == [QUESTION, "And why does it?"]
+    command(root, "chat", "--history", file, lines="And then?\n")
+    assert "Because of V2" in prompt(provider, 2)
+
+
+def test_a_conversation_forgets_when_it_is_told_to_and_survives_an_error(
+    root: Path, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("The pump runs dry.")
+    provider.fault("invalid_key", after=1)
+    found = command(root, "chat", "--json", lines=f"{QUESTION}\n{QUESTION}\n/reset\n{QUESTION}\n")
+    assert [turn.get("error", "")[:12] for turn in found.json] == ["", "The provider", ""]
+    assert "The pump runs dry." not in prompt(provider, -1).partition("Sources:")[0]
+
+
+def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
+    found = command(root, "chat", lines=f"{QUESTION}\n")
+    assert found.code == 0
+    assert "Showing the best passages instead." in found.err
+    assert found.out.startswith(" 1. manual.txt")
