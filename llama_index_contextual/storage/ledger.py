@@ -229,7 +229,8 @@ class Ledger:
     def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
         """Remove all other rows, and return how many contexts and embeddings that were.
 
-        Their text stays in unused places of the file; `copy_to` leaves it behind.
+        Replies of batches that wait to become contexts are removed too, since nothing says whose they are. The text of
+        all that stays in unused places of the file; `copy_to` leaves it behind.
 
         Args:
             contexts: Contexts whose rows stay.
@@ -248,6 +249,7 @@ class Ledger:
         with self._kv.transaction() as connection:
             connection.executemany("DELETE FROM contexts WHERE key = ?", context_rows)
             connection.executemany("DELETE FROM embeddings WHERE key = ?", vector_rows)
+            connection.execute("DELETE FROM batch_replies")
         return len(context_rows), len(vector_rows)
 
     @_names_damage

@@ -21,6 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
+from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import (
     FORMAT_VERSION,
     Ledger,
@@ -77,6 +78,12 @@ def test_an_embedding_of_another_length_or_model_stays_with_its_text(ledger: Led
         ledger.add_vectors(model, [vector_key("goes", model, dimensions)], rows)
     assert ledger.keep_only((), ["stays"]) == (0, 3)
     assert len(ledger.vectors([vector_key("stays", "m", 4), vector_key("stays", "n", None)])) == 2
+
+
+def test_replies_that_wait_to_become_contexts_are_removed_as_well(ledger: Ledger) -> None:
+    ledger.batches.closed("file", [BatchReply(custom_id="one", text="About the secret.")])
+    ledger.keep_only((), ())
+    assert not ledger.batches.has_replies()
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------
