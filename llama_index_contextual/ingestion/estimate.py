@@ -27,9 +27,9 @@ from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind,
 from llama_index_contextual.contextualizer.requests import ChunksPerCall
 from llama_index_contextual.ingestion.jobs import IngestInput
 from llama_index_contextual.ingestion.pipeline import Stages
-from llama_index_contextual.ingestion.run import RunOptions, jobs_of, plan_run
+from llama_index_contextual.ingestion.run import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
-from llama_index_contextual.readers import DocumentReader, SkippedFile
+from llama_index_contextual.readers import SkippedFile
 from llama_index_contextual.storage.version import OpenVersion
 
 SIDE_BY_SIDE: tuple[ChunksPerCall, ...] = (1, 4, "all")
@@ -108,12 +108,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, embedding)
-    with DocumentReader(
-        limits=options.limits,
-        passwords=options.passwords,
-        pdf_engine=config.pdf_engine,
-        file_metadata=options.file_metadata,
-    ) as reader:
+    with make_reader(options, config) as reader:
         for job in jobs_of(plan, intake, reader, before, {*plan.add, *plan.update}, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
+from llama_index_contextual.contextualizer.prices import money
 from llama_index_contextual.ingestion.report import IngestProgress, ReportProgress
 
 
@@ -19,12 +20,16 @@ class ProgressCounter:
         report: Called after each step; None tells nobody.
         documents_total: Documents that need work.
         bytes_total: Bytes of these documents.
+
+    Attributes:
+        spent: Gives the dollars that the run has cost so far.
     """
 
     def __init__(self, report: ReportProgress | None, *, documents_total: int, bytes_total: int) -> None:
         self._report = report
         self._state = IngestProgress(stage="ingest", documents_total=documents_total, bytes_total=bytes_total)
         self._lock = threading.Lock()
+        self.spent: Callable[[], float | None] = float
         self._tell()
 
     def read(self, documents: int) -> None:
@@ -59,6 +64,7 @@ class ProgressCounter:
 
     def _tell(self) -> None:
         if self._report is not None:
+            self._state = replace(self._state, dollars=self.spent())
             self._report(self._state)
 
 
@@ -105,6 +111,8 @@ def _describe(state: IngestProgress, seconds: float) -> str:
     parts = [f"{state.documents_read:,}/{state.documents_total:,} documents", f"{state.chunks_done:,} chunks"]
     if state.chunks_done and seconds >= 1:
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
+    if state.dollars:
+        parts.append(money(state.dollars))
     return " · ".join([*parts, "publishing"] if state.stage == "publish" else parts)
 
 

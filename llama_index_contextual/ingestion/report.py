@@ -27,6 +27,7 @@ class IngestProgress:
         bytes_total: Bytes of the documents that need work.
         batch_done: Requests of the provider's batches that are answered.
         batch_total: Requests of the provider's batches.
+        dollars: What the run has cost so far at list prices, or None where a price is not known.
     """
 
     stage: Literal["batch", "ingest", "publish", "done"]
@@ -38,6 +39,7 @@ class IngestProgress:
     bytes_total: int = 0
     batch_done: int = 0
     batch_total: int = 0
+    dollars: float | None = 0.0
 
 
 ReportProgress = Callable[[IngestProgress], None]

@@ -74,6 +74,16 @@ def plan_run(
     return intake, plan
 
 
+def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
+    """Return what reads the files of a run."""
+    return DocumentReader(
+        limits=options.limits,
+        passwords=options.passwords,
+        pdf_engine=config.pdf_engine,
+        file_metadata=options.file_metadata,
+    )
+
+
 async def arun(
     inputs: Sequence[IngestInput],
     options: RunOptions,
@@ -98,14 +108,7 @@ async def arun(
     builder = VersionBuilder(project_dir, config)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        reader = stack.enter_context(
-            DocumentReader(
-                limits=options.limits,
-                passwords=options.passwords,
-                pdf_engine=config.pdf_engine,
-                file_metadata=options.file_metadata,
-            )
-        )
+        reader = stack.enter_context(make_reader(options, config))
         counter = _counter(progress, plan, intake)
         if before is not None:
             for record in plan.keep:
@@ -125,6 +128,7 @@ async def arun(
         )
         counter.enter("ingest")
         stages, spending = paid_stages(stages, prices, max_cost=options.max_cost, replies=replies)
+        counter.spent = lambda: spending.actual.dollars
         jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         _keep_what_failed(builder, before, failed)

@@ -224,6 +224,7 @@ def test_a_batch_gives_the_same_version_at_half_the_price(
     estimate = project_of(manager, "third").estimate([folder], batch=True)
     assert report.paid.dollars == pytest.approx(estimate.dollars, rel=0.05)
     assert any(state.stage == "batch" and state.batch_total == calls for state in told)
+    assert told[-1].dollars == report.paid.dollars
     with closing(Ledger(batched.directory / LEDGER_FILE)) as ledger:
         assert not ledger.batches.has_replies()
 
