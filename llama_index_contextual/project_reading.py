@@ -34,6 +34,7 @@ class ProjectReading(ProjectBase):
         mode: Mode | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        explain: bool = False,
     ) -> RetrievalResponse:
         """Return the passages that answer a question best, with their evidence.
 
@@ -43,12 +44,14 @@ class ProjectReading(ProjectBase):
                 with a warning in the response.
             top_k: Results; None takes `config.top_k`.
             filters: Only chunks whose metadata passes count, in every index, before ranking.
+            explain: Say of every result why it stands where it stands, and of the next ones why not.
 
         Raises:
             InputError: The query is empty or top_k is not positive.
             NoVersionError: Nothing has been ingested yet.
         """
-        return self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters).respond(as_bundle(query))
+        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
+        return retriever.respond(as_bundle(query), explain=explain)
 
     def retrieve_many(
         self,
@@ -69,10 +72,11 @@ class ProjectReading(ProjectBase):
         mode: Mode | None = None,
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        explain: bool = False,
     ) -> RetrievalResponse:
         """Do as `retrieve` does, without blocking the event loop."""
         retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
-        return await retriever.arespond(as_bundle(query))
+        return await retriever.arespond(as_bundle(query), explain=explain)
 
     def as_retriever(
         self,

@@ -187,6 +187,52 @@ class RetrievedChunk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a passage stands where it stands.
+
+    Attributes:
+        rank: From 1.
+        node_id: Id of the chunk.
+        source: Where it stands.
+        score: Score of the ranking.
+        arithmetic: How the score comes about.
+        semantic: What the semantic index said, or None where it did not find the chunk.
+        lexical: What the lexical index said, or None where it did not find the chunk.
+        document: What the index of documents said of its document, or None.
+        in_text: Terms of the query that stand in the text.
+        in_context: Terms of the query that only the context has.
+        missing: Terms of the query that neither has.
+        why_not: Of a near miss, what it lacked against the last result.
+    """
+
+    rank: int
+    node_id: str
+    source: Source
+    score: float
+    arithmetic: str
+    semantic: LegScore | None = None
+    lexical: LegScore | None = None
+    document: LegScore | None = None
+    in_text: tuple[str, ...] = ()
+    in_context: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    why_not: str | None = None
+
+    def __str__(self) -> str:
+        legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
+        said = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
+        terms = (("in the text", self.in_text), ("only in the context", self.in_context), ("nowhere", self.missing))
+        lines = [
+            f"{self.rank}. {self.source}: {self.score:.4f}",
+            f"   {said}",
+            f"   {self.arithmetic}",
+            *(f"   {where}: {', '.join(words)}" for where, words in terms if words),
+            *([f"   why not: {self.why_not}"] if self.why_not else []),
+        ]
+        return "\n".join(_visible_line(line) for line in lines)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetrievalResponse:
     """The answer of a search.
 
@@ -202,6 +248,8 @@ class RetrievalResponse:
             was found.
         version: Name of the version that answered.
         blend: What a follow-up question was searched with, or None where the question stood alone.
+        explanations: Why each result stands where it stands; only where it was asked for.
+        near_misses: What came next, and why not; only where it was asked for.
     """
 
     query: str
@@ -213,6 +261,8 @@ class RetrievalResponse:
     confidence_level: ConfidenceLevel | None = None
     version: str | None = None
     blend: QueryBlend | None = None
+    explanations: Sequence[Explanation] = ()
+    near_misses: Sequence[Explanation] = ()
 
     def __len__(self) -> int:
         return len(self.results)
@@ -229,6 +279,9 @@ class RetrievalResponse:
         out = {name: getattr(self, name) for name in names}
         if self.blend is not None:
             out["blend"] = asdict(self.blend)
+        if self.explanations:
+            out["explanations"] = [asdict(one) for one in self.explanations]
+            out["near_misses"] = [asdict(one) for one in self.near_misses]
         return {**out, "warnings": list(self.warnings), "results": [chunk.to_dict() for chunk in self.results]}
 
     def to_nodes(self) -> list[NodeWithScore]:
@@ -246,9 +299,13 @@ class RetrievalResponse:
         ]
 
     def __repr__(self) -> str:
-        head = f"{len(self.results)} results for {self.query!r} ({self.mode_used})"
+        sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
+        head = f"{len(self.results)} results for {self.query!r} ({self.mode_used}{sure})"
         lines = [f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.text)}" for chunk in self.results]
-        return "\n".join([head, *(f"  ! {_visible(warning)}" for warning in self.warnings), *lines])
+        reasons = [str(one) for one in self.explanations]
+        if self.near_misses:
+            reasons += ["Near misses", *(str(one) for one in self.near_misses)]
+        return "\n".join([head, *(f"  ! {_visible(warning)}" for warning in self.warnings), *lines, *reasons])
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -266,6 +323,11 @@ class RetrievalResponse:
 def _visible(text: str) -> str:
     """Return the text without what would command a terminal or turn the direction of writing."""
     return " ".join(_COMMANDS.sub(" ", text).split())
+
+
+def _visible_line(line: str) -> str:
+    """Return a line without what would command a terminal, its indentation kept."""
+    return _COMMANDS.sub(" ", line)
 
 
 def _shorten(text: str, width: int = 90) -> str:

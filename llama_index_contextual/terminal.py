@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +152,19 @@ def show_response(response: RetrievalResponse) -> None:
         if chunk.context:
             say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
         say(snippet(_around(chunk.text, response.query), 320), indent=4)
+        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+            say_lines(str(reason).splitlines()[1:])
         say("")
+    if response.near_misses:
+        say("[bold]Near misses[/]")
+        for reason in response.near_misses:
+            say_lines(str(reason).splitlines())
+
+
+def say_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are, dimmed."""
+    for line in lines:
+        say(f"[dim]{safe(line.strip())}[/]", indent=4)
 
 
 def _around(text: str, query: str) -> str:

@@ -30,7 +30,7 @@ from llama_index_contextual.retrievers.fusion import (
     scaled_shares,
     score_fusion,
 )
-from llama_index_contextual.retrievers.trace import Support, Trace
+from llama_index_contextual.retrievers.trace import Recipe, Support, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
@@ -140,11 +140,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             k=self.rrf_k,
             names=self.docstore.ids,
         )
+        recipe = Recipe(self.fusion, self._retriever_weights, self.rrf_k, self.document_weight)
         if self._documents is None:
-            return Trace(hits, parts=parts)
+            return Trace(hits, parts=parts, recipe=recipe)
         support = self._documents.support(lexical_query(bundle), hits.rows)
         supported, before = add_support(hits, self._shares(support))
-        return Trace(supported, parts=parts, support=support.at(before))
+        return Trace(supported, parts=parts, support=support.at(before), recipe=recipe)
 
     def _shares(self, support: Support) -> NDArray[np.float64]:
         if self.fusion == "score":

@@ -47,6 +47,7 @@ class QueryTerms:
         self.known = tuple(term for term, _ in found)
         self.postings = [postings for _, postings in found]
         self.size = index.size
+        self.analyzer = index.analyzer
 
     @cached_property
     def weights(self) -> dict[str, float]:

@@ -30,6 +30,8 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
+from llama_index_contextual.retrievers.explain import NEAR_MISSES
+from llama_index_contextual.retrievers.explain import explain as explained
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
@@ -240,12 +242,12 @@ class ProjectRetriever(BaseRetriever):
             filters=self.filters,
         )
 
-    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Return the results with their evidence."""
+    def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
+        """Return the results with their evidence, and where `explain`, why they and not the next ones."""
         while True:
             current = self._current(bundle)
             try:
-                return self._respond(bundle, current, *self._prepare(current))
+                return self._respond(bundle, current, *self._prepare(current), explain=explain)
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
@@ -269,14 +271,16 @@ class ProjectRetriever(BaseRetriever):
         """Return the nodes of several queries, in their order."""
         return [response.to_nodes() for response in self.respond_many([as_bundle(query) for query in queries])]
 
-    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Return the results with their evidence; the query's embedding is awaited, ranking runs in a thread."""
+    async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
+        """Do as `respond` does; the query's embedding is awaited, ranking runs in a thread."""
         while True:
             current = await asyncio.to_thread(self._current, bundle)
             try:
                 retriever, mode, warnings = await asyncio.to_thread(self._prepare, current)
                 prepared = await retriever.aprepare(bundle)
-                return await asyncio.to_thread(self._respond, prepared, current, retriever, mode, warnings)
+                return await asyncio.to_thread(
+                    self._respond, prepared, current, retriever, mode, warnings, explain=explain
+                )
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
@@ -299,12 +303,18 @@ class ProjectRetriever(BaseRetriever):
         retriever: RankingRetriever,
         mode: Mode,
         warnings: list[str],
+        *,
+        explain: bool = False,
     ) -> RetrievalResponse:
-        trace = retriever.trace(bundle, self.similarity_top_k, self.filters)
-        evidence = trace.evidence(max(JUDGED, self.similarity_top_k) + 1)
-        found = retriever.fetch(trace, self.similarity_top_k, evidence)
+        k = self.similarity_top_k
+        # A fused ranking has more than k hits anyway, and asking for more could change it.
+        wanted = k + NEAR_MISSES if explain and mode != "hybrid" else k
+        trace = retriever.trace(bundle, wanted, self.filters)
+        evidence = trace.evidence(max(JUDGED + 1, k + NEAR_MISSES))
+        found = retriever.fetch(trace, k + NEAR_MISSES if explain else k, evidence)
         judgement = judge(trace, evidence)
-        relevances = [None] * len(found) if judgement is None else judgement.relevances[: len(found)]
+        relevances = [None] * len(found) if judgement is None else judgement.relevances
+        explanations, near_misses = explained(trace, found, k) if explain else ([], [])
         return RetrievalResponse(
             query=bundle.query_str,
             mode_requested=self.mode,
@@ -312,11 +322,15 @@ class ProjectRetriever(BaseRetriever):
             warnings=tuple(warnings),
             results=tuple(
                 RetrievedChunk.made(rank, node, score, said, relevance)
-                for rank, ((node, score, said), relevance) in enumerate(zip(found, relevances, strict=True), start=1)
+                for rank, ((node, score, said), relevance) in enumerate(
+                    zip(found[:k], relevances, strict=False), start=1
+                )
             ),
             confidence=None if judgement is None else judgement.confidence,
             confidence_level=None if judgement is None else judgement.level,
             version=current.version.name,
+            explanations=tuple(explanations),
+            near_misses=tuple(near_misses),
         )
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

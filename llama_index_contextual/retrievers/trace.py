@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.config import Fusion
 from llama_index_contextual.results import LegScore
 from llama_index_contextual.retrievers.fusion import Hits
 from llama_index_contextual.retrievers.lexical_index import QueryTerms
@@ -33,6 +34,23 @@ class Support:
         return Support(self.scores[positions], self.ranks[positions])
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How rankings were fused.
+
+    Attributes:
+        by: Reciprocal ranks or scaled scores.
+        weights: One for each ranking.
+        k: Constant of reciprocal ranks.
+        document_weight: Weight of what the documents say.
+    """
+
+    by: Fusion
+    weights: Sequence[float]
+    k: float
+    document_weight: float
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A ranking and what it was made of.
@@ -43,6 +61,7 @@ class Trace:
         parts: What was fused.
         terms: The query as the lexical index sees it.
         support: What the documents say of `hits`.
+        recipe: How `parts` were fused.
     """
 
     hits: Hits
@@ -50,6 +69,7 @@ class Trace:
     parts: Sequence[Trace] = ()
     terms: QueryTerms | None = None
     support: Support | None = None
+    recipe: Recipe | None = None
 
     def leaves(self) -> Iterator[Trace]:
         """Yield the rankings of the indexes themselves."""

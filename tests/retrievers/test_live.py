@@ -243,12 +243,14 @@ async def test_a_query_whose_version_was_removed_under_it_is_asked_again(
     project = project_of(tmp_path)
     real, versions = ProjectRetriever._respond, []
 
-    def respond(self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any) -> RetrievalResponse:
+    def respond(
+        self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any, **kwargs: Any
+    ) -> RetrievalResponse:
         versions.append(current.version.name)
         if len(versions) == 1:
             project.ingest(documents(quince="The quince harvest was poor."))
             raise FileNotFoundError("a file of the version before")
-        return real(self, bundle, current, *rest)
+        return real(self, bundle, current, *rest, **kwargs)
 
     monkeypatch.setattr(ProjectRetriever, "_respond", respond)
     response = project.retrieve("quince") if run == "sync" else await project.aretrieve("quince")
@@ -262,7 +264,7 @@ async def test_a_failure_of_the_live_version_is_not_hidden(
 ) -> None:
     calls: list[str] = []
 
-    def respond(self: ProjectRetriever, *_: Any) -> RetrievalResponse:
+    def respond(self: ProjectRetriever, *_: Any, **__: Any) -> RetrievalResponse:
         calls.append("asked")
         raise OSError("disk failure")
 

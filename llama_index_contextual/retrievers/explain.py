@@ -1,0 +1,154 @@
+"""Why a passage stands where it stands: read off the trace of a ranking, in numbers that add up to its score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual.results import Explanation, Source
+from llama_index_contextual.retrievers.base import Found
+from llama_index_contextual.retrievers.trace import Evidence, Trace
+
+NEAR_MISSES = 5
+_UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one ranking adds to a score.
+
+    Attributes:
+        name: Of the ranking.
+        value: What it adds.
+        formula: How that comes about; empty where the ranking does not have the hit.
+        place: Rank in it, from 1; 0 where it does not have the hit.
+        size: Hits that it has.
+    """
+
+    name: str
+    value: float
+    formula: str
+    place: int
+    size: int
+
+
+def explain(trace: Trace, found: Sequence[Found], k: int) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations of the k best hits, and of those that came next, with the reason why not.
+
+    Args:
+        trace: The ranking.
+        found: Its first hits, in their order.
+        k: How many of them are the answer.
+    """
+    made = [_explanation(trace, hit, rank) for rank, hit in enumerate(found, start=1)]
+    last = min(k, len(found))
+    missed = [_with_reason(trace, made, at, last - 1) for at in range(last, len(found))]
+    return made[:last], missed
+
+
+def _explanation(trace: Trace, hit: Found, rank: int) -> Explanation:
+    in_text, in_context = _where(trace, hit.node, hit.evidence)
+    return Explanation(
+        rank=rank,
+        node_id=hit.node.node_id,
+        source=Source.of(hit.node),
+        score=hit.score,
+        arithmetic=_arithmetic(trace, rank - 1),
+        semantic=hit.evidence.get("semantic"),
+        lexical=hit.evidence.get("lexical"),
+        document=hit.evidence.get("document"),
+        in_text=in_text,
+        in_context=in_context,
+        missing=_missing(trace, (*in_text, *in_context)),
+    )
+
+
+def _where(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the matched terms that stand in the text, and those that only the context has."""
+    terms = next((leaf.terms for leaf in trace.leaves() if leaf.terms is not None), None)
+    hit = evidence.get("lexical")
+    if terms is None or hit is None:
+        return (), ()
+    own = set(terms.analyzer.terms(node.get_content()))
+    return (
+        tuple(term for term in hit.matched_terms if term in own),
+        tuple(term for term in hit.matched_terms if term not in own),
+    )
+
+
+def _missing(trace: Trace, matched: Sequence[str]) -> tuple[str, ...]:
+    terms = next((leaf.terms for leaf in trace.leaves() if leaf.terms is not None), None)
+    return () if terms is None else tuple(term for term in terms.counts if term not in matched)
+
+
+def _arithmetic(trace: Trace, at: int) -> str:
+    score = float(trace.hits.scores[at])
+    if trace.recipe is None:
+        return f"{_UNITS.get(trace.name or '', 'score')} {score:.4f}"
+    parts = [f"{share.name} {share.formula}" for share in _shares(trace, at) if share.formula]
+    return f"{' + '.join(parts)} = {score:.4f}"
+
+
+def _shares(trace: Trace, at: int) -> list[_Share]:
+    recipe, row = trace.recipe, int(trace.hits.rows[at])
+    if recipe is None:
+        return []
+    found = []
+    for part, weight in zip(trace.parts, recipe.weights, strict=True):
+        name, scores = part.name or "fused", part.hits.scores
+        places = (part.hits.rows == row).nonzero()[0]
+        if len(places) == 0:
+            found.append(_Share(name, 0.0, "", 0, len(scores)))
+            continue
+        place = int(places[0])
+        if recipe.by == "rrf":
+            value, formula = weight / (recipe.k + place + 1), f"{weight:.4g} / ({recipe.k:g} + {place + 1})"
+        else:
+            low, high, score = float(scores.min()), float(scores.max()), float(scores[place])
+            value = weight * ((score - low) / (high - low) if high > low else 1.0)
+            formula = (
+                f"{weight:.4g} × ({score:.4f} - {low:.4f}) / ({high:.4f} - {low:.4f})"
+                if high > low
+                else f"{weight:.4g}"
+            )
+        found.append(_Share(name, value, formula, place + 1, len(scores)))
+    return [*found, *_share_of_document(trace, at)]
+
+
+def _share_of_document(trace: Trace, at: int) -> list[_Share]:
+    recipe, support = trace.recipe, trace.support
+    if recipe is None or support is None:
+        return []
+    rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
+    if rank == 0:
+        return [_Share("document", 0.0, "", 0, 0)]
+    weight = recipe.document_weight
+    if recipe.by == "rrf":
+        return [_Share("document", weight / (recipe.k + rank), f"{weight:.4g} / ({recipe.k:g} + {rank})", rank, 0)]
+    return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
+
+
+def _with_reason(trace: Trace, made: Sequence[Explanation], at: int, last: int) -> Explanation:
+    """Return an explanation with the reason why another hit came last in the answer instead."""
+    miss, kept = made[at], made[last]
+    reasons = [f"{kept.score - miss.score:.4f} below result {kept.rank}"]
+    shares = list(zip(_shares(trace, at), _shares(trace, last), strict=True))
+    if shares:
+        mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
+        if theirs.value > mine.value:
+            reasons.append(_deficit(mine, theirs))
+    held = {*kept.in_text, *kept.in_context}
+    if lacking := [term for term in miss.missing if term in held]:
+        reasons.append(f"it lacks {', '.join(lacking)}")
+    return replace(miss, why_not="; ".join(reasons))
+
+
+def _deficit(mine: _Share, theirs: _Share) -> str:
+    less = f"{theirs.value - mine.value:.4f} less from the {mine.name} ranking"
+    if mine.place:
+        return f"{less} (rank {mine.place} against {theirs.place})"
+    if mine.name == "document":
+        return f"{less} (no term of the question in its document's name and opening)"
+    return f"{less} (not among its {mine.size} candidates)"

@@ -1,0 +1,105 @@
+"""Explanations: the numbers add up to the score, and a near miss says what it lacked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.models import CountingEmbedding
+
+QUERY = "error TS-999 of the pump"
+TEXTS = {
+    "dry": "Error code TS-999 means that the pump runs dry.",
+    "valve": "Close the valve before the pump is switched off.",
+    "revenue": "Revenue grew in the second quarter.",
+    "tariff": "The tariff is due in March.",
+}
+
+
+def project_of(root: Path, **settings: Any) -> Project:
+    manager = ProjectManager(root)
+    config = ProjectConfig.local(**{"context": "none", **settings})
+    made = manager.create("p", config, embed_model=CountingEmbedding())
+    made.ingest([Document(id_=name, text=text) for name, text in TEXTS.items()])
+    return made
+
+
+def computed(arithmetic: str) -> float:
+    """Return what the left side of `semantic 0.3 × (…) / (…) + … = score` comes to."""
+    left, _, _ = arithmetic.rpartition(" = ")
+    terms = re.sub(r"\b(semantic|lexical|document) ", "", left).replace("×", "*")
+    numbers = r"[0-9.eE+\-*/() ]+"
+    assert re.fullmatch(numbers, terms), terms
+    total = 0.0
+    for term in re.split(r" \+ (?![^(]*\))", terms):
+        top, _, bottom = term.partition(" / ")
+        weight, _, value = top.rpartition(" * ")
+        total += (float(weight) if weight else 1.0) * _number(value) / (_number(bottom) if bottom else 1.0)
+    return total
+
+
+def _number(text: str) -> float:
+    text = text.strip("()")
+    for sign, factor in ((" - ", -1), (" + ", 1)):
+        first, found, second = text.partition(sign)
+        if found:
+            return float(first) + factor * float(second)
+    return float(text)
+
+
+@pytest.mark.parametrize("settings", [{"fusion": "score"}, {"fusion": "rrf"}, {"document_weight": 0.0}], ids=str)
+def test_the_arithmetic_comes_to_the_score(tmp_path: Path, settings: dict[str, Any]) -> None:
+    response = project_of(tmp_path, **settings).retrieve(QUERY, top_k=2, explain=True)
+    everything = [*response.explanations, *response.near_misses]
+    assert len(everything) == 4
+    for one in everything:
+        assert computed(one.arithmetic) == pytest.approx(one.score, abs=2e-3)
+        assert float(one.arithmetic.rpartition(" = ")[2]) == pytest.approx(one.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
+def test_explaining_changes_nothing_in_the_answer(tmp_path: Path, mode: Mode) -> None:
+    project = project_of(tmp_path, candidates=1)
+    plain, explained = (project.retrieve(QUERY, mode=mode, top_k=2, explain=e) for e in (False, True))
+    assert plain.results == explained.results
+    assert (plain.explanations, plain.near_misses) == ((), ())
+    assert "explanations" not in plain.to_dict()
+    assert [one.node_id for one in explained.explanations] == [hit.node_id for hit in explained]
+    assert explained.to_dict()["explanations"][0]["rank"] == 1
+
+
+def test_terms_are_told_apart_by_where_they_stand(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
+    text = "# Pump manual\n\nAcme makes it.\n\n# Faults\n\nError TS-999 means that it runs dry."
+    project.ingest([Document(id_="manual", text=text, metadata={"title": "Borealis"})])
+    (one, *_) = project.retrieve("Borealis TS-999 quokka", explain=True).explanations
+    assert "ts-999" in one.in_text
+    assert one.missing == ("quokka",)
+    assert set(one.in_text) | set(one.in_context) == {"boreali", "ts-999", "ts", "999"}
+
+
+def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
+    response = project_of(tmp_path).retrieve("TS-999", top_k=1, explain=True)
+    miss = response.near_misses[0]
+    assert miss.rank == 2
+    assert miss.why_not is not None
+    assert re.match(r"\d\.\d{4} below result 1; 0\.7000 less from the lexical ranking \(not among", miss.why_not)
+    assert miss.why_not.endswith("it lacks ts-999, ts, 999")
+
+
+def test_the_answer_reads_well_with_its_reasons(tmp_path: Path) -> None:
+    shown = repr(project_of(tmp_path).retrieve(QUERY, top_k=1, explain=True))
+    for part in ("semantic rank 1", "in the text: error, ts-999", "Near misses\n2. ", "why not: "):
+        assert part in shown
+
+
+async def test_async_explains_as_well(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    assert await project.aretrieve(QUERY, explain=True) == project.retrieve(QUERY, explain=True)
