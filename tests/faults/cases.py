@@ -20,6 +20,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.storage import files, kvstore
 from llama_index_contextual.storage.current import NEW, leftovers
@@ -141,7 +142,7 @@ def export(disk: Path) -> None:
 
 
 def persist_alone(disk: Path) -> None:
-    """Write the three stores where no version is published."""
+    """Write the stores and indexes where no version is published."""
     files.remove_tree(disk / EXPORT)
     nodes = [chunk(f"n{n}", f"alpha {n}") for n in range(3)]
     memory = SQLiteDocumentStore()
@@ -149,11 +150,14 @@ def persist_alone(disk: Path) -> None:
     vectors.add_vectors(nodes, np.eye(3, 8, dtype=np.float32))
     vectors.persist(str(disk / EXPORT / "vectors.faiss"))
     LexicalIndex.build(node.text for node in nodes).save(disk / EXPORT / "bm25")
+    documents = DocumentIndexBuilder()
+    documents.add(nodes)
+    documents.build().save(disk / EXPORT / "documents")
     built = SQLiteDocumentStore(disk / EXPORT / "file.sqlite")
     built.add_documents(nodes)
     built.persist(str(disk / EXPORT / "file.sqlite"))
     built.close()
-    for directory in (disk, disk / EXPORT / "bm25"):
+    for directory in (disk, disk / EXPORT / "bm25", disk / EXPORT / "documents"):
         files.sync_directory(directory)
     memory.persist(str(disk / EXPORT / "memory.sqlite"))
 
