@@ -1,0 +1,218 @@
+"""What a question wants, and how to search for it: by patterns, then by words, then, if there is one, by a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
+
+from llama_index_contextual.config import Mode
+
+Intent = Literal[
+    "factual",
+    "comparison",
+    "explanation",
+    "aggregation",
+    "procedural",
+    "clarification",
+    "chitchat",
+    "out_of_scope",
+    "opinion",
+    "temporal",
+]
+Tier = Literal["pattern", "words", "llm", "default"]
+
+INTENTS: tuple[Intent, ...] = get_args(Intent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """How a question is searched.
+
+    Attributes:
+        top_k: Passages; 0 retrieves nothing.
+        mode: Which indexes; None takes the project's.
+        semantic_weight: Share of the semantic ranking, 0 to 1; None takes the project's.
+        by_aspect: Whether each side of a comparison is searched on its own.
+    """
+
+    top_k: int
+    mode: Mode | None = None
+    semantic_weight: float | None = None
+    by_aspect: bool = False
+
+
+PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
+    {
+        "factual": SearchPlan(top_k=5),
+        "comparison": SearchPlan(top_k=10, by_aspect=True),
+        "explanation": SearchPlan(top_k=8),
+        "aggregation": SearchPlan(top_k=15),
+        "procedural": SearchPlan(top_k=6),
+        "clarification": SearchPlan(top_k=3),
+        "chitchat": SearchPlan(top_k=0),
+        "out_of_scope": SearchPlan(top_k=0),
+        "opinion": SearchPlan(top_k=5),
+        "temporal": SearchPlan(top_k=6),
+    }
+)
+"""What each intent is searched with, unless a table of one's own says otherwise."""
+
+
+@dataclass(frozen=True)
+class IntentGuess:
+    """What a question seems to want.
+
+    Attributes:
+        intent: The intent.
+        tier: What decided: a pattern, the scores of words, a model, or nothing ("default": factual).
+    """
+
+    intent: Intent
+    tier: Tier
+
+
+_OPENING = r"^(?:(?:and|so|but|ok|okay|well|then|also|thanks|thank you|got it|great|please|by the way)[\s,.!]+)*"
+_WRITTEN: tuple[tuple[Intent, str], ...] = (
+    (
+        "chitchat",
+        r"^\W*(?:(?:hi|hello|hey|ok|okay|thanks?|thank you|thx|bye|goodbye|omg|wow|great|cool|nice|perfect|alright"
+        r"|all right|good (?:morning|evening|night|day)|see ya|see you|you'?re welcome|no problem|how are you"
+        r"|very much|so much|a lot|there|then|can you help me|help me|got it|i see|lol|haha)[\W]*)+$",
+    ),
+    (
+        "out_of_scope",
+        r"\b(?:tell me a joke|write (?:me )?a (?:poem|song|story)|what(?:'s| is) the weather|who are you"
+        r"|what(?:'s| is) your name|what can you do|play (?:some )?music|set (?:an? )?(?:alarm|timer))\b",
+    ),
+    (
+        "clarification",
+        rf"{_OPENING}(?:what do you mean|what does that mean|can you (?:clarify|rephrase|repeat|explain that)"
+        r"|could you (?:clarify|rephrase|repeat)|i meant?\b|i don'?t understand|sorry\?|pardon|are you saying"
+        r"|which one do you mean|say that again|no,? i meant?)",
+    ),
+    (
+        "comparison",
+        r"\b(?:differences?|differ|compar\w+|versus|vs\.?|pros\s*(?:and|/|&)\s*cons|similar(?:it\w+)?"
+        r" (?:to|between)|the same as|same thing as|as \w+ as|better than|worse than|rather than|advantages? over"
+        r"|distinguish\w*|more \w+ than|less \w+ than|\w+er than|or instead)\b|^\W*\w+ or \w+\W*$",
+    ),
+    (
+        "procedural",
+        rf"{_OPENING}(?:how (?:do|can|should|would|could|to|does one|must|might) (?!you (?:think|feel))"
+        r"|(?:what|which) (?:are the )?(?:steps|procedures?)|steps to|guide (?:me|to)|where (?:can|do|should) i"
+        r"|what should i do|instructions? )",
+    ),
+    (
+        "opinion",
+        r"\b(?:should (?:i|we|one)|do you (?:think|believe|recommend)|would you|your opinion|what do you think"
+        r"|is it (?:worth|better|safe|safer|wise|smart|good|bad|ok(?:ay)?) |good idea|better off|recommend|best "
+        r"(?:way|option|choice)|is it a good|worth it)\b",
+    ),
+    (
+        "temporal",
+        r"^\W*(?:when|since when|until when|how long ago|what (?:year|date|time|month|day)|in (?:which|what)"
+        r" (?:year|month)|by when|how (?:recent|soon|often))\b|\b(?:last|this|next|previous|past) "
+        r"(?:year|quarter|month|week|decade)\b|\b(?:timeline|chronolog\w+|history of)\b",
+    ),
+    (
+        "aggregation",
+        r"\b(?:list (?:all|the|of|every)|all (?:of )?the|summar\w+|overview|overall|in total|total number"
+        r"|enumerate|what are (?:the|some|all)|which (?:are|\w+s are)|what (?:kinds?|types|categories|sorts)"
+        r"|tell me (?:more )?about|examples of|name (?:all|some|the)|give me (?:a list|an overview))\b",
+    ),
+    (
+        "explanation",
+        rf"{_OPENING}(?:why|how come|explain|describe|what causes?|what (?:is|are) the (?:reason|cause|purpose"
+        r"|meaning)|what makes|how (?:does|do|did|is|are|was|were) (?!many|much|old|long|far|big|tall|often)"
+        r"|what happens|in what way)|\b(?:explain|the reasons? (?:why|for)|meaning of|works?\?)",
+    ),
+)
+_PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _WRITTEN)
+_WORDS: Mapping[str, tuple[Intent, float]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("who", "where", "which", "whose", "much", "name", "number", "is", "are", "did"), ("factual", 1.0)
+        ),
+        **dict.fromkeys(("does", "do", "was", "can", "has", "have", "price", "cost", "rate"), ("factual", 0.6)),
+        **dict.fromkeys(
+            ("because", "reason", "cause", "effect", "impact", "role", "mean", "means"), ("explanation", 1.4)
+        ),
+        **dict.fromkeys(("benefits", "factors", "requirements", "types", "options", "about"), ("aggregation", 1.2)),
+        **dict.fromkeys(("process", "apply", "register", "create", "avoid", "fix", "get", "make"), ("procedural", 0.9)),
+        **dict.fromkeys(("best", "better", "worst", "safer", "prefer", "worth", "risk"), ("opinion", 1.2)),
+        **dict.fromkeys(("same", "both", "than", "either", "unlike", "contrast"), ("comparison", 1.3)),
+        **dict.fromkeys(("year", "date", "deadline", "recently", "currently", "ago"), ("temporal", 1.2)),
+    }
+)
+_WORD = re.compile(r"[a-z']+")
+_LEAST = 1.0
+
+
+def guess_intent(question: str) -> IntentGuess:
+    """Return what a question seems to want, without a model; English only, any other language is "factual".
+
+    Example:
+        >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
+        ['chitchat', 'procedural', 'comparison', 'factual']
+    """
+    for intent, pattern in _PATTERNS:
+        if pattern.search(question):
+            return IntentGuess(intent, "pattern")
+    scores: dict[Intent, float] = {}
+    for word in _WORD.findall(question.lower()):
+        if word in _WORDS:
+            intent, weight = _WORDS[word]
+            scores[intent] = scores.get(intent, 0.0) + weight
+    best = max(scores, key=lambda found: scores[found], default=None)
+    if best is None or scores[best] < _LEAST:
+        return IntentGuess("factual", "default")
+    return IntentGuess(best, "words")
+
+
+_ASK = """\
+What does the question want? Answer with one word of this list and nothing else: {intents}.
+
+Question: {question}"""
+
+
+def intent_messages(question: str) -> list[ChatMessage]:
+    """Return the messages that ask a model for an intent."""
+    prompt = _ASK.replace("{intents}", ", ".join(INTENTS)).replace("{question}", question)
+    return [ChatMessage(role=MessageRole.USER, content=prompt)]
+
+
+def read_intent(answer: str) -> Intent | None:
+    """Return the intent that a model named, or None when it named none or several.
+
+    Example:
+        >>> read_intent("Out_of_scope."), read_intent("I think so")
+        ('out_of_scope', None)
+    """
+    words = set(re.findall(r"[a-z_]+", answer.lower().replace("out of scope", "out_of_scope")))
+    named = [intent for intent in INTENTS if intent in words]
+    return named[0] if len(named) == 1 else None
+
+
+_SIDES = re.compile(
+    r"(?:differences? between|compare|comparing|similarit\w+ between|distinguish between)\s+(?P<a>.+?)\s+"
+    r"(?:and|with|to|from)\s+(?P<b>[^?.!]+)|(?P<c>[^?.!,]+?)\s+(?:vs\.?|versus)\s+(?P<d>[^?.!,]+)",
+    re.IGNORECASE,
+)
+
+
+def aspects_of(question: str) -> Sequence[str]:
+    """Return the sides of a comparison, or nothing where it does not name them.
+
+    Example:
+        >>> aspects_of("What is the difference between debit cards and credit cards?")
+        ('debit cards', 'credit cards')
+    """
+    match = _SIDES.search(question)
+    if match is None:
+        return ()
+    return tuple(match[name].strip() for name in ("abcd"[at] for at in range(4)) if match[name])
