@@ -154,9 +154,9 @@ def segment_document(number: int) -> Document:
             return document
 
 
-def documents() -> list[Document]:
-    """Return 40 documents of one segment each."""
-    return [segment_document(number) for number in range(SEGMENTS)]
+def documents(segments: int = SEGMENTS) -> list[Document]:
+    """Return documents of one segment each."""
+    return [segment_document(number) for number in range(segments)]
 
 
 def long_document(number: int, tokens: int) -> str:

@@ -27,9 +27,9 @@ GRACE, LATE = 0.05, 0.2
 which a busy provider reads it. Nothing arrives so early from the process that goes on: it begins with parsing."""
 
 
-def failures(folder: Path, *, seed: int) -> None:
+def failures(folder: Path, *, seed: int, segments: int) -> None:
     """Let 30 % of the responses fail."""
-    nodes = [node for document in corpus.documents() for node in corpus.parse(document)]
+    nodes = [node for document in corpus.documents(segments) for node in corpus.parse(document)]
     print(f"\n(d) 30 % of responses failing at random, seed {seed}: {', '.join(KINDS)}")
     walls = {}
     with ProviderProcess(latency=0.3) as provider:

@@ -66,12 +66,12 @@ def extractor(documents: Sequence[Document], nodes: Sequence[BaseNode], provider
         raise RuntimeError("the extractor left chunks without a context")
 
 
-def schedule(folder: Path) -> None:
+def schedule(folder: Path, *, segments: int) -> None:
     """Wall clock beside the ideal schedule, and tokens from the cache beside what its rules allow."""
-    documents = corpus.documents()
+    documents = corpus.documents(segments)
     nodes = [node for document in documents for node in corpus.parse(document)]
-    ideal = rounds([CHUNKS] * SEGMENTS, CONCURRENCY) * LATENCY
-    print(f"\n(a) {SEGMENTS} segments × {CHUNKS} chunks, latency {LATENCY} s, concurrency {CONCURRENCY}")
+    ideal = rounds([CHUNKS] * segments, CONCURRENCY) * LATENCY
+    print(f"\n(a) {segments} segments × {CHUNKS} chunks, latency {LATENCY} s, concurrency {CONCURRENCY}")
     print(f"    ideal schedule that respects warm-up: {ideal:.2f} s")
     with ProviderProcess(latency=LATENCY) as provider:
         runs: list[tuple[str, Callable[[], None]]] = [
@@ -96,9 +96,9 @@ def schedule(folder: Path) -> None:
                 print(f"      goals ≤ 1.15: {verdict(wall <= 1.15 * ideal)}; ≥ 97 %: {verdict(share >= 0.97)}")
 
 
-def price(folder: Path) -> None:
+def price(folder: Path, *, segments: int) -> None:
     """Dollars per million document tokens, by the server's own count."""
-    documents = corpus.documents()
+    documents = corpus.documents(segments)
     nodes = [node for document in documents for node in corpus.parse(document)]
     million = sum(count_tokens(document.text) for document in documents) / 1e6
     print("\n(b) dollars per million document tokens, gpt-4.1 list prices, contexts of 100 tokens, the server's count")
@@ -106,7 +106,7 @@ def price(folder: Path) -> None:
         f"    {'':<25}{'calls':>6}{'input':>12}{'cached':>12}{'output':>9}{'live':>9}{'batch, fresh':>14}{'cached':>9}"
     )
     paid: dict[str, float] = {}
-    with ProviderProcess(context_tokens=100) as provider:
+    with ProviderProcess(context_tokens=100, latency=LATENCY) as provider:
         runs: list[tuple[str, Callable[[], None]]] = [
             ("extractor as found", partial(extractor, documents, nodes, provider)),
             *(
@@ -171,16 +171,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="parts, separated by commas")
     parser.add_argument("--data", type=Path, help="folder with contracts/pdf and corpora/documents")
+    parser.add_argument("--segments", type=int, default=SEGMENTS, help="of 11 chunks each")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sizes", type=int, nargs=2, default=(2_000, 20_000), help="chunks of the memory part")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     parts: dict[str, Callable[[Path], None]] = {
-        "schedule": schedule,
-        "price": price,
+        "schedule": partial(schedule, segments=arguments.segments),
+        "price": partial(price, segments=arguments.segments),
         "estimate": estimate,
-        "failures": partial(failures, seed=arguments.seed),
+        "failures": partial(failures, seed=arguments.seed, segments=arguments.segments),
         "kills": partial(kills, number=arguments.kills, seed=arguments.seed),
         "memory": partial(memory, sizes=arguments.sizes),
         "again": partial(again, data=arguments.data),
