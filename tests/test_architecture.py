@@ -73,6 +73,8 @@ WRITERS: dict[str, set[str]] = {
     "retrievers/lexical.py": {"save"},
     "retrievers/documents.py": {"save"},
     "ingestion/builder.py": {"save"},
+    # a conversation, by storage/files.py
+    "cli_answer.py": {"save"},
     # O_RDONLY and "rb", but by the same calls
     "readers/files.py": {"os.open", "os.fdopen"},
     # a root folder of its own, removed in the end

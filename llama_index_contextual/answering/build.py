@@ -18,7 +18,7 @@ from llama_index_contextual.retrievers.live import ProjectRetriever
 
 _OPTIONS = {field.name for field in fields(AnswerOptions)}
 _CHAT = {"mode", "turns", "history_tokens", "chat_store", "chat_store_key"}
-_ENGINE = {"guards", "cache", "timeouts", "node_postprocessors", "streaming", "callback_manager"}
+_ENGINE = {"guards", "cache", "judge", "timeouts", "node_postprocessors", "streaming", "callback_manager"}
 
 
 def query_engine(

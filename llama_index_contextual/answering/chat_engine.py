@@ -224,7 +224,7 @@ class GroundedChatEngine(BaseChatEngine):
             except (GeneratorExit, asyncio.CancelledError):
                 self._stopped(made, message, draft, spoken)
                 raise
-            self._ended(made, message, draft, spoken)
+            await asyncio.to_thread(self._ended, made, message, draft, spoken)
 
         made.achat_stream = noted()
         return made

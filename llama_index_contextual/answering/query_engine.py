@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -19,6 +19,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, answer_messages, system_prompt
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.reveal import Reveal, split_reasoning
@@ -87,6 +88,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         streaming: Whether `query` returns the answer as it comes.
         guards: What every answer passes before it is shown; None shows the model's words.
         cache: Answers that were given before; None asks the model every time.
+        judge: Looks at every whole answer before it is shown, streamed ones too; None shows them at once.
 
     Example:
         >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
@@ -106,6 +108,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         streaming: bool = False,
         guards: Guards | None = None,
         cache: AnswerCache | None = None,
+        judge: Judge | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         super().__init__(callback_manager)
@@ -116,6 +119,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.speaker = Speaker(llm, timeouts)
         self.guards = guards
         self.cache = cache
+        self.judge = judge
         self._postprocessors = [
             *node_postprocessors,
             AdjacentChunkMerger(),
@@ -205,9 +209,9 @@ class GroundedQueryEngine(BaseQueryEngine):
             return
         reveal = Reveal(self.options.style, self.guards)
         for piece in self.speaker.stream(draft.messages, spoken):
-            if part := reveal.feed(piece):
+            if (part := reveal.feed(piece)) and self.judge is None:
                 yield part
-        if part := reveal.rest():
+        if part := reveal.rest() if self.judge is None else str(self.finished(draft, spoken)):
             yield part
 
     async def ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
@@ -217,20 +221,29 @@ class GroundedQueryEngine(BaseQueryEngine):
             return
         reveal = Reveal(self.options.style, self.guards)
         async for piece in self.speaker.astream(draft.messages, spoken):
-            if part := reveal.feed(piece):
+            if (part := reveal.feed(piece)) and self.judge is None:
                 yield part
-        if part := reveal.rest():
+        if part := reveal.rest() if self.judge is None else str(await asyncio.to_thread(self.finished, draft, spoken)):
             yield part
 
     def finished(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
         """Return the answer with what the check of its citations found; it is kept if it is whole."""
         if draft.ready is not None:
             return draft.ready
+        if spoken.answer is None:
+            spoken.answer = self._made(draft, spoken)
+            if self.judge is not None and spoken.problem is None:
+                spoken.answer = self.judge.review(self._hidden(draft.question), spoken.answer)
+            if self.cache is not None:
+                self.cache.put(self._key(draft.messages, draft.retrieval), spoken.answer)
+        return cast(GroundedResponse, spoken.answer)
+
+    def _made(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
         reasoning, text = split_reasoning(spoken.text, self.options.style)
         passages = [Passage(self._hidden(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
         clean = text if self.guards is None else self.guards.clean(text)
         report = check_citations(clean, passages, question=self._hidden(draft.question))
-        made = _with_metadata(
+        return _with_metadata(
             GroundedResponse(
                 report.text,
                 draft.hits,
@@ -242,9 +255,6 @@ class GroundedQueryEngine(BaseQueryEngine):
                 reasoning=None if reasoning is None else self._hidden(reasoning),
             )
         )
-        if self.cache is not None:
-            self.cache.put(self._key(draft.messages, draft.retrieval), made)
-        return made
 
     def _hidden(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)

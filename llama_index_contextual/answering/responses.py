@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ class GroundedResponse(Response):
         original: What the model wrote, where that is not what is shown.
         reasoning: What a model that thinks step by step wrote before its answer.
         from_cache: Whether the answer was given before.
+        verdict: What a judge said, or why it said nothing; None where none was asked.
     """
 
     found: bool = True
@@ -33,6 +35,7 @@ class GroundedResponse(Response):
     original: str | None = None
     reasoning: str | None = None
     from_cache: bool = False
+    verdict: dict[str, Any] | None = None
 
     @property
     def sources(self) -> list[Source]:
@@ -47,7 +50,7 @@ class GroundedResponse(Response):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON values."""
-        names = ("found", "partial", "reasoning", "from_cache")
+        names = ("found", "partial", "reasoning", "from_cache", "verdict")
         return {
             "answer": self.response,
             **{name: getattr(self, name) for name in names},
@@ -80,7 +83,7 @@ class AsyncGroundedStream(AsyncStreamingResponse):
         """Return the whole answer, checked."""
         async for _ in self.response_gen:
             pass
-        return self.finish()
+        return await asyncio.to_thread(self.finish)
 
     async def get_response(self) -> GroundedResponse:
         """Do as `aget_response` does, under LlamaIndex's name."""

@@ -48,10 +48,12 @@ class Spoken:
     Attributes:
         text: As far as it came.
         problem: Why it is not whole, in a sentence; None when it is.
+        answer: The answer that was made of it, once one was made.
     """
 
     text: str = ""
     problem: str | None = None
+    answer: Any = None
 
 
 class Speaker:

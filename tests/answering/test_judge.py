@@ -1,0 +1,107 @@
+"""The second look at an answer: what passes, what is blocked, and what happens when the judge fails."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.judge import FALLBACK, Judge
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.project import Project
+from tests.retrievers.corpus import FixedRetriever, hits
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+QUESTION = "What does error TS-999 mean?"
+GOOD = {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9, "cited_sources": [1]}
+BAD = {**GOOD, "grounded": False, "hallucinated": True}
+
+
+def judged(said: Any, *, streaming: bool = False, **options: Any) -> tuple[Any, ScriptedLLM]:
+    llm = ScriptedLLM()
+    llm.enqueue(said if isinstance(said, (str, BaseException)) else f"```json\n{json.dumps(said)}\n```")
+    engine = GroundedQueryEngine(
+        FixedRetriever(hits(a=1.0)),
+        ScriptedLLM(default="So it is [Source 1]."),
+        judge=Judge(llm, **options),
+        streaming=streaming,
+    )
+    response: Any = engine.query("Is it so?")
+    return response, llm
+
+
+def test_an_answer_that_passes_is_shown_with_its_verdict() -> None:
+    response, llm = judged(GOOD)
+    assert str(response) == "So it is [Source 1]."
+    assert response.verdict == GOOD
+    assert response.metadata["verdict"] == GOOD
+    assert "<answer>\nSo it is [Source 1].\n</answer>" in llm.history[0]
+    assert "[Source 1]" in llm.history[0].partition("Question: Is it so?")[0]
+
+
+@pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
+def test_an_answer_that_does_not_is_replaced_and_kept(fault: dict[str, bool]) -> None:
+    response, _ = judged({**GOOD, **fault})
+    assert (str(response), response.found) == (FALLBACK, False)
+    assert response.original == response.metadata["original"] == "So it is [Source 1]."
+    assert response.citations is None
+
+
+def test_a_judge_that_is_not_sure_blocks_nothing() -> None:
+    assert str(judged({**BAD, "confidence": 0.3})[0]) == "So it is [Source 1]."
+    assert str(judged({**BAD, "confidence": 0.3}, min_confidence=0.2)[0]) == FALLBACK
+
+
+@pytest.mark.parametrize("said", ["I think so.", "{}", '{"grounded": "maybe"}', "[1]", ValueError("down")], ids=str)
+def test_a_judge_that_fails_is_noted_and_the_answer_shown_or_blocked(said: Any) -> None:
+    response, _ = judged(said)
+    assert str(response) == "So it is [Source 1]."
+    assert response.verdict["error"]
+    assert str(judged(said, on_failure="block")[0]) == FALLBACK
+
+
+def test_a_stream_waits_for_the_judge() -> None:
+    stream, llm = judged(BAD, streaming=True)
+    assert list(stream.response_gen) == [FALLBACK]
+    assert str(stream.get_response()) == FALLBACK
+    assert len(llm.history) == 1
+
+
+async def test_an_asynchronous_stream_waits_for_the_judge(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.enqueue("It flies.", json.dumps(BAD))
+    stream: Any = await reports.as_query_engine(llm=openai, judge=Judge(openai), streaming=True).aquery(QUESTION)
+    assert [piece async for piece in stream.async_response_gen()] == [FALLBACK]
+
+
+def test_what_was_not_found_is_not_judged() -> None:
+    llm = ScriptedLLM()
+    GroundedQueryEngine(FixedRetriever([]), ScriptedLLM(), judge=Judge(llm)).query("Is it so?")
+    assert llm.history == []
+
+
+def test_a_judge_behind_the_real_client_that_hangs_fails_or_is_cut_blocks_nothing(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    engine = reports.as_query_engine(llm=openai, judge=Judge(openai, timeouts=Timeouts(first_token=0.3)))
+    for kind in ("hang", "invalid_key", "drop_in_body"):
+        provider.enqueue("The pump runs dry.", json.dumps(GOOD))
+        provider.fault(kind, match=lambda request: "<answer>" in request.text)  # type: ignore[arg-type]
+        response: Any = engine.query(QUESTION)
+        assert str(response) == "The pump runs dry."
+        assert response.verdict["error"]
+        provider.reset()
+
+
+def test_a_blocked_answer_is_not_kept(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    cache = AnswerCache()
+    engine = reports.as_query_engine(llm=openai, judge=Judge(openai), cache=cache)
+    provider.enqueue("It flies.", json.dumps(BAD), "It runs dry.", json.dumps(GOOD))
+    assert [str(engine.query(QUESTION)) for _ in range(3)] == [FALLBACK, "It runs dry.", "It runs dry."]
+    assert (len(cache), len(provider.calls())) == (1, 4)
