@@ -7,6 +7,7 @@ index is the i-th node of the document store.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -36,6 +37,8 @@ Ranking = list[tuple[str, float]]
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rows and scores, best first."""
+
+_READING = threading.Lock()  # FAISS has one limit for all readers
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -296,7 +299,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         # A file that nobody changes is mapped: opened at once, read where it is needed, shared between processes.
         mapped = nodes.read_only and os.name != "nt"
         try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+            index = _read_index(path, faiss.IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:
             raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
         store = cls(index, docstore=nodes)
@@ -315,6 +318,17 @@ def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
 
 def _writer(file: IO[bytes]) -> Any:
     return faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
+
+
+def _read_index(path: Path, flags: int) -> Any:
+    """Read an index, none of whose parts is longer than its file."""
+    with _READING:
+        before = faiss.get_deserialization_vector_byte_limit()
+        faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
+        try:
+            return faiss.read_index(str(path), flags)
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _nodes_beside(path: Path) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import faiss
 import pytest
 from typer.testing import CliRunner
 
@@ -246,6 +247,21 @@ def test_a_faiss_header_that_asks_for_too_much_is_refused_before_faiss_reads_it(
         check_faiss(path)
     with pytest.raises(CorruptVersionError):
         UnitFaissVectorStore.from_persist_path(str(path), docstore=SQLiteDocumentStore())
+
+
+def test_faiss_allocates_no_more_than_the_file_has(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = version_directory(copy, LIVE) / "default__vector_store.faiss"
+    real, limits = faiss.read_index, []
+
+    def read(*arguments: Any) -> Any:
+        limits.append(faiss.get_deserialization_vector_byte_limit())
+        return real(*arguments)
+
+    monkeypatch.setattr(faiss, "read_index", read)
+    usual = faiss.get_deserialization_vector_byte_limit()
+    assert load(copy.parent.parent).retrieve("alpha", mode="semantic").results
+    assert limits == [path.stat().st_size]
+    assert faiss.get_deserialization_vector_byte_limit() == usual
 
 
 @pytest.mark.parametrize(
