@@ -42,10 +42,15 @@ _SENTENCE = re.compile(r".*?(?:[.!?](?=\s|$)|[。！？]|$)", re.DOTALL)
 _LONGEST_SENTENCE = 300
 
 
-def header(segment: Segment) -> str:
-    """Return what names the document: title or file name, its opening, the segment's section path."""
+def header(segment: Segment, *, opening: bool = True) -> str:
+    """Return what names the document: title or file name, its opening, the segment's section path.
+
+    Args:
+        segment: The segment.
+        opening: Whether the opening is part of it.
+    """
     lines = [f"Title: {segment.title}" if segment.title else ""]
-    if segment.opening and not segment.begins_document:
+    if opening and segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")
     if segment.section:
         lines.append(f"Section: {segment.section}")

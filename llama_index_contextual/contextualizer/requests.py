@@ -119,9 +119,10 @@ class ContextRequest:
 def context_key(segment: Segment, chunk: BaseNode, *, prompt: ContextPrompt, model: str) -> str:
     """Return the key of a context: template, model, header, segment, chunk.
 
-    How many chunks a call asks for is not part of it, so a change of `chunks_per_call` pays for nothing again.
+    How many chunks a call asks for is not part of it, so a change of `chunks_per_call` pays for nothing again. Nor is
+    the document's opening: a few words at its head would otherwise change the keys of all its chunks.
     """
-    return content_key(prompt.identity, model, header(segment), segment.text, chunk.get_content())
+    return content_key(prompt.identity, model, header(segment, opening=False), segment.text, chunk.get_content())
 
 
 def plan_requests(

@@ -129,7 +129,7 @@ def again(folder: Path, *, data: Path | None) -> None:
 
 
 def _edited(folder: Path, data: Path | None, provider: ProviderProcess) -> None:
-    files = folder / "edited"
+    files = folder / "files"
     if data is None:
         corpus.write(files, [corpus.long_document(100 + n, 60_000) for n in range(2)])
     else:

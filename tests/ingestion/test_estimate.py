@@ -158,6 +158,20 @@ def test_without_an_llm_only_embeddings_cost(provider: LoopbackProvider, manager
     assert manager.create("local", ProjectConfig.local()).estimate([folder]).dollars == 0.0
 
 
+def test_words_at_the_head_of_a_file_are_paid_for_in_its_first_segment_only(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    project = project_of(manager)
+    first = project.ingest([folder / "long.md"])
+    text = (folder / "long.md").read_text()
+    (folder / "long.md").write_text(f"Some words were put before all others.\n\n{text}")
+    again = project.ingest([folder / "long.md"])
+    assert again.updated == ("long.md",)
+    segments = {node.metadata["segment_index"] for node in project.storage_context.docstore.iterate()}  # type: ignore[attr-defined]
+    assert len(segments) >= 3
+    assert 0 < again.contexts_paid <= first.contexts_paid / 2
+
+
 # ---- limit ---------------------------------------------------------------------------------------------------------
 
 
