@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 from llama_index_contextual._version import __version__
 
 if TYPE_CHECKING:
+    from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+    from llama_index_contextual.answering.citations import check_citations
+    from llama_index_contextual.answering.query_engine import GroundedQueryEngine
     from llama_index_contextual.config import ProjectConfig
     from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
@@ -45,6 +48,8 @@ __all__ = [
     "ConversationalRetriever",
     "Evaluation",
     "Evidence",
+    "GroundedChatEngine",
+    "GroundedQueryEngine",
     "HybridRetriever",
     "IngestReport",
     "LLMContextualizer",
@@ -65,6 +70,7 @@ __all__ = [
     "WordLlamaEmbedding",
     "__version__",
     "assert_recall",
+    "check_citations",
     "compare",
     "evaluate",
     "load_questions",
@@ -84,6 +90,8 @@ _MODULES = {
     "ConversationalRetriever": "retrievers",
     "Evaluation": "evaluation.run",
     "Evidence": "evaluation.questions",
+    "GroundedChatEngine": "answering.chat_engine",
+    "GroundedQueryEngine": "answering.query_engine",
     "HybridRetriever": "retrievers",
     "IngestReport": "ingestion.report",
     "LLMContextualizer": "contextualizer",
@@ -103,6 +111,7 @@ _MODULES = {
     "UnitFaissVectorStore": "storage.faiss_store",
     "WordLlamaEmbedding": "embeddings.wordllama",
     "assert_recall": "evaluation.checks",
+    "check_citations": "answering.citations",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.run",
     "load_questions": "evaluation.question_files",

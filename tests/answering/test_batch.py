@@ -1,0 +1,112 @@
+"""Many questions: predictions beside the truth, scores by SQuAD's rules, and the files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual.answering.batch import QA, Predictions, answer_many, exact_match, f1_score, normalise_answer
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.project import Project
+from tests.retrievers.corpus import FixedRetriever, hits
+from tests.support.models import ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "exact", "f1"),
+    [
+        ("The ACME corp.", "acme Corp", 1.0, 1.0),
+        ("three whole days [Source 1]", "three days", 0.0, 2 * 2 / (3 + 2)),
+        ("days days", "days", 0.0, 2 * 1 / (2 + 1)),
+        ("no", "yes", 0.0, 0.0),
+        ("", "yes", 0.0, 0.0),
+        ("the", "a", 1.0, 1.0),
+    ],
+)
+def test_scores(answer: str, truth: str, exact: float, f1: float) -> None:
+    assert (exact_match(answer, truth), f1_score(answer, truth)) == (exact, pytest.approx(f1))
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_scores_are_symmetric_between_zero_and_one_and_equal_answers_have_one(a: str, b: str) -> None:
+    assert f1_score(a, b) == f1_score(b, a)
+    assert 0.0 <= exact_match(a, b) <= f1_score(a, b) <= 1.0
+    assert f1_score(a, a) == exact_match(a, a) == 1.0
+    assert normalise_answer(normalise_answer(a)) == normalise_answer(a)
+
+
+def predictions() -> Predictions:
+    llm = ScriptedLLM(default="pump")
+    llm.enqueue("The pump [Source 1]", ValueError("down"), "a valve")
+    engine = GroundedQueryEngine(FixedRetriever(hits(pump=1.0, other=0.5)), llm)
+    items = [
+        QA(question="one?", answers=["pump", "x"]),
+        QA(question="=two?", answers=["y"]),
+        QA(question="three?", answers=["x valve"], evidence="nowhere"),
+        "four?",
+    ]
+    return answer_many(engine, items, concurrency=1)
+
+
+def test_predictions_stand_beside_the_truth_and_a_failure_stops_nothing() -> None:
+    found = predictions()
+    assert [row.answer for row in found.rows] == ["The pump [Source 1]", "", "a valve", "pump"]
+    assert [row.exact for row in found.rows] == [1.0, 0.0, 0.0, None]
+    assert "down" in str(found.rows[1].error)
+    assert found.exact == pytest.approx(1 / 3)
+    assert found.f1 == pytest.approx((1 + 0 + 2 / 3) / 3)
+
+
+def test_failed_retrievals_and_hard_negatives_are_named() -> None:
+    found = predictions()
+    assert [row.retrieved for row in found.rows] == [True, False, False, None]
+    assert [row.qa.question for row in found.failed_retrievals] == ["=two?", "three?"]
+    assert [hit.node.node_id for hit in found.rows[0].hard_negatives] == ["other"]
+    assert found.rows[3].hard_negatives == []
+
+
+def test_the_table_can_be_read_and_no_cell_is_a_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO(predictions().to_csv())))
+    assert [row["question"] for row in rows] == ["one?", "'=two?", "three?", "four?"]
+    assert list(rows[0].values()) == ["one?", "The pump [Source 1]", "pump | x", "1.0", "1.0", "True", "", "", "other"]
+
+
+def test_ares_lines_have_three_fields() -> None:
+    lines = predictions().to_ares().splitlines()
+    assert lines[0] == "Query\tDocument\tAnswer"
+    assert lines[1] == "one?\tpump other\tThe pump [Source 1]"
+    assert all(line.count("\t") == 2 for line in lines)
+
+
+def test_files_are_written_by_their_ending(tmp_path: Path) -> None:
+    found = predictions()
+    found.write(tmp_path / "out.csv")
+    found.write(tmp_path / "out.tsv")
+    assert (tmp_path / "out.csv").read_text() == found.to_csv()
+    assert (tmp_path / "out.tsv").read_text() == found.to_ares()
+    with pytest.raises(InputError, match="neither"):
+        found.write(tmp_path / "out.txt")
+
+
+def test_many_questions_keep_their_order_and_the_bound(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.reply = lambda request: f"About {request.text.rpartition('Question: ')[2]}"
+    engine = reports.as_query_engine(llm=openai, min_confidence=0.0)
+    assert isinstance(engine, GroundedQueryEngine)
+    found = answer_many(engine, [f"pump number {number}" for number in range(40)], concurrency=4)
+    assert [row.answer for row in found.rows] == [f"About pump number {number}" for number in range(40)]
+    assert 1 < provider.in_flight_max <= 4
+
+
+def test_at_least_one_question_must_be_under_way() -> None:
+    with pytest.raises(InputError, match="concurrency"):
+        answer_many(GroundedQueryEngine(FixedRetriever([]), ScriptedLLM()), ["a"], concurrency=0)
