@@ -28,6 +28,9 @@ RETRIEVAL_FIELDS = frozenset(
         "lexical_weight",
         "document_weight",
         "rrf_k",
+        "rerank",
+        "rerank_candidates",
+        "rerank_threshold",
         "keep_versions",
         "pdf_engine",
         "context_in_answer",
@@ -142,6 +145,15 @@ class ProjectConfig(BaseModel):
         " rankings, whose weights are scaled to a sum of 1.",
     )
     rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
+    rerank: str | None = Field(
+        default=None,
+        description="Who looks again at the best hits: a cross-encoder by name, such as"
+        " `cross-encoder/ms-marco-MiniLM-L-6-v2`, `llm` for the LLM, or nobody.",
+    )
+    rerank_candidates: int = Field(default=50, ge=1, description="Hits that the reranker looks at.")
+    rerank_threshold: float | None = Field(
+        default=None, allow_inf_nan=False, description="Hits that the reranker scores below it are left out."
+    )
     keep_versions: int = Field(default=3, ge=2, description="Published versions that stay on disk for a rollback.")
 
     def __init__(self, **values: Any) -> None:

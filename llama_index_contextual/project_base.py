@@ -39,7 +39,9 @@ class ProjectBase:
         self.config = config
         self._llm = llm
         self._given_embed_model = embed_model
-        self._live = LiveIndexes(directory, self.name, lambda: self.embed_model)
+        self._live = LiveIndexes(
+            directory, self.name, lambda: self.embed_model, lambda: self._llm or self._load_answering_llm()
+        )
 
     @cached_property
     def embed_model(self) -> BaseEmbedding:

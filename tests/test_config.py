@@ -46,6 +46,9 @@ def test_the_defaults_are_the_published_ones() -> None:
         "lexical_weight": 0.5,
         "document_weight": 0.1,
         "rrf_k": 10.0,
+        "rerank": None,
+        "rerank_candidates": 50,
+        "rerank_threshold": None,
         "keep_versions": 3,
     }
 
@@ -144,7 +147,7 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
         other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
-        other = {"local": {"input": 1.0}} if name == "prices" else other
+        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm"}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 
 

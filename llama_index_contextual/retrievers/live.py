@@ -15,6 +15,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
+from llama_index.core.llms import LLM
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
@@ -27,15 +28,14 @@ from llama_index_contextual.errors import (
     NoVersionError,
 )
 from llama_index_contextual.models import model_name
-from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
-from llama_index_contextual.retrievers.explain import NEAR_MISSES
-from llama_index_contextual.retrievers.explain import explain as explained
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
-from llama_index_contextual.retrievers.relevance import JUDGED, judge
+from llama_index_contextual.retrievers.rerank import Rerankers
+from llama_index_contextual.retrievers.respond import Request, respond
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import CURRENT, current_name, version_directory
 from llama_index_contextual.storage.version import OpenVersion
@@ -143,9 +143,17 @@ class LiveIndexes:
         project_dir: The project.
         name: Its name, for messages.
         load_embed_model: Gives the model that embeds queries.
+        load_llm: Gives the LLM that reranks, where the settings want that.
     """
 
-    def __init__(self, project_dir: Path, name: str, load_embed_model: Callable[[], BaseEmbedding]) -> None:
+    def __init__(
+        self,
+        project_dir: Path,
+        name: str,
+        load_embed_model: Callable[[], BaseEmbedding],
+        load_llm: Callable[[], LLM] | None = None,
+    ) -> None:
+        self.rerankers = Rerankers(load_llm)
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
@@ -306,32 +314,18 @@ class ProjectRetriever(BaseRetriever):
         *,
         explain: bool = False,
     ) -> RetrievalResponse:
-        k = self.similarity_top_k
-        # A fused ranking has more than k hits anyway, and asking for more could change it.
-        wanted = k + NEAR_MISSES if explain and mode != "hybrid" else k
-        trace = retriever.trace(bundle, wanted, self.filters)
-        evidence = trace.evidence(max(JUDGED + 1, k + NEAR_MISSES))
-        found = retriever.fetch(trace, k + NEAR_MISSES if explain else k, evidence)
-        judgement = judge(trace, evidence)
-        relevances = [None] * len(found) if judgement is None else judgement.relevances
-        explanations, near_misses = explained(trace, found, k) if explain else ([], [])
-        return RetrievalResponse(
-            query=bundle.query_str,
+        request = Request(
+            k=self.similarity_top_k,
+            filters=self.filters,
+            explain=explain,
+            reranker=self._indexes.rerankers.of(self._config),
+            candidates=self._config.rerank_candidates,
             mode_requested=self.mode,
             mode_used=mode,
-            warnings=tuple(warnings),
-            results=tuple(
-                RetrievedChunk.made(rank, node, score, said, relevance)
-                for rank, ((node, score, said), relevance) in enumerate(
-                    zip(found[:k], relevances, strict=False), start=1
-                )
-            ),
-            confidence=None if judgement is None else judgement.confidence,
-            confidence_level=None if judgement is None else judgement.level,
+            warnings=warnings,
             version=current.version.name,
-            explanations=tuple(explanations),
-            near_misses=tuple(near_misses),
         )
+        return respond(bundle, retriever, request)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.respond(query_bundle).to_nodes()

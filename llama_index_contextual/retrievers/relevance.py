@@ -144,8 +144,8 @@ def _lexical_deviation(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np
     scores = next(leaf.hits.scores for leaf in trace.leaves() if leaf.name == "lexical")
     if len(scores) < 2 or (spread := float(scores.std())) == 0:
         return np.zeros(len(evidence))
-    hits = [said.get("lexical") for said in evidence]
-    return np.array([0.0 if hit is None else (hit.score - float(scores.mean())) / spread for hit in hits])
+    mean, hits = float(scores.mean()), [said.get("lexical") for said in evidence]
+    return np.array([0.0 if hit is None else (hit.score - mean) / spread for hit in hits])
 
 
 def _weight_of(said: Evidence, weights: dict[str, float]) -> float:

@@ -1,0 +1,118 @@
+"""A second look at the best hits by a cross-encoder or an LLM, through LlamaIndex's own postprocessors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from llama_index_contextual.calls import RetryPolicy, call, describe
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.retrievers.base import Found
+
+LLM_RERANK = "llm"
+
+_RETRY = RetryPolicy(attempts=3)
+_LLM_BATCH = 10
+_ALL = 1_000_000  # whoever asks takes the first k
+
+
+class Reranked(NamedTuple):
+    """A hit at its new place.
+
+    Attributes:
+        at: Its place in the ranking before, from 0.
+        score: What the reranker says, in its own unit.
+    """
+
+    at: int
+    score: float
+
+
+class Reranker:
+    """Puts hits into a new order.
+
+    Args:
+        name: As in the setting `rerank`, for messages.
+        postprocessor: A LlamaIndex reranker that returns all it is given, or those that it finds relevant.
+        threshold: Hits below it are left out; None keeps all.
+    """
+
+    def __init__(self, name: str, postprocessor: BaseNodePostprocessor, *, threshold: float | None = None) -> None:
+        self.name = name
+        self.threshold = threshold
+        self._postprocessor = postprocessor
+
+    def order(self, bundle: QueryBundle, found: Sequence[Found]) -> list[Reranked]:
+        """Return the hits best first; equal scores stay in the order in which they came.
+
+        Raises:
+            ModelError: The model fails.
+        """
+        given = [NodeWithScore(node=hit.node, score=hit.score) for hit in found]  # their scores are written over
+        place = {hit.node.node_id: at for at, hit in enumerate(found)}
+        try:
+            said = call(lambda: self._postprocessor.postprocess_nodes(given, query_bundle=bundle), _RETRY)
+        except Exception as error:
+            raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
+        ranked = [Reranked(place[hit.node.node_id], float(hit.score or 0.0)) for hit in said]
+        kept = [hit for hit in ranked if self.threshold is None or hit.score >= self.threshold]
+        return sorted(kept, key=lambda hit: (-hit.score, hit.at))
+
+
+class Rerankers:
+    """Makes the reranker that the settings name, once: a cross-encoder takes seconds to load.
+
+    Args:
+        load_llm: Gives the LLM for `rerank="llm"`.
+    """
+
+    def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
+        self._load_llm = load_llm
+        self._lock = threading.Lock()
+        self._made: tuple[str, BaseNodePostprocessor] | None = None
+
+    def of(self, config: ProjectConfig) -> Reranker | None:
+        """Return the reranker of the settings, or None.
+
+        Raises:
+            ModelError: It cannot be made: no package, no such model, no LLM.
+        """
+        if config.rerank is None:
+            return None
+        with self._lock:
+            if self._made is None or self._made[0] != config.rerank:
+                self._made = config.rerank, self._make(config.rerank)
+            return Reranker(config.rerank, self._made[1], threshold=config.rerank_threshold)
+
+    def _make(self, name: str) -> BaseNodePostprocessor:
+        if name == LLM_RERANK:
+            return self._llm_reranker()
+        from llama_index.core.postprocessor import SentenceTransformerRerank
+
+        try:
+            # The model's own code is never run.
+            return SentenceTransformerRerank(model=name, top_n=_ALL, trust_remote_code=False)
+        except ImportError as error:
+            raise ModelError(
+                f'The reranker {name!r} needs sentence-transformers: pip install "llama-index-contextual[rerank]"',
+                setting="rerank",
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"The reranker {name!r} cannot be loaded ({error}): name a cross-encoder of the Hugging Face hub or the"
+                f" folder of one, or set rerank={LLM_RERANK!r}.",
+                setting="rerank",
+            ) from error
+
+    def _llm_reranker(self) -> BaseNodePostprocessor:
+        from llama_index.core.postprocessor import LLMRerank
+
+        if self._load_llm is None:
+            raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
+        return LLMRerank(llm=self._load_llm(), top_n=_ALL, choice_batch_size=_LLM_BATCH)
