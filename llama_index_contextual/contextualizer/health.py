@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from llama_index_contextual.calls import is_connection_error
+import math
+
+from llama_index_contextual.calls import RetryPolicy, is_connection_error
 from llama_index_contextual.contextualizer.requests import ContextRequest
 
+_ROUNDS_BEFORE_PAUSE = 3
 _FATAL_STATUS = frozenset({401, 403, 404})
 _FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_key"})
 
 
 class Health:
-    """Whether the provider is there: failures in a row, those of calls that were in flight together counted once.
+    """Whether the provider is there, by its failures in a row.
+
+    They are counted in rounds, each twice as long as the one before: what fails within a round counts once, so a short
+    disturbance is a single failure, however many calls it meets.
 
     Args:
-        limit: So many in a row, and it is not there.
+        retry: When a failed call is sent again: so many rounds in a row, of such lengths, and the provider is gone.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, retry: RetryPolicy) -> None:
+        self._retry = retry
         self._ever = False
-        self._counted = 0.0
+        self._round_ends = -math.inf
         self._requests: set[str] = set()
         self.answers = self.rounds = 0
 
@@ -31,7 +37,7 @@ class Health:
     def refused(self) -> None:
         """Note that the provider is there, if only to refuse a call."""
         self._ever = True
-        self.rounds = 0
+        self.rounds, self._round_ends = 0, -math.inf
         self._requests.clear()
 
     def failed(self, request: ContextRequest, error: Exception, sent: float, *, now: float) -> bool:
@@ -39,12 +45,17 @@ class Health:
 
         A single call that fails again and again, where others were answered, is that call's own trouble.
         """
-        if sent >= self._counted:
+        if sent >= self._round_ends:
             self.rounds += 1
-            self._counted = now
+            length = min(self._retry.max_delay, self._retry.base_delay * 2 ** (self.rounds - 1))
+            self._round_ends = max(now + length, math.nextafter(now, math.inf))
         self._requests.add(request.keys[0])
         alone = len(self._requests) == 1 and (self._ever or not is_connection_error(error))
-        return self.rounds >= self._limit and not alone
+        return self.rounds >= self._retry.attempts and not alone
+
+    def pause(self, *, now: float) -> float:
+        """Return the seconds for which no call should be sent: the rest of the round, if it is not among the first."""
+        return max(0.0, self._round_ends - now) if self.rounds >= _ROUNDS_BEFORE_PAUSE else 0.0
 
 
 def is_fatal(error: Exception) -> bool:

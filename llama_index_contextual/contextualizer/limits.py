@@ -12,6 +12,7 @@ _PART = re.compile(r"([\d.]+)(ms|h|m|s)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _MINUTE = 60.0
 _BURST = 0.1
+_SHORTEST_WAIT = 0.001
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Limiter:
         amounts = {"requests": 1.0, "tokens": float(tokens)}
         async with self._order:
             while (seconds := self._seconds(amounts)) > 0 and not self._stopped.is_set():
-                await self.sleep(seconds)
+                await self.sleep(max(seconds, _SHORTEST_WAIT))
         now = _now()
         for unit, amount in amounts.items():
             self._set[unit].take(amount, now=now)

@@ -84,7 +84,7 @@ class LLMContextualizer(Contextualizer):
     sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers in the LLM's place.")
     replies: BatchReplies | None = Field(default=None, exclude=True, repr=False, description="Replies of batches.")
     retry: RetryPolicy = Field(
-        default_factory=lambda: RetryPolicy(attempts=10, base_delay=0.25, max_delay=5.0),
+        default_factory=lambda: RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0),
         exclude=True,
         description="When a failed call is sent again.",
     )

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, describe, is_retryable, retry_after
+from llama_index_contextual.calls import RetryPolicy, describe, is_retryable
 from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
@@ -28,7 +28,6 @@ from llama_index_contextual.models import Provider
 
 dispatcher = get_dispatcher(__name__)
 
-_ROUNDS_BEFORE_PAUSE = 3
 
 Settle = Callable[[Usage | None], None]
 """Called with the tokens of an answer, or with None where the call failed."""
@@ -86,7 +85,7 @@ class Scheduler:
         one_by_one = self._provider.cache == "slot"
         self._calls = Slots(1 if one_by_one else concurrency)
         self.segments = Slots(1 if one_by_one else concurrency)
-        self._health = Health(retry.attempts)
+        self._health = Health(retry)
         self._prefixes: WeakValueDictionary[str, _Prefix] = WeakValueDictionary()
         self._error: ContextualError | None = None
 
@@ -160,8 +159,8 @@ class Scheduler:
         delay = self._retry.delay(tries, error)
         if is_rate_limit(error) and delay is not None:
             self._limiter.pause(delay)
-        elif self._health.rounds >= _ROUNDS_BEFORE_PAUSE and is_retryable(error) and retry_after(error) is None:
-            self._limiter.pause(self._retry.delay(min(self._health.rounds, self._retry.attempts - 1), error) or 0.0)
+        elif (pause := self._health.pause(now=_now())) > 0:
+            self._limiter.pause(pause)
         return delay
 
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:

@@ -1,0 +1,105 @@
+"""How long a run takes, by a clock that jumps to whatever is due next: exact, and independent of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from llama_index.core.schema import BaseNode
+
+from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
+from llama_index_contextual.contextualizer.cost import rounds
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
+from llama_index_contextual.contextualizer.senders import Reply
+from tests.contextualizer.segments_of import corpus
+
+LATENCY = 0.3
+MODEL = "openai:gpt-4o-mini"
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop in which nobody waits: when nothing is to be done, it is the time of the next timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        look: Callable[[float | None], list[object]] = self._selector.select  # type: ignore[attr-defined]
+
+        def select(timeout: float | None) -> list[object]:
+            found = look(0 if timeout is not None else None)
+            if not found and timeout:
+                self._now += timeout
+            return found
+
+        self._selector.select = select  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        """Return the time that the clock shows."""
+        return self._now
+
+
+class Timed:
+    """Answers after a while, and fails at random; knows who was in flight, and which prefixes were answered."""
+
+    def __init__(self, rate: float = 0.0, seed: int = 0) -> None:
+        self._rate, self._chance = rate, random.Random(seed)
+        self._answered: set[str] = set()
+        self.running = self.most = self.calls = self.cold = 0
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Wait, then answer or fail."""
+        self.calls += 1
+        self.cold += request.prefix not in self._answered
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self._chance.random() < self._rate:
+                raise ConnectionError("gone for once")
+            await asyncio.sleep(LATENCY)
+        finally:
+            self.running -= 1
+        self._answered.add(request.prefix)
+        return Reply("A context.", Usage(9, 0, 3), "stop")
+
+
+def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -> tuple[float, Contextualized]:
+    """Return the seconds that a run takes by the jumping clock, and what it gives."""
+    contextualizer = LLMContextualizer(model=MODEL, sender=sender, num_workers=workers, **options)  # type: ignore[arg-type]
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        done = runner.run(contextualizer.acontextualize(nodes))
+        return runner.get_loop().time(), done
+
+
+@pytest.mark.parametrize(
+    ("segments", "chunks", "workers"), [(40, 11, 16), (5, 11, 16), (1, 11, 16), (30, 2, 8), (12, 6, 1), (3, 8, 100)]
+)
+def test_a_run_takes_as_long_as_the_shortest_schedule_in_which_first_calls_go_out_alone(
+    segments: int, chunks: int, workers: int
+) -> None:
+    sender = Timed()
+    seconds, done = run(corpus(segments, chunks, words=max(300, 2400 // chunks)), sender, workers)
+    assert done.failures == []
+    assert sender.calls == segments * chunks
+    assert sender.cold == segments, "all others find the prefix in the cache"
+    assert sender.most <= workers
+    assert seconds <= 1.05 * LATENCY * rounds([chunks] * segments, workers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long(seed: int) -> None:
+    nodes = corpus(40, 11)
+    whole, _ = run(nodes, Timed(), 16)
+    sender = Timed(0.3, seed)
+    seconds, done = run(nodes, sender, 16)
+    assert done.failures == []
+    assert sender.cold < 1.6 * 40, "a failed first call is sent again before the others"
+    assert seconds <= 2 * whole, f"seed {seed}"
+
+
+def test_a_limit_of_requests_is_used_and_kept() -> None:
+    sender = Timed()
+    seconds, done = run(corpus(6, 20, words=20), sender, 16, requests_per_minute=60)
+    assert done.failures == []
+    assert 110 <= seconds <= 140, "120 requests at 60 a minute"
