@@ -22,9 +22,10 @@ from tests.support.provider_process import ProviderProcess
 
 KINDS = ["rate_limit", "server_error", "unavailable", "drop", "drop_in_body", "malformed_json", "empty", "refusal"]
 SMALL = {"segment_size": 2_000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
-GRACE, LATE = 0.05, 0.2
-"""Seconds between an answer that was sent and its context on the disk; between a call that was sent and the moment at
-which a busy provider reads it. Nothing arrives so early from the process that goes on: it begins with parsing."""
+IN_FLIGHT = 8
+LATE = 0.2
+"""Seconds in which a busy provider reads a call that was sent; nothing arrives so early from the process that goes on,
+which begins with parsing."""
 
 
 def failures(folder: Path, *, seed: int, segments: int) -> None:
@@ -57,28 +58,34 @@ def kills(folder: Path, *, number: int, seed: int) -> None:
     files = corpus.write(folder / "files", [corpus.long_document(n, 12_000) for n in range(4)])
     print(f"\n(e) kill -9 of the ingesting process at {number} random instants, seed {seed}")
     with ProviderProcess(latency=0.05) as provider:
-        whole = corpus.project(folder, "undisturbed", provider.api_base, **SMALL)
+        settings = {"llm_concurrency": IN_FLIGHT, **SMALL}
+        whole = corpus.project(folder, "undisturbed", provider.api_base, **settings)
         seconds, chunks = _finish(whole, files)
         wanted = corpus.contexts(whole)
-        killed = projects = calls = paid = flying = different = 0
+        killed = projects = calls = paid = different = 0
+        lost: list[int] = []
         while killed < number:
             provider.reset()
             projects += 1
-            disturbed = corpus.project(folder, f"disturbed {projects}", provider.api_base, **SMALL)
-            instants = _lives(disturbed, files, chance, seconds, number - killed)
+            disturbed = corpus.project(
+                folder, f"disturbed {projects}", provider.api_base, llm_concurrency=IN_FLIGHT, **SMALL
+            )
+            ends = _lives(disturbed, files, chance, seconds, number - killed)
             _finish(disturbed, files)
-            killed += len(instants)
+            killed += len(ends)
             different += corpus.contexts(disturbed) != wanted
             log = _records(provider.write_log(folder / "kills.jsonl"))
             calls += len(log)
             paid += sum(record["status"] == 200 for record in log)
-            flying += sum(_in_flight(log, instant) for instant in instants)
-    bound = chunks * projects + flying
+            lost += _lost(log, ends)
+    bound = chunks * projects + IN_FLIGHT * killed
     print(f"    undisturbed: {chunks} chunks in {seconds:.1f} s; {killed} kills of {projects} ingestions")
     print(
-        f"    calls answered {paid:,}, sent {calls:,}; chunks {chunks * projects:,} + in flight at the kills {flying:,}"
-        f" = {bound:,}: {verdict(paid <= bound)}"
+        f"    calls sent {calls:,}, answered {paid:,}; chunks {chunks * projects:,}; answered and not in the"
+        f" ledger at a kill: {sum(lost)} in all, at most {max(lost)}, with {IN_FLIGHT} calls in flight at most"
     )
+    good = max(lost) <= IN_FLIGHT and paid <= min(bound, chunks * projects + sum(lost))
+    print(f"    calls paid ≤ chunks + calls in flight at each kill: {verdict(good)}")
     print(f"    published versions that differ from the undisturbed one: {different}: {verdict(not different)}")
 
 
@@ -87,22 +94,26 @@ def _finish(project: Project, files: Path) -> tuple[float, int]:
     return seconds, report.chunks
 
 
-def _lives(project: Project, files: Path, chance: random.Random, seconds: float, most: int) -> list[float]:
-    """Start processes and kill them, until one comes to its end or there were enough; return when they were killed."""
-    instants: list[float] = []
-    while len(instants) < most:
+def _lives(project: Project, files: Path, chance: random.Random, seconds: float, most: int) -> list[tuple[float, int]]:
+    """Start processes and kill them, until one comes to its end or there were enough.
+
+    Returns:
+        When each was killed, and how many contexts the ledger held then.
+    """
+    ends: list[tuple[float, int]] = []
+    while len(ends) < most:
         child = os.fork()
         if child == 0:
             project.ingest([files])
             os._exit(0)
         time.sleep(chance.uniform(0, seconds / 2))
-        instants.append(time.perf_counter())
+        instant = time.perf_counter()
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
-            instants.pop()
             break
-    return instants
+        ends.append((instant, project.info().ledger.contexts))
+    return ends
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -110,9 +121,12 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record["path"] == "/v1/chat/completions"]
 
 
-def _in_flight(log: Sequence[dict[str, Any]], instant: float) -> int:
-    """Return how many calls were sent before an instant and not answered and stored by then; clocks are the same."""
-    return sum(
-        record["arrived"] <= instant + LATE and (record["completed"] is None or record["completed"] >= instant - GRACE)
-        for record in log
-    )
+def _lost(log: Sequence[dict[str, Any]], ends: Sequence[tuple[float, int]]) -> list[int]:
+    """Return for each kill how many answered calls were not in the ledger; the clocks of all processes agree."""
+    lost = []
+    before = 0
+    for instant, stored in ends:
+        answered = sum(record["status"] == 200 and record["arrived"] <= instant + LATE for record in log)
+        lost.append(answered - stored - before)
+        before = answered - stored
+    return lost
