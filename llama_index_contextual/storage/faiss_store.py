@@ -201,7 +201,8 @@ class UnitFaissVectorStore(FaissVectorStore):
                 f" search with the embedding model that built the index."
             )
         scores, rows = self._search(query, max(0, min(k, len(self._ids()))), mask)
-        return rows.astype(np.int64), scores.astype(np.float64)
+        # Rounding may carry the product of two unit vectors past 1.
+        return rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0)
 
     def _search(
         self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
