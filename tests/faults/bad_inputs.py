@@ -27,10 +27,18 @@ SETTINGS: tuple[dict[str, object], ...] = (
     *({"mode": "magic"}, {"language": "klingon"}, {"semantic_weight": float("nan")}, {"rrf_k": 0}, {"nonsense": 1}),
     *({"faiss": False, "bm25": False}, {"semantic_weight": 0, "lexical_weight": 0}, {"keep_versions": 1}),
 )
-INPUTS: tuple[object, ...] = (
-    *(42, None, b"x", [], Document(text=" "), TextNode(text=""), Document(id_="", text="x")),
-    *(Document(text="\ud800"), Document(text="x", metadata={"v": object()}), Document(text="x", metadata={"v": 1e999})),
-)
+INPUTS: dict[str, object] = {
+    "a number": 42,
+    "None": None,
+    "bytes": b"x",
+    "a list": [],
+    "a Document of white space": Document(text=" "),
+    "a TextNode without text": TextNode(text=""),
+    "a Document without an id": Document(id_="", text="x"),
+    "a Document with a lone surrogate": Document(text="\ud800"),
+    "a Document with an object in its metadata": Document(text="x", metadata={"v": object()}),
+    "a Document with infinity in its metadata": Document(text="x", metadata={"v": 1e999}),
+}
 FILES: tuple[bytes, ...] = (b"", b"{}", b"[]", b"null", b"{" * 100_000, b"\xff\xfe", b'{"format_version": 99}')
 LINES: tuple[bytes, ...] = (
     *(b"{}", b"[]", b"x", b'{"key": ""}', b'{"key": 1, "context": "c", "model": "m"}', b"\xff"),
@@ -87,8 +95,8 @@ CASES: dict[str, Case] = {
     **{f"create {name[:30]!r}": (lambda disk, name=name: manager(disk).create(name)) for name in NAMES},  # type: ignore[misc]
     **{f"settings {given}": (lambda disk, given=given: ProjectConfig(**given)) for given in SETTINGS},  # type: ignore[misc]
     **{
-        f"ingest {given!r:.60}": _on(lambda disk, given=given: load(disk).ingest([given]))  # type: ignore[misc]
-        for given in INPUTS
+        f"ingest {what}": _on(lambda disk, given=given: load(disk).ingest([given]))  # type: ignore[misc]
+        for what, given in INPUTS.items()
     },
     **{f"project.json {content[:24]!r}": _overwritten(PROJECT_FILE, content) for content in FILES},
     **{f"CURRENT {content[:24]!r}": _overwritten(CURRENT, content) for content in (*FILES, b"v000009", b"v1\n../x")},
