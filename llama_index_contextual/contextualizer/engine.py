@@ -28,8 +28,10 @@ from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from llama_index_contextual.templates import ContextPrompt
 
-TIMES = 3
-"""How often a chunk is asked for whose answers are no contexts: together, together, alone."""
+TIMES = 4
+"""How often a chunk is asked for whose answers are no contexts; of several chunks in one call, twice together."""
+
+_TIMES_TOGETHER = 2
 
 _REFUSALS = ("content_filter", "refusal")
 
@@ -198,7 +200,7 @@ class Engine:
         try:
             failed, final = await self._try(work, request)
             if failed and request.ids:
-                alone = final or asked == TIMES - 1
+                alone = final or asked >= _TIMES_TOGETHER
                 await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), asked=asked + 1)
             elif failed and asked < TIMES and not final:
                 await self._ask(work, request, asked=asked + 1)

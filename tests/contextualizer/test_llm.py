@@ -135,9 +135,9 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
 
 
 @pytest.mark.parametrize("answer", ["", "  \n", "<context> </context>"])
-def test_an_empty_answer_three_times_is_a_failure(answer: str) -> None:
+def test_an_empty_answer_four_times_is_a_failure(answer: str) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(answer, answer, answer)
+    llm.enqueue(*[answer] * 4)
     done = contextualizer(llm).contextualize(loose("One."))
     assert done.failures[0].error == "'ScriptedLLM:scripted' answered with an empty context."
     assert done.nodes[0].metadata["context_source"] == "structural"
@@ -178,7 +178,7 @@ def test_a_provider_that_never_answers_stops_the_run() -> None:
     assert len(llm.history) == QUICK.attempts
 
 
-@pytest.mark.parametrize("answers", [[ValueError("refused")], ["", "", ""]], ids=["error", "empty"])
+@pytest.mark.parametrize("answers", [[ValueError("refused")], [""] * 4], ids=["error", "empty"])
 def test_failures_can_be_raised_instead(answers: list[object]) -> None:
     llm = ScriptedLLM()
     llm.enqueue(*answers)  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: 
 
 def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(ValueError("refused"), "", "", "")
+    llm.enqueue(ValueError("refused"), *[""] * 4)
     contextualizer(llm, ledger=ledger)(loose("One.", "Two."))
     assert ledger.info().contexts == 0
     done = contextualizer(llm, ledger=ledger).contextualize(loose("One.", "Two."))

@@ -165,9 +165,9 @@ def test_an_answer_that_never_comes_is_asked_for_again(provider: LoopbackProvide
         ("server_error", 3, "keeps answering 500 (its own error): run the same call again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("content_filter_error", 1, "failed: BadRequestError: "),
-        ("empty", 3, "answered with an empty context"),
-        ("refusal", 3, "refused to write a context"),
-        ("content_filter", 3, "refused to write a context"),
+        ("empty", 4, "answered with an empty context"),
+        ("refusal", 4, "refused to write a context"),
+        ("content_filter", 4, "refused to write a context"),
     ],
 )
 def test_a_chunk_that_fails_for_good_gets_the_structural_context(
