@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,7 @@ from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.settings import environment_settings, file_settings, read_dotenv
 from llama_index_contextual.terminal import (
     err,
     errors_in_one_line,
@@ -52,6 +54,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a letter must not end the command.
             stream.reconfigure(errors="backslashreplace")
+    read_dotenv(Path(".env"), os.environ)
     # Warnings are in the output of the commands; without a handler, Python would print them once more.
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
@@ -84,12 +87,16 @@ def create(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting; may be repeated.")
     ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="JSON file of settings; --set wins over it.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Create an empty project."""
     with errors_in_one_line():
-        changes: dict[str, Any] = dict(parse_setting(item) for item in settings or [])
+        changes = environment_settings(os.environ) | (file_settings(config_file) if config_file else {})
+        changes |= dict(parse_setting(item) for item in settings or [])
         changes |= {k: v for k, v in (("context", context), ("language", language)) if v is not None}
         config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
         project = open_root(root).create(name, config)

@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"manager"}),
     frozenset({"demo"}),
     frozenset({"agno", "inspection", "mcp", "terminal"}),
-    frozenset({"cli_options"}),
+    frozenset({"cli_options", "settings"}),
     frozenset({"cli_answer", "cli_evaluate", "cli_ingest", "cli_serve", "cli_upkeep"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),

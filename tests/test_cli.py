@@ -165,7 +165,7 @@ def test_options_are_these() -> None:
     assert {name: options for name, options in extra.items() if options} == {
         "ask": ["--guard", "--min-confidence", "--mode", "--style"],
         "chat": ["--guard", "--history", "--min-confidence", "--mode", "--style"],
-        "create": ["--context", "--language", "--local", "--set"],
+        "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--replace"],
         "evaluate": [

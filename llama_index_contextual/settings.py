@@ -1,0 +1,69 @@
+"""Settings from outside the command: environment, a `.env` file, a JSON file.
+
+One table for all: every field of `ProjectConfig` as LLAMA_INDEX_CONTEXTUAL_<FIELD>, beside options of single commands
+(ROOT, STYLE, MIN_CONFIDENCE, GUARD). What is nearer wins: option, JSON file, environment, `.env`, default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError
+
+PREFIX = "LLAMA_INDEX_CONTEXTUAL_"
+
+_LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
+
+
+def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a project that the environment names; a value that is JSON is read as JSON.
+
+    Example:
+        >>> environment_settings({"LLAMA_INDEX_CONTEXTUAL_TOP_K": "5", "HOME": "/home/ann"})
+        {'top_k': 5}
+    """
+    named = ((field, environment.get(f"{PREFIX}{field.upper()}")) for field in ProjectConfig.model_fields)
+    return {field: _value(text) for field, text in named if text}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def file_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a JSON file.
+
+    Raises:
+        ConfigurationError: It holds no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f'{path} holds no settings: write an object, such as {{"top_k": 5}}.')
+    return found
+
+
+def read_dotenv(path: Path, environment: MutableMapping[str, str]) -> None:
+    """Take our own variables of a `.env` file into the environment, where that does not have them.
+
+    Lines are NAME=value, with or without `export` and quotation marks; other lines and other names are left alone.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return  # there is none
+    for line in lines:
+        match = _LINE.match(line)
+        if match is not None and match[1].startswith(PREFIX):
+            quoted = re.fullmatch(r"(['\"])(.*)\1", match[2])
+            environment.setdefault(match[1], quoted[2] if quoted else re.sub(r"\s+#.*$", "", match[2]))
