@@ -81,7 +81,9 @@ class VersionIndexes:
                 f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
                 setting="embed_model",
             )
-        index = load_index_from_storage(self.version.storage_context, embed_model=model)
+        # Without transformations LlamaIndex makes a SentenceSplitter, which loads its tokenizer: half a second for what
+        # an index that cannot be changed never uses.
+        index = load_index_from_storage(self.version.storage_context, embed_model=model, transformations=[model])
         return cast(VectorStoreIndex, index)
 
     @cached_property

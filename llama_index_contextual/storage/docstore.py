@@ -263,7 +263,9 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Node ids in the order of their positions; read once."""
         with self._lock:
             if self._ids is None:
-                self._ids = [row[0] for row in self._kv.query("SELECT id FROM nodes ORDER BY position")]
+                # Sorted here: the index of the ids alone has both, and SQLite would read every node to sort them.
+                found = self._kv.query("SELECT position, id FROM nodes")
+                self._ids = [node_id for _, node_id in sorted(found)]
             return self._ids
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:

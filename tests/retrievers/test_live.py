@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_index.core import Settings
 from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser.text import sentence
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
@@ -368,3 +370,17 @@ def test_other_weights_have_an_effect_at_the_next_query(tmp_path: Path) -> None:
     before = [hit.score for hit in project.retrieve(QUERY)]
     project.update_config(semantic_weight=0.9, lexical_weight=0.1)
     assert [hit.score for hit in project.retrieve(QUERY)] != before
+
+
+def test_opening_a_version_loads_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = project_of(tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a tokenizer was loaded")
+
+    monkeypatch.setattr(Settings, "_node_parser", None)
+    monkeypatch.setattr(Settings, "_transformations", None)
+    monkeypatch.setattr(sentence, "get_tokenizer", refuse)
+    with pytest.raises(AssertionError, match="a tokenizer was loaded"):  # what LlamaIndex would do
+        _ = Settings.transformations
+    assert len(project.retrieve(QUERY)) == 3
