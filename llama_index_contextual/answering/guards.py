@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from html import unescape
+from typing import TYPE_CHECKING
 
 from llama_index_contextual.answering.personal_data import KINDS, PersonalData, mask_personal_data
 from llama_index_contextual.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 SCHEMES = frozenset({"http", "https", "mailto", "tel"})
 """Where a link may lead, beside places within the document."""
@@ -26,6 +30,9 @@ _CODE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _TAG_START = re.compile(r"<[A-Za-z/!?]")
+_ATTRIBUTE = r"\s+(?:href|hreflang|title|lang|align|char|charoff|colspan|rowspan|headers|scope|start|cite|datetime)"
+_PLAIN_TAG = re.compile(rf"</?([A-Za-z0-9]+)(?:{_ATTRIBUTE}=\"[^\"<>]*\")*\s*/?>")
+_HREF = re.compile(r"(?:href|cite)=\"([^\"]*)\"")
 _AUTOLINK = re.compile(r"<((?:https?://|mailto:)[^<>\s]*)>", re.IGNORECASE)
 _TAG = re.compile(r"<(?=[A-Za-z/!?])[^<>]*>?")
 _PLACE = r"(?P<place><[^<>\n]*>|(?:[^()\s]|\((?:[^()\s]|\([^()\s]*\))*\))*)"
@@ -50,6 +57,14 @@ def sanitise(text: str) -> str:
         '> 1 < 2 & **so** <b>on</b> here'
     """
     text = text.translate({ord(hidden): None for hidden in _SHOWN})
+    for attempt in (_around_code, _safe, _safe, _escaped):
+        text = attempt(text)
+        if _is_harmless(text):
+            break
+    return text
+
+
+def _around_code(text: str) -> str:
     parts, at = [], 0
     for code in _CODE.finditer(text):
         if _TAG_START.search(_AUTOLINK.sub("", text[at : code.start()])):
@@ -57,6 +72,42 @@ def sanitise(text: str) -> str:
         parts += [_safe(text[at : code.start()]), code[0]]
         at = code.end()
     return "".join([*parts, _safe(text[at:])])
+
+
+def _escaped(text: str) -> str:
+    """Return a text without any HTML or link: what is left when cleaning gives rise to new marks again and again."""
+    return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
+
+
+def _is_harmless(text: str) -> bool:
+    """Return whether a Markdown parser finds nothing in a text that could run or lead where it should not."""
+    if "<" not in text and "](" not in text and "]:" not in text:
+        return True
+    for token in _parsed(text):
+        if token.type in ("html_block", "html_inline") and not _is_plain(token.content):
+            return False
+        if not all(is_safe(str(token.attrs.get(name, ""))) for name in ("href", "src")):
+            return False
+    return True
+
+
+def _parsed(text: str) -> Iterator[Token]:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": True})
+    parser.validateLink = lambda url: True  # type: ignore[method-assign]  # it would hide them from the check
+    for token in parser.parse(text):
+        yield token
+        yield from token.children or ()
+
+
+def _is_plain(html: str) -> bool:
+    rest = _PLAIN_TAG.sub(lambda tag: "" if tag[1].lower() in _TAGS and _has_safe_href(tag[0]) else tag[0], html)
+    return _TAG_START.search(rest) is None
+
+
+def _has_safe_href(tag: str) -> bool:
+    return all(is_safe(unescape(place)) for place in _HREF.findall(tag))
 
 
 def _safe(text: str) -> str:

@@ -20,17 +20,19 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class Reveal:
-    """Lets the answer through as it streams: no reasoning, and with guards only whole lines, cleaned.
+    """Lets the answer through as it streams: no reasoning, and with guards only whole paragraphs, cleaned.
+
+    A link may stand on two lines, but not in two paragraphs.
 
     Args:
         style: Of the answer.
-        guards: What every line passes; None lets everything through at once.
+        guards: What every paragraph passes; None lets everything through at once.
     """
 
     def __init__(self, style: str, guards: Guards | None = None) -> None:
         self._reasoning: str | None = "" if style == "chain_of_thought" else None
         self._guards = guards
-        self._line = ""
+        self._open = ""
 
     def feed(self, piece: str) -> str:
         """Return what can be shown now; it may be empty."""
@@ -43,10 +45,10 @@ class Reveal:
             self._reasoning = None
         if self._guards is None:
             return piece
-        whole, end, self._line = (self._line + piece).rpartition("\n")
+        whole, end, self._open = (self._open + piece).rpartition("\n\n")
         return self._guards.clean(whole) + end if end else ""
 
     def rest(self) -> str:
-        """Return what was held back: a last line, or words that never came to an answer."""
-        held = (self._reasoning or "") + self._line
+        """Return what was held back: a last paragraph, or words that never came to an answer."""
+        held = (self._reasoning or "") + self._open
         return self._guards.clean(held) if self._guards else held

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from llama_index_contextual.answering.guards import Guards, is_safe, sanitise
 from llama_index_contextual.answering.personal_data import mask_personal_data
@@ -90,6 +92,83 @@ def test_without_code_no_script_and_no_unsafe_link_is_left(text: str) -> None:
     found = sanitise(text.replace("`", "").replace("~", ""))
     assert "<script" not in found
     assert "](javascript:" not in found
+
+
+_PIECES = (
+    *(
+        "<script>alert(1)</script>",
+        "<img src=x onerror=a>",
+        "`",
+        "``",
+        "```",
+        "\n",
+        "\n\n",
+        "> ",
+        "- ",
+        "  ",
+        "    ",
+        "~~~",
+    ),
+    *(
+        '<b title="',
+        '">',
+        "'",
+        '"',
+        "<",
+        "</",
+        "-->",
+        "<!--",
+        "[x](",
+        "javascript:a",
+        ")",
+        "<javascript:a>",
+        "![",
+        "](",
+    ),
+    *(
+        "&lt;",
+        "&#106;avascript:a",
+        "\\",
+        "a",
+        "[r]: ",
+        "<div>",
+        "<pre>",
+        "</pre>",
+        "data:x",
+        "]",
+        "[",
+        "1. ",
+        "<?",
+        "?>",
+    ),
+    *("<![CDATA[", "]]>"),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x](`data:x<pre>)a<script>alert(1)</script>`",
+        "`<script>alert(1)</script>`<![CDATA[a]]>``",
+        "<<?>javascript:a--></`",
+        "<<<?<div>data:x> ```[x](",
+    ],
+)
+def test_what_a_renderer_makes_of_it_holds_nothing_that_could_run(text: str) -> None:
+    assert_harmless(text)
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=14).map("".join))
+def test_what_a_renderer_makes_of_any_text_holds_nothing_that_could_run(text: str) -> None:
+    assert_harmless(text)
+
+
+def assert_harmless(text: str) -> None:
+    """Render the sanitised text by a parser that lets everything through."""
+    renderer = MarkdownIt("commonmark", {"html": True})
+    renderer.validateLink = lambda url: True  # type: ignore[method-assign]
+    rendered = renderer.render(sanitise(text))
+    assert not re.search(r"<script|<img src=x on|(?:href|src)=\"\s*(?:javascript|data):", rendered, re.IGNORECASE)
 
 
 def test_safe_places() -> None:
@@ -179,6 +258,6 @@ def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
     assert "ann@example.org" not in str(response.to_dict()["citations"])  # type: ignore[union-attr]
 
 
-def test_a_guarded_stream_comes_line_by_line_and_clean() -> None:
-    stream = engine("Ask ann@example.org\nnow [x](javascript:y)", streaming=True).query("Whom?")
-    assert list(stream.response_gen) == ["Ask •••@•••••••.•••\n", "now x"]  # type: ignore[union-attr]
+def test_a_guarded_stream_comes_by_paragraphs_and_clean() -> None:
+    stream = engine("Ask ann@example.org\n\nnow [x](\njavascript:y)", streaming=True).query("Whom?")
+    assert list(stream.response_gen) == ["Ask •••@•••••••.•••\n\n", "now x"]  # type: ignore[union-attr]
