@@ -8,6 +8,7 @@ import doctest
 import inspect
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -170,6 +171,23 @@ def test_the_commands_of_the_readme_exist_with_their_options() -> None:
     for name, *arguments in used:
         options = {option for parameter in commands[name].params for option in parameter.opts}
         assert {argument for argument in arguments if argument.startswith("-")} <= options
+
+
+def test_every_command_and_every_extra_is_in_the_readme() -> None:
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    named = " ".join(re.findall(r"`([^`\n]+)`", README)) + " ".join(blocks("bash"))
+    assert [name for name in commands if not re.search(rf"\b{name}\b", named)] == []
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = README[README.index("| extra | for |") :].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == sorted(extras.keys() - {"dev"})
+
+
+def test_every_command_but_the_server_prints_json() -> None:
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    leaves = {name: command for name, command in commands.items() if not hasattr(command, "commands")}
+    leaves |= {f"{name} {leaf}": c for name, g in commands.items() for leaf, c in getattr(g, "commands", {}).items()}
+    without = [name for name, c in leaves.items() if "--json" not in [opt for p in c.params for opt in p.opts]]
+    assert without == ["mcp"]
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

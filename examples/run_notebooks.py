@@ -1,0 +1,62 @@
+"""Execute the notebooks of this folder and save them with their outputs: `python examples/run_notebooks.py [NAME…]`.
+
+No key and no network are used. What changes from run to run or says where it ran is left out, so that only what a
+notebook prints makes a difference. Needs `pip install -e ".[dev]"`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+EXAMPLES = Path(__file__).parent
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+NO_WIDGETS = "ignore:IProgress not found"
+"""What tqdm says where ipywidgets is not installed, of the machine and not of the notebook."""
+
+
+def execute(path: Path) -> NotebookNode:
+    """Return the notebook with the outputs of a run in its own folder.
+
+    Raises:
+        CellExecutionError: A cell fails.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(path.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+    return notebook
+
+
+def clean(notebook: NotebookNode) -> NotebookNode:
+    """Leave out times, versions and widgets: what makes no difference to a reader."""
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        for output in cell.get("outputs", ()):
+            output.metadata = nbformat.from_dict({})
+    return notebook
+
+
+def main(names: list[str]) -> None:
+    """Execute and save the notebooks of these names, or all."""
+    for key in KEYS:
+        os.environ.pop(key, None)
+    os.environ["PYTHONWARNINGS"] = NO_WIDGETS
+    for path in sorted(EXAMPLES.glob("*.ipynb")):
+        if names and path.stem not in names:
+            continue
+        started = time.perf_counter()
+        nbformat.write(clean(execute(path)), path)
+        sys.stdout.write(f"{path.name}: {time.perf_counter() - started:.0f} s\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,89 @@
+"""The guide and the page for language models: their Python runs, their commands and links exist."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from llama_index_contextual.cli import app
+from tests.support.examples import EXAMPLES
+from tests.support.source import ROOT
+
+GUIDE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+INDEX = (ROOT / "llms.txt").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of the guide in a language; `py` marks Python that needs a model."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_of_the_guide_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("wordllama", "agno", "matplotlib"):
+        pytest.importorskip(package, reason="needs the extras local, agno and eval")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    names: dict[str, Any] = {}
+    for number, block in enumerate(blocks("python"), start=1):
+        exec(compile(block, f"examples/README.md, block {number}", "exec"), names)
+    assert (tmp_path / "report.html").exists()
+    assert "Use 'structural'" in capsys.readouterr().out
+
+
+def test_the_python_that_needs_a_model_compiles_and_calls_what_exists() -> None:
+    from llama_index_contextual import Project
+
+    assert blocks("py")
+    for block in blocks("py"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "project":
+                assert hasattr(Project, node.attr), node.attr
+
+
+def test_the_commands_of_the_guide_exist_with_their_options() -> None:
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    used = [shlex.split(line, comments=True)[1:] for block in blocks("bash") for line in block.splitlines()]
+    assert used
+    (client,) = blocks("json")
+    used.append(json.loads(client)["mcpServers"]["documents"]["args"])
+    for name, *arguments in used:
+        command = commands[name]
+        if hasattr(command, "commands"):
+            command = command.commands[arguments[0]]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {argument for argument in arguments if argument.startswith("-")} <= options, name
+
+
+def test_the_calls_on_a_project_that_the_guide_mentions_exist() -> None:
+    from llama_index_contextual import Project
+
+    mentioned = re.findall(r"\bproject\.(\w+)", " ".join(re.findall(r"`([^`\n]+)`", GUIDE)))
+    assert [name for name in mentioned if not hasattr(Project, name)] == []
+
+
+@pytest.mark.parametrize(("page", "folder"), [(GUIDE, EXAMPLES), (INDEX, ROOT)], ids=["guide", "llms.txt"])
+def test_the_links_lead_somewhere(page: str, folder: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)", page)
+    assert targets
+    assert [target for target in targets if not (folder / target).exists()] == []
+
+
+def test_the_page_for_language_models_has_title_summary_and_lists_of_links() -> None:
+    title, blank, summary, *rest = INDEX.splitlines()
+    assert title == "# llama-index-contextual"
+    assert (blank, summary[:2]) == ("", "> ")
+    headings = [line for line in rest if line.startswith("#")]
+    assert all(line.startswith("## ") for line in headings)
+    links = "\n".join(rest).split("## ", 1)[1]
+    for line in filter(None, links.splitlines()[1:]):
+        assert re.match(r"## |- \[[^\]]+\]\([^)]+\): .+", line), line

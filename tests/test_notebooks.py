@@ -1,0 +1,81 @@
+"""The notebooks of the examples as they are saved; `.ci/run` executes them (`pytest --nbmake`)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.examples import EXAMPLES
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|private|var)/|[A-Z]:\\\\Users")
+
+
+def cells(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The cells of a notebook that are code or markdown."""
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+
+
+def code(cell: dict[str, Any]) -> str:
+    """The source of a cell."""
+    return "".join(cell["source"])
+
+
+def outputs(path: Path) -> list[dict[str, Any]]:
+    """All outputs of a notebook."""
+    return [output for cell in cells(path, "code") for output in cell["outputs"]]
+
+
+def test_the_notebooks_are_numbered_without_a_gap() -> None:
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{number:02}_" for number in range(1, 8)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestSavedNotebook:
+    def test_every_cell_was_executed_in_order_and_none_failed(self, path: Path) -> None:
+        counts = [cell["execution_count"] for cell in cells(path, "code")]
+        assert counts == list(range(1, len(counts) + 1))
+        assert outputs(path)
+        kinds = {output["output_type"] for output in outputs(path)}
+        assert kinds <= {"stream", "execute_result", "display_data"}
+
+    def test_nothing_was_written_to_standard_error(self, path: Path) -> None:
+        assert [output["text"] for output in outputs(path) if output.get("name") == "stderr"] == []
+
+    def test_neither_a_machine_nor_a_time_is_named(self, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        assert not _MACHINE.search(text)
+        assert '"execution"' not in text
+        assert json.loads(text)["metadata"]["kernelspec"]["name"] == "python3"
+
+    def test_one_marked_cell_switches_to_openai_and_one_to_ollama_and_both_are_off(self, path: Path) -> None:
+        for tag, switch in {"openai": "USE_OPENAI", "ollama": "USE_OLLAMA"}.items():
+            (cell,) = [cell for cell in cells(path, "code") if tag in cell["metadata"].get("tags", ())]
+            first, second = ast.parse(code(cell)).body
+            assert ast.unparse(first) == f"{switch} = False"
+            assert isinstance(second, ast.If)
+            assert ast.unparse(second.test) == switch
+            assert cell["outputs"] == []
+
+    def test_what_it_takes_from_the_package_exists(self, path: Path) -> None:
+        for cell in cells(path, "code"):
+            for node in ast.walk(ast.parse(code(cell))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("llama_index_contextual"):
+                    found = __import__(node.module or "", fromlist=["*"])
+                    assert [alias.name for alias in node.names if not hasattr(found, alias.name)] == []
+
+    def test_a_cell_is_short(self, path: Path) -> None:
+        assert max(code(cell).count("\n") + 1 for cell in cells(path, "code")) <= 36
+
+    def test_it_is_small_enough_to_be_read_on_a_web_page(self, path: Path) -> None:
+        assert path.stat().st_size < 300_000
+
+
+def test_the_guide_leads_to_every_notebook() -> None:
+    guide = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in NOTEBOOKS if f"]({path.name})" not in guide] == []
