@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 
 from llama_index.core.schema import BaseNode
@@ -226,23 +226,26 @@ class Engine:
         Returns:
             What failed, by key, and whether it makes no sense to ask the same again.
         """
-        try:
-            reply = await self._scheduler.call(request)
-        except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
-            self._scheduler.check()
-            sentence = describe(error, setting="llm", model=self._model)
-            outcome = Outcome(None, problem=sentence, error=error)
-            failed = dict.fromkeys(request.keys, outcome)
-            if request.ids and is_retryable(error):
-                for key in request.keys:  # each alone would fail as well
-                    work.settle(key, outcome)
-                return {}, True
-            return failed, True
-        good, bad = self._read(request, reply)
-        await self._keep(reply, good)
+        async with AsyncExitStack() as flight:
+            try:
+                reply = await flight.enter_async_context(self._scheduler.call(request))
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
+                return self._refused(work, request, error)
+            good, bad = self._read(request, reply)
+            await self._keep(reply, good)
         for key, context in good.items():
             work.settle(key, Outcome(context, paid=True))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
+
+    def _refused(self, work: _Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
+        self._scheduler.check()
+        sentence = describe(error, setting="llm", model=self._model)
+        outcome = Outcome(None, problem=sentence, error=error)
+        if request.ids and is_retryable(error):
+            for key in request.keys:  # each alone would fail as well
+                work.settle(key, outcome)
+            return {}, True
+        return dict.fromkeys(request.keys, outcome), True
 
     def _read(self, request: ContextRequest, reply: Reply) -> tuple[dict[str, str], dict[str, Outcome]]:
         numbers = request.ids or (0,)

@@ -8,7 +8,8 @@ are waited for, because they are paid for, and nothing more is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn, Protocol, runtime_checkable
@@ -99,13 +100,23 @@ class Scheduler:
         if self._error is not None:
             raise self._error
 
-    async def call(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request.
+    @asynccontextmanager
+    async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
+        """Give the answer to a request, which counts as in flight until the block ends.
+
+        What a block commits is thus never more than the calls in flight behind what was paid for.
 
         Raises:
             ContextualError: The run was stopped: no call can succeed, or none may be sent.
             Exception: What the provider's client raised for this request in the end.
         """
+        reply = await self._answer(request)
+        try:
+            yield reply
+        finally:
+            self._calls.release()
+
+    async def _answer(self, request: ContextRequest) -> Reply:
         if self._provider.cache is None or request.prefix_tokens < self._provider.min_cached_tokens:
             return await self._persist(request, first=False)
         prefix = self._prefixes.setdefault(request.cache_key, _Prefix())
@@ -135,6 +146,7 @@ class Scheduler:
             await self._limiter.sleep(delay)
 
     async def _in_turn(self, request: ContextRequest, attempt: int, *, first: bool) -> Reply:
+        """Return the answer and keep the place among the calls in flight, or give the place back and raise."""
         # First calls go before others: each of them makes room for many.
         await self._calls.acquire(0 if first else 1)
         try:
@@ -144,8 +156,9 @@ class Scheduler:
                 node_ids=[chunk.node_id for chunk in request.chunks],
                 attempt=attempt,
             )
-        finally:
+        except BaseException:
             self._calls.release()
+            raise
 
     @dispatcher.span
     async def context_call(

@@ -86,22 +86,42 @@ async def test_a_cancelled_waiter_loses_no_place(given: bool) -> None:
         await first
 
 
+async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
+    """The answer to a request, with nothing to commit."""
+    async with engine.call(request) as reply:
+        return reply
+
+
 # ---- the order of calls ----------------------------------------------------------------------------------------------
 
 
 async def test_a_failed_first_call_leaves_the_way_to_the_next_one() -> None:
     sender = Scripted(chunk_0=[ValueError("refused")])
     engine = scheduler(sender, provider=replace(PROVIDERS["openai"], min_cached_tokens=0))
-    found = await asyncio.gather(*(engine.call(request) for request in requests(4)), return_exceptions=True)
+    found = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
     assert [type(item) for item in found] == [ValueError, Reply, Reply, Reply]
     assert sender.sent == ["0", "1", "2", "3"]
+
+
+async def test_an_answer_is_in_flight_until_it_is_dealt_with() -> None:
+    sender = Scripted()
+    engine = scheduler(sender, concurrency=2)
+    one, two, three = requests(3)
+    async with engine.call(one):
+        async with engine.call(two):
+            waiting = asyncio.create_task(answered(engine, three))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert sender.sent == ["0", "1"]
+        await waiting
+    assert sender.sent == ["0", "1", "2"]
 
 
 async def test_a_reply_says_how_many_attempts_it_took() -> None:
     sender = Scripted(chunk_0=[TimeoutError(), ConnectionError()])
     (request, other) = requests(2)
     engine = scheduler(sender)
-    assert ((await engine.call(other)).attempts, (await engine.call(request)).attempts) == (1, 3)
+    assert ((await answered(engine, other)).attempts, (await answered(engine, request)).attempts) == (1, 3)
 
 
 # ---- when to give up -------------------------------------------------------------------------------------------------
@@ -110,16 +130,16 @@ async def test_a_reply_says_how_many_attempts_it_took() -> None:
 async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provider_has_answered() -> None:
     one, other = requests(2)
     engine = scheduler(Scripted(chunk_1=[ConnectionError("gone")] * 9))
-    await engine.call(one)
+    await answered(engine, one)
     with pytest.raises(ConnectionError):
-        await engine.call(other)
+        await answered(engine, other)
     engine.check()
 
 
 async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble() -> None:
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
     engine = scheduler(sender, concurrency=4)
-    found = await asyncio.gather(*(engine.call(request) for request in requests(8)), return_exceptions=True)
+    found = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
     assert {type(item) for item in found} == {ModelError}
     assert len({id(item) for item in found}) == 1, "one error for all"
     assert len(sender.sent) <= 8 * QUICK.attempts
@@ -130,7 +150,7 @@ async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble() -> N
 async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
     engine = scheduler(sender, concurrency=6)
-    found = await asyncio.gather(*(engine.call(request) for request in requests(6)))
+    found = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
     assert [reply.attempts for reply in found] == [2] * 6
 
 
@@ -140,5 +160,5 @@ async def test_after_a_stop_nothing_is_sent() -> None:
     engine.stop(ModelError("enough"))
     engine.stop(ModelError("later"))
     with pytest.raises(ModelError, match="enough"):
-        await engine.call(requests(1)[0])
+        await answered(engine, requests(1)[0])
     assert sender.sent == []
