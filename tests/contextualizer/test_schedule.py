@@ -95,7 +95,7 @@ def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long(seed: i
     sender = Timed(0.3, seed)
     seconds, done = run(nodes, sender, 16)
     assert done.failures == []
-    # Each segment needs 1 / 0.7 first calls on average; 4 standard deviations of their sum, sqrt(40 * 0.3) / 0.7, above.
+    # Each segment needs 1 / 0.7 first calls on average; 4 standard deviations, sqrt(40 * 0.3) / 0.7, above their sum.
     assert sender.cold < 40 / 0.7 + 4 * (40 * 0.3) ** 0.5 / 0.7, "a failed first call is sent again before the others"
     assert seconds <= 2 * whole, f"seed {seed}"
 
