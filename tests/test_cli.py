@@ -51,12 +51,15 @@ COMMANDS: dict[str, list[str]] = {
     "rollback": ["a", "--to", "v000001"],
     "verify": ["a"],
     "export": ["a", "{empty}/exported"],
+    "inspect": ["a", "--html", "{empty}/page.html", "--query", "error TS-999"],
     "ledger export": ["a", "{empty}/contexts.jsonl"],
     "ledger import": ["a", "{contexts}"],
     "delete": ["a", "--yes"],
 }
 # Needs no project, takes no root, and is run in test_demo.py.
 WITHOUT_ROOT = {"demo"}
+# Speaks its protocol on standard output until its client goes; run in test_mcp.py.
+SERVERS = {"mcp"}
 
 
 class Result:
@@ -120,7 +123,7 @@ def ingested(root: Path, text_folder: Path) -> Project:
 
 
 def test_every_command_is_run_here() -> None:
-    assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT
+    assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT | SERVERS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -140,7 +143,7 @@ def test_a_command_prints_json_and_nothing_else(
     assert result.json is not None
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *WITHOUT_ROOT])
+@pytest.mark.parametrize("name", [*COMMANDS, *WITHOUT_ROOT, *SERVERS])
 def test_help_explains_the_command_and_every_option(name: str) -> None:
     result = run(*name.split(), "--help")
     assert (result.code, result.err) == (0, "")
@@ -152,7 +155,7 @@ def test_help_explains_the_command_and_every_option(name: str) -> None:
         if parameter.name != "help":
             assert re.search(r"^[A-Z].*[.]$", parameter.help or ""), f"{name}: {parameter.name}: {parameter.help}"
     options = {option for parameter in command.params for option in parameter.opts}
-    assert "--json" in options
+    assert ("--json" in options) == (name not in SERVERS)
     assert ("--root" in options) == (name not in WITHOUT_ROOT)
 
 
@@ -173,6 +176,7 @@ def test_options_are_these() -> None:
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
+        "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
         "remove": ["--forget"],
         "rollback": ["--to"],

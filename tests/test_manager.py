@@ -150,11 +150,11 @@ def test_without_settings_the_defaults_are_taken_and_no_key_is_needed(manager: P
     assert manager.create("a").config == ProjectConfig()
 
 
-def test_models_that_are_given_are_used_instead_of_the_named_ones(manager: ProjectManager) -> None:
+def test_models_that_are_given_are_used_instead_of_the_named_ones(manager: ProjectManager, text_folder: Path) -> None:
     llm = ScriptedLLM()
-    manager.create("a", ProjectConfig.local(), llm=llm)
-    engine = manager.load("a", llm=llm).as_query_engine()
-    assert engine._response_synthesizer._llm is llm  # type: ignore[attr-defined]
+    manager.create("a", ProjectConfig.local(), llm=llm).ingest([text_folder])
+    manager.load("a", llm=llm).as_query_engine(min_confidence=0.0).query("What does error TS-999 mean?")
+    assert "the pump runs dry" in str(llm.history[-1])
 
 
 def test_creating_twice_names_the_ways_out_and_keeps_the_first(manager: ProjectManager) -> None:

@@ -36,8 +36,10 @@ class Bucket:
         """Return a bucket that lets no more than `limit` pass in any minute, or everything.
 
         Example:
-            >>> Bucket.per_minute(600).wait(61, now=0.0)  # 60 at once, then 9 a second
-            0.1111111111111111
+            >>> bucket = Bucket.per_minute(600)
+            >>> bucket.take(60, now=0.0)  # at once; then 9 a second
+            >>> round(bucket.wait(1, now=0.0), 3)
+            0.111
         """
         if limit is None:
             return cls()

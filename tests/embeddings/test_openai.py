@@ -161,16 +161,22 @@ def retriever(provider: LoopbackProvider) -> SemanticRetriever:
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
     ask = retriever(provider)
 
-    async def several() -> None:
-        for _ in range(4):
-            assert (await ask.aretrieve("the pump runs dry"))[0].node.node_id == "dry"
+    async def several(loop: int) -> None:
+        for number in range(4):
+            assert len(await ask.aretrieve(f"question {loop} {number}")) == len(passages())
 
-    asyncio.run(several())
-    asyncio.run(several())
-    for _ in range(4):
-        assert ask.retrieve("the pump runs dry")[0].node.node_id == "dry"
+    asyncio.run(several(1))
+    asyncio.run(several(2))
+    for number in range(4):
+        assert len(ask.retrieve(f"question 3 {number}")) == len(passages())
     assert len(provider.embedding_calls) == 12
     assert len({record.connection_id for record in provider.embedding_calls}) == 3
+
+
+def test_a_question_that_is_asked_again_is_not_embedded_again(provider: LoopbackProvider) -> None:
+    ask = retriever(provider)
+    assert ask.retrieve("the pump runs dry") == asyncio.run(ask.aretrieve("the pump runs dry"))
+    assert len(provider.embedding_calls) == 1
 
 
 async def test_a_query_that_cannot_be_embedded_is_a_sentence(
