@@ -104,8 +104,9 @@ class ProjectReading(ProjectBase):
             mode: As in `retrieve`.
             similarity_top_k: Results of the search.
             filters: As in `retrieve`.
-            **kwargs: For `GroundedQueryEngine` and `AnswerOptions`: style, max_tokens, min_confidence, timeouts,
-                streaming, node_postprocessors, …; what only `RetrieverQueryEngine.from_args` knows gives that engine.
+            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
+                min_confidence, timeouts, streaming, node_postprocessors, reference_date, …; what only
+                `RetrieverQueryEngine.from_args` knows gives that engine.
 
         Raises:
             ModelError: The project's LLM cannot be made: no key, no package, no such name.
@@ -132,7 +133,7 @@ class ProjectReading(ProjectBase):
             search_mode: As `mode` in `retrieve`.
             similarity_top_k: Results of the search; the three best passages of them are read.
             filters: As in `retrieve`.
-            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine` and `AnswerOptions`.
+            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
 
         Raises:
             ModelError: The project's LLM cannot be made: no key, no package, no such name.

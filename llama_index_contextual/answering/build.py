@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from datetime import date
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -18,6 +20,7 @@ from llama_index_contextual.retrievers.live import ProjectRetriever
 
 _OPTIONS = {field.name for field in fields(AnswerOptions)}
 _CHAT = {"mode", "turns", "history_tokens", "chat_store", "chat_store_key"}
+_SEARCH = {"weights", "reference_date"}
 _ENGINE = {"guards", "cache", "judge", "timeouts", "node_postprocessors", "streaming", "callback_manager"}
 
 
@@ -30,9 +33,9 @@ def query_engine(
         retriever: The search.
         load_embed_model: Gives the model that embeds follow-up questions.
         llm: Writes the answer.
-        **options: Of `GroundedQueryEngine` and `AnswerOptions`.
+        **options: Of `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
     """
-    if set(options) - _OPTIONS - _ENGINE:
+    if set(options) - _OPTIONS - _ENGINE - _SEARCH:
         stock: BaseQueryEngine = RetrieverQueryEngine.from_args(retriever, llm=llm, **options)
         return stock
     return grounded_engine(retriever, load_embed_model, llm, **options)
@@ -44,14 +47,18 @@ def grounded_engine(
     llm: LLM,
     *,
     weights: BlendWeights | None = None,
+    reference_date: date | Callable[[], date] | None = None,
     **options: Any,
 ) -> GroundedQueryEngine:
     """Return an engine whose search knows conversations, and a wider one for when it is not confident."""
     embed_model = None if retriever.mode == "lexical" else load_embed_model()
+    conversational = partial(
+        ConversationalRetriever, embed_model=embed_model, weights=weights, reference_date=reference_date
+    )
     return GroundedQueryEngine(
-        ConversationalRetriever(retriever, embed_model=embed_model, weights=weights),
+        conversational(retriever),
         llm,
-        wider=ConversationalRetriever(retriever.widened(), embed_model=embed_model, weights=weights),
+        wider=conversational(retriever.widened()),
         options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
         **{name: value for name, value in options.items() if name not in _OPTIONS},
     )

@@ -156,7 +156,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return found.confidence is not None and found.confidence < self.options.min_confidence
 
     def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
-        question, options = str(query), self.options
+        question, options = self.retriever.explicit(str(query)), self.options
         hits = [] if self._is_low(found) else found.to_nodes()
         for postprocessor in self._postprocessors if hits else ():
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import partial
 
 import numpy as np
@@ -22,6 +23,7 @@ from llama_index_contextual.results import QueryBlend, RetrievalResponse, Retrie
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.time_words import explicit_times
 
 _RETRY = RetryPolicy(attempts=3)
 _WORDS = Analyzer("none")
@@ -92,6 +94,8 @@ class ConversationalRetriever(BaseRetriever):
         retriever: What searches. Retrievers of this package take both parts; others take the embedding.
         embed_model: The model that embeds their queries; None leaves the embedding to the retriever.
         weights: How much of the conversation counts.
+        reference_date: The day on which is asked, or what gives it, such as `date.today`: "last quarter" is then
+            searched as "last quarter (Q3 2026)". None leaves time words as they are.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -109,9 +113,11 @@ class ConversationalRetriever(BaseRetriever):
         *,
         embed_model: BaseEmbedding | None = None,
         weights: BlendWeights | None = None,
+        reference_date: date | Callable[[], date] | None = None,
     ) -> None:
         super().__init__()
         self.retriever = retriever
+        self.reference_date = reference_date
         self.weights = weights or BlendWeights()
         self._embed_model = embed_model
         self._model = None if embed_model is None else PerLoop(lambda: embed_model)
@@ -139,17 +145,25 @@ class ConversationalRetriever(BaseRetriever):
             return _told(await self.retriever.arespond(asked), query, blend)
         return self._response(query, await self.retriever.aretrieve(asked), blend)
 
+    def explicit(self, text: str) -> str:
+        """Return a question as it is searched: with the dates of its time words, where the day is known."""
+        if self.reference_date is None:
+            return text
+        today = self.reference_date() if callable(self.reference_date) else self.reference_date
+        return explicit_times(text, today)
+
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
         """Return the query to search, still without an embedding, and what it is blended from."""
-        if not isinstance(bundle, ConversationQuery):
-            return bundle, None
-        if bundle.rewrite:
-            return QueryBundle(bundle.rewrite), QueryBlend(rewritten=bundle.rewrite)
-        questions = _said(bundle, MessageRole.USER, last=self.weights.turns)
-        if not questions:
-            return bundle, None
-        blend = QueryBlend(embedded=self._embedded(bundle, questions), lexical=self._lexical(bundle, questions))
-        return replace(bundle, lexical_texts=blend.lexical), blend
+        if isinstance(bundle, ConversationQuery) and bundle.rewrite:
+            rewritten = self.explicit(bundle.rewrite)
+            return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
+        text = self.explicit(bundle.query_str)
+        asked = bundle if text == bundle.query_str else replace(bundle, query_str=text)
+        questions = _said(asked, MessageRole.USER, last=self.weights.turns)
+        if not (questions and isinstance(asked, ConversationQuery)):
+            return asked, None if asked is bundle else QueryBlend(rewritten=text)
+        blend = QueryBlend(embedded=self._embedded(asked, questions), lexical=self._lexical(asked, questions))
+        return replace(asked, lexical_texts=blend.lexical), blend
 
     def _embedded(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
         lexical_only = isinstance(self.retriever, ProjectRetriever) and self.retriever.mode == "lexical"
@@ -222,7 +236,7 @@ def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) 
     return replace(found, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
 
 
-def _said(query: ConversationQuery, role: MessageRole, *, last: int) -> list[str]:
+def _said(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
     """Return the last texts of one side of the conversation, oldest first."""
-    texts = [message.content for message in query.history if message.role == role and message.content]
+    texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return texts[len(texts) - min(last, len(texts)) :]

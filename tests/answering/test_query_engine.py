@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -66,6 +67,17 @@ def test_the_model_reads_numbered_passages_with_their_sources_and_the_context_as
     assert sources.count("[Source ") == len(response.source_nodes)
     first = response.source_nodes[0].node
     assert f"Background: {first.metadata['context']}\nText:\n{first.get_content()}" in sources
+
+
+def test_the_model_reads_what_time_words_mean(reports: Project) -> None:
+    llm = ScriptedLLM()
+    question = "What did TS-999 cost last year?"
+    response = ask(reports.as_query_engine(llm=llm, reference_date=date(2026, 11, 22)), question)
+    assert llm.history[0].endswith("Question: What did TS-999 cost last year (2025)?")
+    assert response.retrieval is not None
+    assert response.retrieval.query == question
+    reports.as_chat_engine(llm=llm, reference_date=date(2024, 1, 1)).chat(question)
+    assert llm.history[1].endswith("last year (2023)?")
 
 
 def test_the_context_can_be_left_out(reports: Project) -> None:

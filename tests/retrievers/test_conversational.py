@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import date
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.project import Project
+from llama_index_contextual.results import QueryBlend
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
 from tests.retrievers.corpus import FixedRetriever, both_legs, hits, passages
@@ -242,3 +245,33 @@ def test_a_query_is_not_changed_by_being_asked() -> None:
     query = ConversationQuery("Why?", history=said("TS-999"))
     ConversationalRetriever(FixedRetriever(hits(t=1.0)), embed_model=Axes()).retrieve(query)
     assert (query.lexical_texts, query.embedding) == ((), None)
+
+
+# ---- the day on which is asked ---------------------------------------------------------------------------------------
+
+DAY = date(2026, 11, 22)
+
+
+@pytest.mark.parametrize("day", [DAY, lambda: DAY])
+def test_time_words_are_searched_with_their_dates_and_that_is_told(day: Any) -> None:
+    plain = FixedRetriever(hits(a=1.0))
+    found = ConversationalRetriever(plain, reference_date=day).respond("Costs last year?")
+    assert [query.query_str for query in plain.queries] == ["Costs last year (2025)?"]
+    assert (found.query, found.blend) == ("Costs last year?", QueryBlend(rewritten="Costs last year (2025)?"))
+
+
+def test_a_question_without_time_words_goes_through_untouched_on_any_day() -> None:
+    plain = FixedRetriever(hits(a=1.0))
+    query = ConversationQuery("Costs?")
+    assert ConversationalRetriever(plain, reference_date=DAY).respond(query).blend is None
+    assert plain.queries[0] is query
+
+
+def test_time_words_of_a_follow_up_and_of_a_rewritten_question_have_dates_too() -> None:
+    retriever = ConversationalRetriever(FixedRetriever(hits(a=1.0)), reference_date=DAY)
+    history = [ChatMessage("What did it cost?")]
+    blend = retriever.respond(ConversationQuery("And last year?", history=history)).blend
+    assert blend is not None
+    assert blend.lexical[0] == ("And last year (2025)?", 1.0)
+    blend = retriever.respond(ConversationQuery("And?", history=history, rewrite="Costs this year?")).blend
+    assert blend == QueryBlend(rewritten="Costs this year (2026)?")

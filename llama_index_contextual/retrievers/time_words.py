@@ -1,0 +1,150 @@
+"""Time words made explicit: "last quarter" is nowhere in a report, "Q3 2026" is."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+
+_NUMBERS = (
+    *("one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+_MONTH_NAMES = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+_MONTHS_IN = {"month": 1, "quarter": 3, "year": 12, "decade": 120}
+_ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
+_LISTED = 12  # periods that are named one by one; of more, the first and the last
+
+_BACK = "last|previous|prior"
+_WHICH = rf"(?P<which>{_BACK}|this|the current|current|next|the coming|coming)"
+_COUNT = rf"(?P<count>\d{{1,3}}|a couple of|couple of|{'|'.join(_NUMBERS)})"
+_UNIT = "day|week|month|quarter|year|decade"
+# "The last quarter of 2023" and "the last two months of the lease" do not mean the calendar.
+_END = r"\b(?!\s+of\b)(?:['’]s?\b)?"
+_BRACKET = re.compile(r"\s*\(")
+_QUARTER = rf"(?:Q(?P<digit>[1-4])|(?P<ordinal>{'|'.join(_ORDINALS)})\s+quarter)"
+# May is a verb too.
+_NAMED = "|".join(name for name in _MONTH_NAMES if name != "May")
+_PHRASES = tuple(
+    (name, re.compile(rf"\b{pattern}{_END}", re.IGNORECASE))
+    for name, pattern in (
+        ("quarter", rf"{_QUARTER}\s+(?:of\s+)?{_WHICH}\s+year"),
+        ("quarter", rf"{_WHICH}\s+year['’]s\s+{_QUARTER}"),
+        ("before", r"the\s+(?P<unit>week|month|quarter|year)\s+before\s+last"),
+        ("span", rf"(?P<toward>past|{_BACK}|next|coming)\s+{_COUNT}\s+(?P<unit>{_UNIT})s"),
+        ("ago", rf"(?<!half )(?P<count>\d{{1,3}}|an?|{'|'.join(_NUMBERS)})\s+(?P<unit>{_UNIT})s?\s+ago"),
+        ("past", rf"past\s+(?P<unit>{_UNIT})"),
+        ("month", rf"(?P<which>{_BACK}|this|next)\s+(?P<month>{_NAMED}|(?-i:May))"),
+        ("period", rf"{_WHICH}\s+(?P<unit>week|month|quarter|year|decade)"),
+        ("day", r"(?P<day>yesterday|today|tomorrow)"),
+        ("year", r"(?:year[- ]to[- ]date|ytd)"),
+    )
+)
+
+
+def explicit_times(question: str, reference: date) -> str:
+    """Return a question with the dates that its time words mean, in brackets behind them; English only.
+
+    Quarters and years are those of the calendar: "fiscal year" is left alone, as is what refers to something else than
+    the calendar ("the last quarter of 2023") or has a bracket already.
+
+    Args:
+        question: What was asked.
+        reference: The day on which it was asked.
+
+    Example:
+        >>> explicit_times("What was revenue last quarter, and in Q3 last year?", date(2026, 11, 22))
+        'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
+    """
+    taken: list[tuple[int, int, str]] = []
+    for name, pattern in _PHRASES:
+        for match in pattern.finditer(question):
+            if all(match.end() <= start or end <= match.start() for start, end, _ in taken):
+                taken.append((match.start(), match.end(), _meaning(name, match.groupdict(), reference)))
+    for _, end, meaning in sorted(taken, reverse=True):
+        if meaning and not _BRACKET.match(question, end):
+            question = f"{question[:end]} ({meaning}){question[end:]}"
+    return question
+
+
+def _meaning(name: str, said: dict[str, str | None], today: date) -> str:
+    """Return the dates that a phrase means; nothing where no calendar has them."""
+    try:
+        return _dates(name, {key: value.lower() for key, value in said.items() if value is not None}, today)
+    except (ValueError, OverflowError):
+        return ""  # before the year 1, or after 9999
+
+
+def _dates(name: str, said: dict[str, str], today: date) -> str:
+    unit = said.get("unit", "year")
+    if name == "day":
+        return _name("day", _shifted("day", today, {"yesterday": -1, "today": 0, "tomorrow": 1}[said["day"]]))
+    if name == "month":
+        return _named_month(said["which"], said["month"], today)
+    if name == "quarter":
+        number = int(said["digit"]) if "digit" in said else _ORDINALS[said["ordinal"]]
+        return f"Q{number} {_shifted('year', today, _step(said['which'])).year}"
+    if name == "past":
+        return _span(unit, today, -1)
+    if name == "span":
+        return _span(unit, today, _number(said["count"]) * (1 if said["toward"] in ("next", "coming") else -1))
+    steps = {"before": -2, "year": 0}
+    step = -_number(said["count"]) if name == "ago" else steps[name] if name in steps else _step(said["which"])
+    return _name(unit, _shifted(unit, today, step))
+
+
+def _step(which: str) -> int:
+    return -1 if which in _BACK.split("|") else 0 if which.endswith(("this", "current")) else 1
+
+
+def _number(word: str) -> int:
+    if word in _NUMBERS:
+        return _NUMBERS.index(word) + 1
+    return int(word) if word.isdecimal() else 1 if word in ("a", "an") else 2
+
+
+def _shifted(unit: str, day: date, steps: int) -> date:
+    """Return a day in the period that is so many periods away: its first month's first day, from a month on."""
+    if unit in ("day", "week"):
+        return day + timedelta(days=steps * (7 if unit == "week" else 1))
+    months = 12 * day.year + day.month - 1 + steps * _MONTHS_IN[unit]
+    return date(months // 12, months % 12 + 1, 1)
+
+
+def _name(unit: str, day: date) -> str:
+    """Return the name of the period that a day is in."""
+    if unit == "week":
+        monday = day - timedelta(days=day.weekday())
+        return f"{_name('day', monday)} to {_name('day', monday + timedelta(days=6))}"
+    return {
+        "day": f"{day.day} {_MONTH_NAMES[day.month - 1]} {day.year}",
+        "month": f"{_MONTH_NAMES[day.month - 1]} {day.year}",
+        "quarter": f"Q{(day.month + 2) // 3} {day.year}",
+        "year": str(day.year),
+        "decade": f"{day.year // 10}0s",
+    }[unit]
+
+
+def _span(unit: str, today: date, steps: int) -> str:
+    """Return the periods from so many ago to the current one, or from it on; the unfinished ones included."""
+    first, last = sorted((steps, 0))
+    if unit in ("day", "week"):
+        return f"{_name('day', _shifted(unit, today, first))} to {_name('day', _shifted(unit, today, last))}"
+    if unit == "decade":
+        unit, first, last = "year", 10 * first, 10 * last
+    names = [_name(unit, _shifted(unit, today, step)) for step in (first, last)]
+    if last - first < _LISTED:
+        return ", ".join(_name(unit, _shifted(unit, today, step)) for step in range(first, last + 1))
+    return " to ".join(names)
+
+
+def _named_month(which: str, month: str, today: date) -> str:
+    number = [name.lower() for name in _MONTH_NAMES].index(month) + 1
+    year = today.year
+    if _step(which) < 0 and number >= today.month:
+        year -= 1
+    if _step(which) > 0 and number <= today.month:
+        year += 1
+    return _name("month", date(year, number, 1))
