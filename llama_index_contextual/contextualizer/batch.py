@@ -135,13 +135,19 @@ class BatchRunner:
             ModelError: The provider does not take them.
         """
         sent = 0
-        new = ((custom_id, request_line(custom_id, body)) for custom_id, body in requests)
-        for part in split((item for item in new if not self._journal.knows(item[0])), **self._limits):
+        for part in split(self._new(requests), **self._limits):
             file_id = await self._upload(b"".join(line for _, line in part))
             self._journal.uploaded(file_id, model=self._model, custom_ids=(custom_id for custom_id, _ in part))
             await self._start(file_id)
             sent += len(part)
         return sent
+
+    def _new(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, bytes]]:
+        seen: set[str] = set()  # equal documents ask for the same, and an id must not be in a batch twice
+        for custom_id, body in requests:
+            if custom_id not in seen and not self._journal.knows(custom_id):
+                seen.add(custom_id)
+                yield custom_id, request_line(custom_id, body)
 
     async def collect(self) -> int:
         """Wait until no batch is under way, and keep the replies of each as soon as it is finished.
@@ -179,11 +185,9 @@ class BatchRunner:
         try:
             found = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
         except ModelError as error:
-            if getattr(error.__cause__, "status_code", None) != 404:
+            if _status(error) != 404:
                 raise
-            logger.warning("The provider does not know batch %s any more; it is asked again.", batch.batch_id)
-            self._journal.closed(batch.file_id, [])
-            self._unanswered += batch.requests
+            self._forget(batch, f"The provider does not know batch {batch.batch_id} any more; it is asked again.")
             return 0
         if found.status not in FINISHED:
             counts = found.request_counts
@@ -221,8 +225,18 @@ class BatchRunner:
         for orphan in orphans:
             if orphan.file_id in started:
                 self._journal.started(orphan.file_id, started[orphan.file_id])
-            else:
+                continue
+            try:
                 await self._start(orphan.file_id)
+            except ModelError as error:
+                if _status(error) not in (400, 404):
+                    raise
+                self._forget(orphan, f"The provider does not take upload {orphan.file_id}; it is asked again.")
+
+    def _forget(self, batch: OpenBatch, warning: str) -> None:
+        logger.warning(warning)
+        self._journal.closed(batch.file_id, [])
+        self._unanswered += batch.requests
 
     async def _start(self, file_id: str) -> None:
         batch = await self._call(
@@ -235,6 +249,10 @@ class BatchRunner:
             return await acall(send, self._policy)
         except Exception as error:
             raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
+
+
+def _status(error: ModelError) -> int | None:
+    return getattr(error.__cause__, "status_code", None)
 
 
 def _reason(batch: Any) -> str:

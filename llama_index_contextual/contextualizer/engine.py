@@ -135,7 +135,9 @@ class Engine:
                     await self._scheduler.segments.acquire(this)
                     group.create_task(self._segment(segment, chunks, settled))
         except BaseExceptionGroup as failed:
-            first = failed.exceptions[0]
+            first: BaseException = failed
+            while isinstance(first, BaseExceptionGroup):  # one around another, as tasks begin tasks
+                first = first.exceptions[0]
             raise first from first.__cause__
         self._scheduler.check()
 

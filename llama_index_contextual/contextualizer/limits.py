@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 _PART = re.compile(r"([\d.]+)(ms|h|m|s)")
@@ -95,6 +96,18 @@ class Limiter:
         self._not_before = 0.0
         self._order = asyncio.Lock()
         self._stopped = asyncio.Event()
+
+    @asynccontextmanager
+    async def passing(self, tokens: int | None) -> AsyncIterator[None]:
+        """Wait until a request with so many tokens may be sent, which is over when the block ends; None is not sent."""
+        if tokens is None:
+            yield
+            return
+        await self.enter(tokens)
+        try:
+            yield
+        finally:
+            self.leave(tokens)
 
     async def enter(self, tokens: int) -> None:
         """Wait until a request with so many tokens may be sent; `leave` follows when it is over."""

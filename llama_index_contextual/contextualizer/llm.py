@@ -146,6 +146,7 @@ class LLMContextualizer(Contextualizer):
                 retry=self.retry,
                 limiter=limiter,
                 budget=self.budget,
+                is_answered=None if self.replies is None else self.replies.has,
             )
             engine = Engine(
                 scheduler,

@@ -30,6 +30,7 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
+_LONGEST_ID = 9  # Python makes no number of thousands of digits
 
 
 class Verdict(NamedTuple):
@@ -157,7 +158,7 @@ def _of(value: Any) -> Iterator[tuple[int, str]]:
             yield from _of(item)
     elif isinstance(value, dict):
         number, text = value.get("id"), value.get("context")
-        if isinstance(number, str) and number.isdecimal():
+        if isinstance(number, str) and number.isdecimal() and len(number) <= _LONGEST_ID:
             number = int(number)
         if isinstance(number, int) and isinstance(text, str):
             yield number, text

@@ -12,6 +12,7 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.contextualizer.prompts import group_suffix, header, prefix, suffix
 from llama_index_contextual.contextualizer.segments import Segment
+from llama_index_contextual.metadata import SECTION
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.templates import ContextPrompt
@@ -120,9 +121,12 @@ def context_key(segment: Segment, chunk: BaseNode, *, prompt: ContextPrompt, mod
     """Return the key of a context: template, model, header, segment, chunk.
 
     How many chunks a call asks for is not part of it, so a change of `chunks_per_call` pays for nothing again. Nor is
-    the document's opening: a few words at its head would otherwise change the keys of all its chunks.
+    the document's opening: a few words at its head would otherwise change the keys of all its chunks. A chunk's own
+    section is, where another chunk has the same text in another section.
     """
-    return content_key(prompt.identity, model, header(segment, opening=False), segment.text, chunk.get_content())
+    text = chunk.get_content()
+    section = [str(chunk.metadata.get(SECTION))] if text in segment.ambiguous else []
+    return content_key(prompt.identity, model, header(segment, opening=False), segment.text, text, *section)
 
 
 def plan_requests(

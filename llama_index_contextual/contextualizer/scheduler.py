@@ -66,6 +66,7 @@ class Scheduler:
         retry: When a failed call is sent again.
         limiter: How fast calls may be sent.
         budget: Says before each call whether it may be sent.
+        is_answered: Says whether the answer to a request is here already, so that no limit concerns it.
     """
 
     def __init__(
@@ -78,9 +79,10 @@ class Scheduler:
         retry: RetryPolicy,
         limiter: Limiter,
         budget: Budget | None = None,
+        is_answered: Callable[[ContextRequest], bool] | None = None,
     ) -> None:
         self._sender, self._model, self._retry = sender, model, retry
-        self._limiter, self._budget = limiter, budget
+        self._limiter, self._budget, self._is_answered = limiter, budget, is_answered
         self._provider = provider or Provider(pip="")
         # A provider with one slot computes the prefix anew whenever another segment came between.
         one_by_one = self._provider.cache == "slot"
@@ -177,14 +179,17 @@ class Scheduler:
         return delay
 
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
-        tokens = request.input_tokens
         self.check()
-        await self._limiter.enter(tokens)
+        answered = self._is_answered is not None and self._is_answered(request)
+        async with self._limiter.passing(None if answered else request.input_tokens):
+            self.check()
+            return await self._sent(request, attempt)
+
+    async def _sent(self, request: ContextRequest, attempt: int) -> Reply:
         started = _now()
         usage: Usage | None = None
         settle: Settle | None = None
         try:
-            self.check()
             settle = self._may_send(request)
             reply = await self._sender.send(request)
             usage = reply.usage
@@ -196,7 +201,6 @@ class Scheduler:
             self._judge(request, error, started)
             raise
         finally:
-            self._limiter.leave(tokens)
             if settle is not None:
                 settle(usage)
         self._health.answered()

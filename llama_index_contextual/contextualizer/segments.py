@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby
 
 from llama_index.core.schema import BaseNode
@@ -48,6 +49,14 @@ class Segment:
     text: str
     chunks: tuple[BaseNode, ...]
     starts: tuple[int, ...] = ()
+
+    @cached_property
+    def ambiguous(self) -> frozenset[str]:
+        """The texts that chunks of different sections share."""
+        sections: dict[str, set[str]] = {}
+        for chunk in self.chunks:
+            sections.setdefault(chunk.get_content(), set()).add(str(chunk.metadata.get(keys.SECTION)))
+        return frozenset(text for text, found in sections.items() if len(found) > 1)
 
 
 def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:

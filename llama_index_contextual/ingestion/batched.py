@@ -104,8 +104,5 @@ def paid_stages(
         sender=writer.service_tier or "live",
         is_batched=None if replies is None else replies.has,
     )
-    update: dict[str, object] = {"budget": budget}
-    if replies is not None:
-        # Replies that are here need not wait for a rate.
-        update |= {"replies": replies, "requests_per_minute": None, "tokens_per_minute": None}
-    return replace(stages, spending=spending, contextualizer=writer.model_copy(update=update)), spending
+    writer = writer.model_copy(update={"budget": budget, "replies": replies})
+    return replace(stages, spending=spending, contextualizer=writer), spending

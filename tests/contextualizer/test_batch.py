@@ -136,6 +136,16 @@ async def test_what_is_under_way_or_answered_is_not_sent_again(
     assert len(provider.batch_history) == 3
 
 
+async def test_a_request_that_comes_twice_is_in_the_batch_once(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
+) -> None:
+    batches = runner(journal, client)
+    assert await batches.submit([*requests(1, 2), *requests(1)]) == 2
+    await batches.collect()
+    assert journal.reply("id-1") is not None
+    assert len(provider.batch_history) == 2
+
+
 async def test_many_requests_become_several_batches(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
@@ -239,6 +249,18 @@ async def test_a_batch_that_the_provider_forgot_is_asked_again(
     await runner(journal, client).collect()
     assert "does not know batch batch_999 any more" in caplog.text
     assert not journal.knows("id-1")
+
+
+async def test_an_upload_that_the_provider_forgot_is_sent_again(
+    journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
+    batches = runner(journal, client)
+    assert await batches.collect() == 1
+    assert "does not take upload file-9" in caplog.text
+    assert await batches.submit(requests(1)) == 1
+    await batches.collect()
+    assert journal.reply("id-1") is not None
 
 
 async def test_a_failed_call_is_sent_again(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from llama_index_contextual.contextualizer import Contextualized, LLMContextuali
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import Settle
 from llama_index_contextual.errors import BudgetExceededError, ModelError
-from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.contextualizer.samples import loose
 from tests.contextualizer.segments_of import by_segment, corpus, independent_totals
 from tests.support.records import Request
@@ -250,3 +251,23 @@ def test_a_complete_ledger_needs_no_provider(provider: LoopbackProvider, ledger:
     run(nodes, ledger=ledger)
     provider.reply = refuse
     assert run(nodes, ledger=ledger).paid == 0
+
+
+class _FullDisk(Ledger):
+    def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_what_is_no_fault_of_a_call_is_raised_as_it_came(provider: LoopbackProvider) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        run(loose("Revenue grew."), ledger=_FullDisk(None))
+
+
+def test_a_text_that_stands_in_two_sections_is_asked_for_in_each(provider: LoopbackProvider, ledger: Ledger) -> None:
+    nodes = loose(*["Limit: 5 bar."] * 3)
+    for node, section in zip(nodes, ("Pump A", "Pump B", "Pump A"), strict=True):
+        node.metadata["section"] = section
+    assert is_complete(run(nodes, ledger=ledger))
+    assert len(provider.calls()) == 2
+    assert is_complete(run(nodes, ledger=ledger))
+    assert len(provider.calls()) == 2, "known by then"

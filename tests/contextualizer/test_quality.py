@@ -119,3 +119,8 @@ def test_ids_are_checked_and_what_can_be_read_is_kept(answer: str, contexts: dic
 @given(st.text(alphabet='{}[]",: \\idcontex12', max_size=80))
 def test_no_answer_breaks_the_reading(answer: str) -> None:
     assert set(read_group(answer, [1, 2])) <= {1, 2}
+
+
+def test_an_id_of_thousands_of_digits_is_none() -> None:
+    answer = '{"contexts": [{"id": "%s", "context": "?"}, {"id": "1", "context": "One."}]}' % ("9" * 5_000)
+    assert read_group(answer, [1]) == {1: "One."}

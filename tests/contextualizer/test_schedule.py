@@ -9,10 +9,18 @@ from collections.abc import Callable
 import pytest
 from llama_index.core.schema import BaseNode
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
+from llama_index_contextual.contextualizer.batch_sender import BatchReplies
 from llama_index_contextual.contextualizer.cost import rounds
+from llama_index_contextual.contextualizer.estimate import missing, requests_of
+from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.ingestion.batched import paid_stages
+from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.ledger import Ledger
 from tests.contextualizer.segments_of import corpus
 
 LATENCY = 0.3
@@ -105,3 +113,28 @@ def test_a_limit_of_requests_is_used_and_kept() -> None:
     seconds, done = run(corpus(6, 20, words=20), sender, 16, requests_per_minute=60)
     assert done.failures == []
     assert 110 <= seconds <= 140, "120 requests at 60 a minute"
+
+
+def test_what_has_come_in_a_batch_waits_for_no_rate_and_the_rest_keeps_it() -> None:
+    nodes, ledger = corpus(6, 20, words=20), Ledger(None)
+    replies = BatchReplies(ledger.batches, MODEL)
+    writer = LLMContextualizer(model=MODEL)
+    asked = [
+        request for segment, todo, _ in missing(writer, nodes[:60]) for request in requests_of(writer, segment, todo)
+    ]
+    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in asked])
+    sender = Timed()
+    seconds, done = run(nodes, sender, 16, requests_per_minute=60, replies=replies)
+    assert done.failures == []
+    assert sender.calls == 60
+    assert 55 <= seconds <= 70, "60 requests at 60 a minute"
+
+
+def test_replies_of_batches_leave_the_rates_of_the_settings_as_they_are() -> None:
+    config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
+    stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
+    replies = BatchReplies(ledger.batches, config.llm)
+    paid, _ = paid_stages(stages, PriceTable(), max_cost=None, replies=replies)
+    assert isinstance(paid.contextualizer, LLMContextualizer)
+    assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
+    assert paid.contextualizer.replies is replies
