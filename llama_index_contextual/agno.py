@@ -15,7 +15,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadata_filters
-from llama_index_contextual.errors import ContextualError, InputError
+from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import RankingRetriever
@@ -92,7 +92,13 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys that a filter can name; none where the source takes no filters."""
+        """Return the metadata keys that a filter can name; none where the source takes no filters or is empty."""
+        try:
+            return self._keys()
+        except NoVersionError:  # an agent may be made before anything is ingested
+            return set()
+
+    def _keys(self) -> set[str]:
         if isinstance(self.source, Project):
             return set(self.source.metadata_keys()) - _INNER_KEYS
         if isinstance(self.source, RankingRetriever):
@@ -121,7 +127,7 @@ class ContextualKnowledge:
             return None
         if not isinstance(self.source, Project | RankingRetriever):
             raise InputError("This retriever takes no filters: search without, or build the knowledge on a project.")
-        valid = self.get_valid_filters()
+        valid = self._keys()
         if unknown := sorted(filter_keys(wanted) - valid):
             listed = ", ".join(sorted(valid))
             raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)

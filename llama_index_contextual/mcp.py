@@ -107,7 +107,7 @@ class _Tools:
         source = self._project(project)
         length = next((record.characters for record in source.documents() if record.doc_id == doc_id), 0)
         start = max(0, start)
-        stop = min(length if end is None else end, start + MAX_CHARACTERS, length) if length else end
+        stop = max(start, min(length if end is None else end, start + MAX_CHARACTERS, length)) if length else end
         text = await asyncio.to_thread(source.read, doc_id, start, stop)
         return ReadPassage(text=text, next_start=stop if stop is not None and stop < length else None)
 

@@ -272,6 +272,14 @@ def test_a_wrong_filter_is_refused_with_its_reason(wrong: Any, message: str) -> 
         to_metadata_filters(wrong)
 
 
+def test_an_agent_can_be_made_before_anything_is_ingested(project: Project) -> None:
+    knowledge = ContextualKnowledge(project)
+    assert knowledge.get_valid_filters() == set()
+    assert "Searches the 0 documents" in knowledge.build_context(enable_agentic_filters=True)
+    with pytest.raises(NoVersionError):
+        knowledge.search("Anything?", filters={"fund": "Alpha"})
+
+
 @pytest.mark.parametrize("nothing", [None, {}, []])
 def test_no_filters_filter_nothing(nothing: Any) -> None:
     assert to_metadata_filters(nothing) is None

@@ -88,6 +88,13 @@ async def test_a_long_document_is_read_piece_by_piece(manager: ProjectManager, t
     assert len(pieces) > 1
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, -1), (20, 10), (-5, 0)])
+async def test_a_span_that_ends_before_it_begins_is_empty(filled: Project, start: int, end: int) -> None:
+    where = {"doc_id": "reports/manual.txt", "start": start, "end": end}
+    found = await called(make_server([filled]), "read_passage", **where)
+    assert found.structured_content == {"text": "", "next_start": max(0, start)}
+
+
 async def test_the_documents_of_all_projects_are_listed(filled: Project, manager: ProjectManager) -> None:
     empty = manager.create("empty", ProjectConfig.local())
     found = (await called(make_server([filled, empty]), "list_documents")).structured_content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,6 +20,7 @@ LLM_RERANK = "llm"
 
 _RETRY = RetryPolicy(attempts=3)
 _LLM_BATCH = 10
+_CHOICE = re.compile(r"^[^\d\n:]*:\s*(\d{1,9})\s*,[^\d\n:]*:\s*(\d+(?:\.\d+)?)", re.MULTILINE)
 _ALL = 1_000_000  # whoever asks takes the first k
 
 
@@ -62,7 +64,10 @@ class Reranker:
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
         ranked = [Reranked(place[hit.node.node_id], float(hit.score or 0.0)) for hit in said]
         kept = [hit for hit in ranked if self.threshold is None or hit.score >= self.threshold]
-        return sorted(kept, key=lambda hit: (-hit.score, hit.at))
+        best: dict[int, Reranked] = {}
+        for hit in sorted(kept, key=lambda hit: (-hit.score, hit.at)):
+            best.setdefault(hit.at, hit)  # an LLM may name a passage twice
+        return list(best.values())
 
 
 class Rerankers:
@@ -75,7 +80,7 @@ class Rerankers:
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
         self._lock = threading.Lock()
-        self._made: tuple[str, BaseNodePostprocessor] | None = None
+        self._made: tuple[tuple[str, str | None], BaseNodePostprocessor] | None = None
 
     def of(self, config: ProjectConfig) -> Reranker | None:
         """Return the reranker of the settings, or None.
@@ -86,8 +91,9 @@ class Rerankers:
         if config.rerank is None:
             return None
         with self._lock:
-            if self._made is None or self._made[0] != config.rerank:
-                self._made = config.rerank, self._make(config.rerank)
+            wanted = config.rerank, config.llm if config.rerank == LLM_RERANK else None
+            if self._made is None or self._made[0] != wanted:
+                self._made = wanted, self._make(config.rerank)
             return Reranker(config.rerank, self._made[1], threshold=config.rerank_threshold)
 
     def _make(self, name: str) -> BaseNodePostprocessor:
@@ -115,4 +121,19 @@ class Rerankers:
 
         if self._load_llm is None:
             raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
-        return LLMRerank(llm=self._load_llm(), top_n=_ALL, choice_batch_size=_LLM_BATCH)
+        return LLMRerank(
+            llm=self._load_llm(),
+            top_n=_ALL,
+            choice_batch_size=_LLM_BATCH,
+            parse_choice_select_answer_fn=_choices,
+        )
+
+
+def _choices(answer: str, count: int) -> tuple[list[int], list[float]]:
+    """Return the passages that an LLM chose, by their numbers from 1, and what it says of each.
+
+    LlamaIndex's own reading takes 0 for the last passage, 0.9 for 0, and shifts the scores behind a line without one.
+    """
+    chosen = [(int(number), float(score)) for number, score in _CHOICE.findall(answer)]
+    kept = [(number, score) for number, score in chosen if 1 <= number <= count]
+    return [number for number, _ in kept], [score for _, score in kept]

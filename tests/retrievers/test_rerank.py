@@ -15,6 +15,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.rerank import Rerankers
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 TEXTS = {
@@ -126,3 +127,35 @@ def test_an_llm_that_fails_is_reported_as_such(tmp_path: Path) -> None:
     llm.enqueue(ValueError("no answer"))
     with pytest.raises(ModelError, match="no answer"):
         project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "scores"),
+    [
+        ("Doc: 2, Relevance: 7\nDoc: 1, Relevance: 9\nDoc: 2, Relevance: 8", [9.0, 8.0]),
+        ("Doc: 0, Relevance: 9\nDoc: 4, Relevance: 9\nDoc: 3, Relevance: 5", [5.0]),
+        ("Doc: 1, Relevance: high\nDoc: 2, Relevance: 0.5", [0.5]),
+    ],
+    ids=["one twice", "numbers that no passage has", "no number"],
+)
+def test_each_passage_that_an_llm_chooses_is_there_once_with_its_own_score(
+    tmp_path: Path, answer: str, scores: list[float]
+) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(answer)
+    found = project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
+    assert [chunk.score for chunk in found] == scores
+    assert len({chunk.node_id for chunk in found}) == len(found)
+
+
+def test_a_change_of_the_llm_is_a_change_of_who_reranks() -> None:
+    made: list[ScriptedLLM] = []
+
+    def load() -> ScriptedLLM:
+        made.append(ScriptedLLM())
+        return made[-1]
+
+    rerankers = Rerankers(load)
+    for llm in ("openai:gpt-4.1", "openai:gpt-4.1", "openai:gpt-4o"):
+        rerankers.of(ProjectConfig.local(rerank="llm", llm=llm))
+    assert len(made) == 2
