@@ -28,6 +28,7 @@ RETRIEVAL_FIELDS = frozenset(
         "lexical_weight",
         "document_weight",
         "rrf_k",
+        "acronyms",
         "rerank",
         "rerank_candidates",
         "rerank_threshold",
@@ -145,6 +146,11 @@ class ProjectConfig(BaseModel):
         " rankings, whose weights are scaled to a sum of 1.",
     )
     rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
+    acronyms: bool = Field(
+        default=False,
+        description="Whether the lexical indexes are also asked for the long forms of a question's acronyms, as the"
+        " documents explain them in brackets, and for the acronyms of its long forms.",
+    )
     rerank: str | None = Field(
         default=None,
         description="Who looks again at the best hits: a cross-encoder by name, such as"

@@ -46,6 +46,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "lexical_weight": 0.5,
         "document_weight": 0.1,
         "rrf_k": 10.0,
+        "acronyms": False,
         "rerank": None,
         "rerank_candidates": 50,
         "rerank_threshold": None,
@@ -110,7 +111,11 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"fusion": "max"}, "fusion", "Input should be 'rrf' or 'score'"),
     ({"language": "klingon"}, "language", "Setting 'language' cannot be 'klingon': must be one of arabic, "),
     ({"embed_model": None}, "embed_model", "Setting 'embed_model' cannot be None: "),
-    ({"chunk_sise": 1}, "chunk_sise", "Unknown setting 'chunk_sise'. Known settings: bm25, candidates, chunk_overlap"),
+    (
+        {"chunk_sise": 1},
+        "chunk_sise",
+        "Unknown setting 'chunk_sise'. Known settings: acronyms, bm25, candidates, chunk_overlap",
+    ),
 ]
 
 
@@ -147,7 +152,7 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
         other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
-        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm"}.get(name, other)
+        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 
 

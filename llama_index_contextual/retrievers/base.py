@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -18,6 +19,17 @@ from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
+
+
+@dataclass
+class WeightedQuery(QueryBundle):
+    """A question that the lexical indexes are asked in other words than the semantic one.
+
+    Attributes:
+        lexical_texts: What they are asked, with the weight of each text's terms; empty for the question itself.
+    """
+
+    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
 class Found(NamedTuple):
@@ -81,7 +93,20 @@ def as_bundle(query: QueryType) -> QueryBundle:
 
 def lexical_query(bundle: QueryBundle) -> LexicalQuery:
     """Return what the lexical indexes are asked: the question, or what a conversation made of it."""
-    return getattr(bundle, "lexical_texts", ()) or bundle.query_str
+    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
+    return weighted or bundle.query_str
+
+
+def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
+    """Return the query with the terms of more texts, each at a weight, for the lexical indexes."""
+    asked = lexical_query(bundle)
+    whole = ((asked, 1.0),) if isinstance(asked, str) else asked
+    lexical_texts = (*whole, *((text, weight) for text in texts))
+    if isinstance(bundle, WeightedQuery):
+        return replace(bundle, lexical_texts=lexical_texts)
+    return WeightedQuery(
+        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
+    )
 
 
 def require_positive(k: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 
@@ -21,7 +21,7 @@ from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.models import model_name
 from llama_index_contextual.results import QueryBlend, RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.base import as_bundle
+from llama_index_contextual.retrievers.base import WeightedQuery, as_bundle
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.retrievers.time_words import explicit_times
 
@@ -30,13 +30,12 @@ _WORDS = Analyzer("none")
 
 
 @dataclass
-class ConversationQuery(QueryBundle):
+class ConversationQuery(WeightedQuery):
     """A question with the conversation before it.
 
     Attributes:
         history: The messages before the question, oldest first.
         rewrite: The question made stand-alone, by whoever can; it is searched instead, and nothing is blended.
-        lexical_texts: What the lexical indexes are asked, with the weight of each text's terms; set by the retriever.
 
     Example:
         >>> query = ConversationQuery("And for water?", history=[ChatMessage("How long does food last?")])
@@ -46,7 +45,6 @@ class ConversationQuery(QueryBundle):
 
     history: Sequence[ChatMessage] = ()
     rewrite: str | None = None
-    lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +228,10 @@ def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) 
 
     Confidence and relevance are calibrated for questions that stand alone: a blend has none.
     """
-    if blend is None or blend.rewritten:
+    alone = blend is None or blend.rewritten is not None
+    if found.blend is not None:  # the search has added terms
+        blend = replace(blend or QueryBlend(), lexical=found.blend.lexical)
+    if alone:
         return replace(found, query=str(query), blend=blend)
     results = tuple(replace(chunk, relevance=None) for chunk in found.results)
     return replace(found, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)

@@ -51,10 +51,10 @@ class QueryTerms:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Inverse document frequency of every term, log(1 + (N - n + 0.5) / (n + 0.5)); of unknown ones too."""
+        """Weight of every term in the query times its idf, log(1 + (N - n + 0.5) / (n + 0.5)); of unknown ones too."""
         holders = {term: len(rows) for term, (rows, _) in zip(self.known, self.postings, strict=True)}
-        counts = ((term, holders.get(term, 0)) for term in self.counts)
-        return {term: math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, n in counts}
+        counts = ((term, count, holders.get(term, 0)) for term, count in self.counts.items())
+        return {term: count * math.log1p((self.size - n + 0.5) / (n + 0.5)) for term, count, n in counts}
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return for each row the terms that it holds."""

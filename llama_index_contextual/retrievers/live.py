@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
@@ -28,8 +29,9 @@ from llama_index_contextual.errors import (
     NoVersionError,
 )
 from llama_index_contextual.models import model_name
-from llama_index_contextual.results import RetrievalResponse
-from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive
+from llama_index_contextual.results import QueryBlend, RetrievalResponse
+from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
+from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive, with_terms
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
@@ -41,6 +43,9 @@ from llama_index_contextual.storage.current import CURRENT, current_name, versio
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)
+
+ACRONYM_WEIGHT = 0.1
+"""Weight of each term that a question gains by acronyms, in the lexical indexes; 1 is a term of the question."""
 
 _FUSION_FIELDS = ("semantic_weight", "lexical_weight", "document_weight", "candidates", "fusion", "rrf_k")
 
@@ -102,6 +107,12 @@ class VersionIndexes:
         if not self.version.has_documents:
             return None
         return DocumentLeg(DocumentIndex.load(self.version.documents_directory), self.version.docstore)
+
+    @cached_property
+    def acronyms(self) -> Acronyms:
+        """The acronyms that the version's texts explain."""
+        texts = (node.get_content(MetadataMode.NONE) for node in self.version.docstore.iterate())
+        return Acronyms(find_acronyms(texts))
 
     def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
         """Return the retriever for a mode that the version can answer."""
@@ -316,6 +327,8 @@ class ProjectRetriever(BaseRetriever):
         *,
         explain: bool = False,
     ) -> RetrievalResponse:
+        added = current.acronyms.added_to(bundle.query_str) if self._config.acronyms else ()
+        asked = with_terms(bundle, added, ACRONYM_WEIGHT)
         request = Request(
             k=self.similarity_top_k,
             filters=self.filters,
@@ -327,7 +340,9 @@ class ProjectRetriever(BaseRetriever):
             warnings=warnings,
             version=current.version.name,
         )
-        return respond(bundle, retriever, request)
+        if not added:
+            return respond(bundle, retriever, request)
+        return replace(respond(asked, retriever, request), blend=QueryBlend(lexical=asked.lexical_texts))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.respond(query_bundle).to_nodes()

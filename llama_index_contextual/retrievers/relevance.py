@@ -117,7 +117,7 @@ def query_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.flo
     if terms is None or not terms.counts:
         return np.zeros(2)
     lexical = next(leaf.hits.scores for leaf in trace.leaves() if leaf.name == "lexical")
-    gain = float(lexical.max(initial=0.0)) / math.sqrt(len(terms.counts)) / math.log1p(terms.size)
+    gain = float(lexical.max(initial=0.0)) / math.sqrt(sum(terms.counts.values())) / math.log1p(terms.size)
     first = evidence[0].get("lexical")
     most = sum(terms.weights.values())
     return np.array([gain, 0.0 if first is None else first.score / most])

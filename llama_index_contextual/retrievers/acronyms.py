@@ -1,0 +1,126 @@
+"""Acronyms that texts explain themselves: "Property, plant and equipment (PP&E)"."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+_BRACKETS = re.compile(r"\(([^()]{2,120})\)")
+_SHORT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9&/.-]{0,8}[A-Za-z0-9])")
+_LONG = re.compile(r"[\w\s,&'’/–-]+")  # words, not the arguments of a call
+_WORD_BEFORE = re.compile(r"(\S+)\s+$")
+_SENTENCE_END = re.compile(r"[.!?;:\n]\s+(?=[^.!?;:\n]*$)")
+_PLURAL = re.compile(r"[A-Z]{2,}s")
+_POSSESSIVE = re.compile(r"['’]s$")
+_PUNCTUATION = ".,;:?!()[]\"'“”‘’"
+_SMALL = frozenset({"a", "and", "&", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"})
+_WINDOW = 200  # characters before a bracket: more than the most words of a long form
+
+
+def find_acronyms(texts: Iterable[str]) -> dict[str, str]:
+    """Return the acronyms that texts explain in brackets, each with the long form that it has most often.
+
+    The method is that of Schwartz and Hearst ("A simple algorithm for identifying abbreviation definitions in
+    biomedical text", PSB 2003): the letters of the short form are searched in the words before it from the right, the
+    first one at the start of a word. Before that, the initials of the words are tried, which keeps "PP&E" from being
+    "plant and equipment"; and a short form has two capitals at least.
+
+    Example:
+        >>> find_acronyms(["Property, plant and equipment (PP&E) fell.", "WHO (World Health Organization)"])
+        {'PP&E': 'Property, plant and equipment', 'WHO': 'World Health Organization'}
+    """
+    found: dict[str, Counter[str]] = {}
+    spelled: dict[str, str] = {}
+    for text in texts:
+        for match in _BRACKETS.finditer(text) if "(" in text else ():
+            pair = _pair(text[max(0, match.start() - _WINDOW) : match.start()], match[1].strip(" \"'“”‘’"))
+            if pair is not None:
+                short, long = pair
+                spelled.setdefault(long.casefold(), long)
+                found.setdefault(short, Counter())[long.casefold()] += 1
+    return {short: spelled[longs.most_common(1)[0][0]] for short, longs in found.items()}
+
+
+class Acronyms:
+    """Acronyms of a corpus, and what a question gains by them.
+
+    Args:
+        table: Short forms with their long forms.
+
+    Example:
+        >>> Acronyms({"PP&E": "Property, plant and equipment"}).added_to("How is PP&E measured?")
+        ('Property, plant and equipment',)
+    """
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self.table = dict(table)
+        self._short: dict[str, list[str]] = {}
+        for short, long in self.table.items():
+            self._short.setdefault(_folded(long), []).append(short)
+        self._most = max((long.count(" ") + 1 for long in self._short), default=0)
+
+    def added_to(self, question: str) -> tuple[str, ...]:
+        """Return the long forms of the acronyms of a question, and the acronyms of its long forms.
+
+        An acronym counts as it is written, "IT" is not "it"; a long form in capitals or not.
+        """
+        words = [_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split()]
+        folded = _folded(question).split()
+        spans = {
+            " ".join(folded[start:end])
+            for start in range(len(folded))
+            for end in range(start + 1, min(start + self._most, len(folded)) + 1)
+        }
+        longs = [self.table[word] for word in words if word in self.table and _folded(self.table[word]) not in spans]
+        shorts = [short for span in sorted(spans) for short in self._short.get(span, ()) if short not in words]
+        return tuple(dict.fromkeys([*longs, *shorts]))
+
+
+def _folded(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def _pair(before: str, inside: str) -> tuple[str, str] | None:
+    """Return the short and the long form of a bracket and what is before it; None where it explains nothing."""
+    if _is_short(inside):
+        short, words = inside, _SENTENCE_END.split(before)[-1].split()
+        candidate = " ".join(words[-min(len(short) + 5, 2 * len(short)) :])
+    elif (match := _WORD_BEFORE.search(before)) is not None and _is_short(match[1]):
+        short, candidate = match[1], " ".join(inside.split())
+    else:
+        return None
+    long = _by_initials(short, candidate) or _by_letters(short, candidate)
+    if long is None or len(long) <= len(short) or short in long.split() or not _LONG.fullmatch(long):
+        return None
+    return short.removesuffix("s") if _PLURAL.fullmatch(short) else short, long
+
+
+def _is_short(text: str) -> bool:
+    return _SHORT.fullmatch(text) is not None and sum(letter.isupper() for letter in text) >= 2
+
+
+def _by_initials(short: str, candidate: str) -> str | None:
+    """Return the last words whose initials are the letters of the short form, small words aside."""
+    wanted = [letter for letter in short.casefold() if letter.isalnum()]
+    words = [(match.start(), match[0]) for match in re.finditer(r"\w+", candidate)]
+    for at in range(len(words) - 1, -1, -1):
+        initials = [word[0].casefold() for _, word in words[at:] if word.casefold() not in _SMALL]
+        if initials == wanted and words[at][1].casefold() not in _SMALL:
+            return candidate[words[at][0] :]
+        if len(initials) > len(wanted):
+            return None
+    return None
+
+
+def _by_letters(short: str, candidate: str) -> str | None:
+    """Return the shortest end of the candidate that holds the letters in their order, the first at a word's start."""
+    letters = [letter for letter in short.casefold() if letter.isalnum()]
+    folded, at = candidate.lower(), len(candidate)
+    for number, letter in reversed(list(enumerate(letters))):
+        at = folded.rfind(letter, 0, at)
+        while number == 0 and at > 0 and folded[at - 1].isalnum():
+            at = folded.rfind(letter, 0, at)
+        if at < 0:
+            return None
+    return candidate[at:]

@@ -1,0 +1,139 @@
+"""Acronyms learned from texts, and the searches that gain by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.base.llms.types import ChatMessage
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
+from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "long"),
+    [
+        ("Property, plant and equipment (PP&E) fell.", "PP&E", "Property, plant and equipment"),
+        ("of the Department of Motor Vehicles (DMV)", "DMV", "Department of Motor Vehicles"),
+        ("heat shock transcription factor (HSF)", "HSF", "heat shock transcription factor"),
+        ("messenger RNA (mRNA)", "mRNA", "messenger RNA"),
+        ("Lipschitz constants (LIPCON)", "LIPCON", "Lipschitz constants"),
+        ("application programming interfaces (APIs)", "API", "application programming interfaces"),
+        ("The value added\ntax (“VAT”)", "VAT", "value added tax"),
+        ("IT (information technology) costs", "IT", "information technology"),
+    ],
+)
+def test_a_bracket_explains_an_acronym(text: str, short: str, long: str) -> None:
+    assert find_acronyms([text]) == {short: long}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "we use it (see Figure 2)",
+        "(USA)",
+        "foo(BAR)",
+        "the pump (XYZ)",
+        "a value (ab)",
+        "HTTP (HTTPS)",
+        "HOME (home = env::var)",
+        "()",
+        "A. (AB)",
+    ],
+)
+def test_another_bracket_explains_nothing(text: str) -> None:
+    assert find_acronyms([text]) == {}
+
+
+def test_the_long_form_that_is_written_most_often_counts() -> None:
+    texts = ["Air Traffic Control (ATC)", "average total cost (ATC)", "Average total cost (ATC)"]
+    assert find_acronyms(texts) == {"ATC": "average total cost"}
+
+
+@given(st.lists(st.text(alphabet="aB (C)&.-’s\n", max_size=60), max_size=4))
+def test_any_text_gives_short_forms_of_two_capitals_that_are_shorter(texts: list[str]) -> None:
+    for short, long in find_acronyms(texts).items():
+        assert sum(letter.isupper() for letter in short) >= 2
+        assert len(short) < len(long)
+
+
+TABLE = Acronyms({"PP&E": "Property, plant and equipment", "IT": "information technology", "VAT": "value added tax"})
+
+
+@pytest.mark.parametrize(
+    ("question", "added"),
+    [
+        ("How is PP&E measured?", ("Property, plant and equipment",)),
+        ("Who pays the VAT’s rate (IT)?", ("value added tax", "information technology")),
+        ("Who measures property, plant, and equipment?", ("PP&E",)),
+        ("Is VAT the value added tax?", ()),
+        ("Is it due?", ()),
+        ("", ()),
+    ],
+)
+def test_a_question_gains_what_it_does_not_have(question: str, added: tuple[str, ...]) -> None:
+    assert TABLE.added_to(question) == added
+
+
+# ---- in a project ----------------------------------------------------------------------------------------------------
+
+TEXTS = {
+    "policy.txt": "Property, plant and equipment (PP&E) are carried at cost.",
+    "notes.txt": "The plant is inspected every year. Its equipment is old.",
+    "menu.txt": "Soup is served at noon.",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text)
+    config = ProjectConfig.local(context="none", acronyms=True, document_weight=0)
+    made = ProjectManager(tmp_path / "knowledge").create("a", config)
+    made.ingest([tmp_path / name for name in TEXTS])
+    return made
+
+
+def names(found) -> list[str]:  # type: ignore[no-untyped-def]
+    return [chunk.source.file_name for chunk in found]
+
+
+async def test_an_acronym_finds_its_long_form_and_that_is_told(project: Project) -> None:
+    question = "What of PP&E?"
+    found = project.retrieve(question, mode="lexical")
+    assert names(found) == ["policy.txt", "notes.txt"]
+    assert found.blend is not None
+    assert found.blend.lexical == ((question, 1.0), ("Property, plant and equipment", 0.1))
+    assert (await project.aretrieve(question, mode="lexical")).to_dict() == found.to_dict()
+    assert project.retrieve_many([question], mode="lexical")[0].to_dict() == found.to_dict()
+    project.update_config(acronyms=False)
+    assert names(project.retrieve(question, mode="lexical")) == ["policy.txt"]
+
+
+def test_a_question_without_acronyms_is_searched_as_it_is(project: Project) -> None:
+    assert project.retrieve("Who inspects?").blend is None
+
+
+def test_what_a_version_explains_is_learned_anew(project: Project, tmp_path: Path) -> None:
+    assert project.retrieve("What of SOD?", mode="lexical").blend is None
+    (tmp_path / "new.txt").write_text("The soup of the day (SOD) is hot.")
+    project.ingest([tmp_path / "new.txt"])
+    assert names(project.retrieve("What of SOD?", mode="lexical")) == ["new.txt", "menu.txt"]
+
+
+def test_the_terms_are_added_to_those_of_a_conversation(project: Project) -> None:
+    retriever = ConversationalRetriever(project.as_retriever(), embed_model=project.embed_model)
+    query = ConversationQuery("And PP&E?", history=[ChatMessage("Who inspects?")])
+    found = retriever.respond(query)
+    assert found.blend is not None
+    assert [text for text, _ in found.blend.lexical] == ["And PP&E?", "Who inspects?", TABLE.table["PP&E"]]
+    assert len(found.blend.embedded) == 2
+    alone = retriever.respond("What of PP&E?")
+    assert alone.confidence is not None
+    assert alone.blend is not None
