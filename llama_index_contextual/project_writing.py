@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.contextualizer.estimate import EmbeddingCount
@@ -27,8 +30,10 @@ from llama_index_contextual.storage.publish import current_name, rollback, versi
 from llama_index_contextual.storage.version import OpenVersion
 
 
-def _items(inputs: Sequence[IngestInput] | IngestInput) -> list[IngestInput]:
-    return list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else [inputs]
+def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
+    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
+        return [inputs]
+    return list(inputs)
 
 
 class ProjectWriting(ProjectBase):
@@ -36,7 +41,7 @@ class ProjectWriting(ProjectBase):
 
     def ingest(
         self,
-        inputs: Sequence[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
         file_metadata: FileMetadata | None = None,
@@ -88,7 +93,7 @@ class ProjectWriting(ProjectBase):
 
     async def aingest(
         self,
-        inputs: Sequence[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
         file_metadata: FileMetadata | None = None,
@@ -112,7 +117,7 @@ class ProjectWriting(ProjectBase):
 
     def estimate(
         self,
-        inputs: Sequence[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
         file_metadata: FileMetadata | None = None,

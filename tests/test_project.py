@@ -81,6 +81,16 @@ def test_there_is_no_index_before_the_first_version(project: Project, part: str)
         getattr(project, part)
 
 
+def test_inputs_are_one_thing_or_any_iterable_of_them(project: Project, tiny_folder: Path) -> None:
+    files = sorted(tiny_folder.glob("*.txt"))
+    assert files
+    assert project.ingest(path for path in files).added == tuple(path.name for path in files)
+    assert project.ingest(set(files)).unchanged == project.ingest(tiny_folder.glob("*.txt")).unchanged
+    assert len(project.documents()) == len(files)
+    with pytest.raises(InputError, match="something else was given"):
+        project.ingest(7)  # type: ignore[arg-type]
+
+
 def test_reading_about_an_empty_project_writes_nothing(project: Project) -> None:
     before = digests(project.directory)
     assert project.documents() == ()

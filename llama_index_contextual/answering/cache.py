@@ -36,8 +36,8 @@ class AnswerCache:
             return self._answers.get(key)
 
     def put(self, key: str, answer: GroundedResponse) -> None:
-        """Keep an answer, unless it is partial, blocked or none."""
-        if answer.partial is not None or not answer.found:
+        """Keep an answer, unless it is partial, blocked or none, or its judge could not be asked."""
+        if answer.partial is not None or not answer.found or "error" in (answer.verdict or {}):
             return
         with self._lock:
             self._answers[key] = answer

@@ -109,7 +109,7 @@ class GroundedChatEngine(BaseChatEngine):
     def save(self, path: str | Path) -> None:
         """Write the conversation as JSON; the file is there whole or not at all."""
         rows = [{"role": message.role.value, "content": message.content} for message in self.chat_history]
-        files.write(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
+        files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
         """Go on with a conversation that `save` wrote.
@@ -117,9 +117,9 @@ class GroundedChatEngine(BaseChatEngine):
         Raises:
             InputError: The file is not there or holds no conversation.
         """
-        text = _read(path)
+        content = _read(path)
         try:
-            messages = [ChatMessage(role=row["role"], content=row["content"]) for row in json.loads(text)]
+            messages = [ChatMessage(role=row["role"], content=row["content"]) for row in json.loads(content)]
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} holds no conversation: it is not what `save` writes.", value=str(path)) from error
         self._store.set_messages(self._key, messages)
@@ -244,8 +244,8 @@ def _as_response(piece: str) -> ChatResponse:
     return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=piece), delta=piece)
 
 
-def _read(path: str | Path) -> str:
+def _read(path: str | Path) -> bytes:
     try:
-        return files.read(Path(path)).decode()
+        return files.read(Path(path))
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there.", value=str(path)) from error

@@ -17,6 +17,7 @@ from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.streaming import Speaker, Timeouts
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.models import model_name
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
 
@@ -74,6 +75,11 @@ class Judge:
     fallback: str = FALLBACK
     on_failure: Literal["show", "block"] = "show"
     timeouts: Timeouts | None = None
+
+    @property
+    def settings(self) -> str:
+        """What decides which answers are shown."""
+        return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.on_failure}"
 
     async def ajudge(self, question: str, answer: str, hits: Sequence[NodeWithScore]) -> Verdict:
         """Return what the judge says.

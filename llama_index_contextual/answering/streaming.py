@@ -84,6 +84,8 @@ class Speaker:
                 if _finish_reason(piece) == "length":
                     spoken.problem = "The answer has reached the model's limit of tokens."
                 piece = await asyncio.wait_for(anext(pieces, None), self.timeouts.between_tokens)
+            if not spoken.text.strip():
+                spoken.problem = spoken.problem or "The model gave an empty answer."
         except TimeoutError:
             spoken.problem = f"The model said nothing more for {self.timeouts.between_tokens:g} seconds."
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
@@ -132,11 +134,13 @@ class Speaker:
             async for piece in self.astream(messages, spoken):
                 pieces.put(piece)
 
+        async def ended() -> list[BaseException]:
+            (error,) = await asyncio.gather(pump(), return_exceptions=True)
+            return [] if error is None else [error]
+
         def run() -> None:
             try:
-                asyncio.run(pump())
-            except (ModelError, asyncio.CancelledError) as error:
-                failed.append(error)
+                failed.extend(asyncio.run(ended()))
             finally:
                 pieces.put(None)
 

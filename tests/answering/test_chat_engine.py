@@ -14,6 +14,7 @@ from llama_index.llms.openai import OpenAI
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.project import Project
+from llama_index_contextual.storage import files
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 
@@ -142,9 +143,28 @@ def test_a_conversation_is_saved_and_taken_up_again(reports: Project, tmp_path: 
     assert "Wie heißt das?" in llm.history[0]
 
 
-@pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]'])
+def test_a_conversation_that_cannot_be_saved_leaves_the_file_as_it_was(
+    reports: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = chat(reports)
+    engine.chat("one")
+    engine.save(tmp_path / "talk.json")
+    before = (tmp_path / "talk.json").read_bytes()
+
+    def full(path: Path, fill: object) -> None:
+        path.write_bytes(b"[")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files.system, "write", full)
+    engine.chat("two")
+    with pytest.raises(OSError, match="disk full"):
+        engine.save(tmp_path / "talk.json")
+    assert (tmp_path / "talk.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]', "\xff"])
 def test_a_file_that_holds_no_conversation_is_refused(reports: Project, tmp_path: Path, content: str) -> None:
-    (tmp_path / "talk.json").write_text(content)
+    (tmp_path / "talk.json").write_text(content, encoding="latin-1")
     engine, _ = chat(reports)
     engine.chat("one")
     with pytest.raises(InputError, match=r"talk\.json"):
