@@ -13,7 +13,7 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.answering.build import chat_engine, query_engine
+from llama_index_contextual.answering.build import Intents, chat_engine, query_engine
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
@@ -95,6 +95,7 @@ class ProjectReading(ProjectBase):
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        intents: Intents = False,
         **kwargs: Any,
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
@@ -104,6 +105,9 @@ class ProjectReading(ProjectBase):
             mode: As in `retrieve`.
             similarity_top_k: Results of the search.
             filters: As in `retrieve`.
+            intents: True searches every question by what it wants, as `PLANS` in `answering.intent` says: how many
+                passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
+                model where neither patterns nor words decide; a table of one's own changes single plans.
             **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
                 min_confidence, timeouts, streaming, node_postprocessors, reference_date, …; what only
                 `RetrieverQueryEngine.from_args` knows gives that engine.
@@ -113,7 +117,7 @@ class ProjectReading(ProjectBase):
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
-        return query_engine(retriever, lambda: self.embed_model, answering, **kwargs)
+        return query_engine(retriever, lambda: self.embed_model, answering, intents=intents, **kwargs)
 
     def as_chat_engine(
         self,
@@ -123,6 +127,7 @@ class ProjectReading(ProjectBase):
         search_mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
+        intents: Intents = False,
         **kwargs: Any,
     ) -> GroundedChatEngine:
         """Return a LlamaIndex chat engine that keeps one conversation.
@@ -133,6 +138,7 @@ class ProjectReading(ProjectBase):
             search_mode: As `mode` in `retrieve`.
             similarity_top_k: Results of the search; the three best passages of them are read.
             filters: As in `retrieve`.
+            intents: As in `as_query_engine`; all passages that a plan finds are then read.
             **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
 
         Raises:
@@ -140,7 +146,7 @@ class ProjectReading(ProjectBase):
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=search_mode, similarity_top_k=similarity_top_k, filters=filters)
-        return chat_engine(retriever, lambda: self.embed_model, answering, mode=mode, **kwargs)
+        return chat_engine(retriever, lambda: self.embed_model, answering, mode=mode, intents=intents, **kwargs)
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).

@@ -35,7 +35,7 @@ class LegScore:
 
 @dataclass(frozen=True)
 class QueryBlend:
-    """What a question in a conversation was searched with.
+    """What a question was searched with, in a conversation or with words added to it.
 
     Attributes:
         embedded: Texts with their weights in the query's embedding, the question first; empty where nothing was
@@ -247,7 +247,8 @@ class RetrievalResponse:
         confidence_level: The same in words; "low" is what 3 in 100 answerable questions are, "none" means that nothing
             was found.
         version: Name of the version that answered.
-        blend: What a follow-up question was searched with, or None where the question stood alone.
+        blend: What was searched where it is not the question alone: a conversation, dates, acronyms; or None.
+        intent: What the question wants, where it was searched for that; some intents search nothing.
         explanations: Why each result stands where it stands; only where it was asked for.
         near_misses: What came next, and why not; only where it was asked for.
     """
@@ -261,6 +262,7 @@ class RetrievalResponse:
     confidence_level: ConfidenceLevel | None = None
     version: str | None = None
     blend: QueryBlend | None = None
+    intent: str | None = None
     explanations: Sequence[Explanation] = ()
     near_misses: Sequence[Explanation] = ()
 
@@ -273,10 +275,18 @@ class RetrievalResponse:
     def __getitem__(self, index: int) -> RetrievedChunk:
         return self.results[index]
 
+    @classmethod
+    def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:
+        """Return what a retriever of any kind found."""
+        results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
+        return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON values."""
         names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
+        if self.intent is not None:
+            out["intent"] = self.intent
         if self.blend is not None:
             out["blend"] = asdict(self.blend)
         if self.explanations:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+from llama_index_contextual.answering.intent import Intent, SearchPlan
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.routing import IntentRetriever
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
 
+Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
+"""Whether questions are searched by their intent: by patterns and words, with the LLM for the rest, or by a table."""
+
 _OPTIONS = {field.name for field in fields(AnswerOptions)}
 _CHAT = {"mode", "turns", "history_tokens", "chat_store", "chat_store_key"}
-_SEARCH = {"weights", "reference_date"}
+_SEARCH = {"weights", "reference_date", "intents"}
 _ENGINE = {"guards", "cache", "judge", "timeouts", "node_postprocessors", "streaming", "callback_manager"}
 
 
@@ -48,6 +54,7 @@ def grounded_engine(
     *,
     weights: BlendWeights | None = None,
     reference_date: date | Callable[[], date] | None = None,
+    intents: Intents = False,
     **options: Any,
 ) -> GroundedQueryEngine:
     """Return an engine whose search knows conversations, and a wider one for when it is not confident."""
@@ -56,12 +63,25 @@ def grounded_engine(
         ConversationalRetriever, embed_model=embed_model, weights=weights, reference_date=reference_date
     )
     return GroundedQueryEngine(
-        conversational(retriever),
+        conversational(_by_intent(retriever, intents, llm)),
         llm,
         wider=conversational(retriever.widened()),
         options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
         **{name: value for name, value in options.items() if name not in _OPTIONS},
     )
+
+
+def _by_intent(retriever: ProjectRetriever, intents: Intents, llm: LLM) -> BaseRetriever:
+    if not intents:
+        return retriever
+
+    def planned(plan: SearchPlan) -> BaseRetriever:
+        share = plan.semantic_weight
+        weights = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
+        return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
+
+    plans = intents if isinstance(intents, Mapping) else None
+    return IntentRetriever(planned, plans=plans, llm=llm if intents == "llm" else None)
 
 
 def chat_engine(
@@ -76,6 +96,9 @@ def chat_engine(
         **options: Of `GroundedChatEngine`, `GroundedQueryEngine` and `AnswerOptions`.
     """
     chat = {name: value for name, value in options.items() if name in _CHAT}
-    rest = {"max_passages": 3, **{name: value for name, value in options.items() if name not in _CHAT}}
+    rest = {
+        "max_passages": None if options.get("intents") else 3,
+        **{name: value for name, value in options.items() if name not in _CHAT},
+    }
     weights = BlendWeights(turns=options.get("turns", BlendWeights.turns))
     return GroundedChatEngine(grounded_engine(retriever, load_embed_model, llm, weights=weights, **rest), **chat)

@@ -16,6 +16,7 @@ from llama_index_contextual.results import Source
 Style = Literal["instruction", "persona", "chain_of_thought"]
 
 NOT_FOUND = "I could not find this in the documents."
+SMALL_TALK = "I answer questions about the documents."
 
 _RULES = """\
 Use nothing but the sources below: neither what you know nor what you guess. Name the source of every statement right \

@@ -20,7 +20,7 @@ from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import NOT_FOUND, answer_messages, system_prompt
+from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK, answer_messages, system_prompt
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.reveal import Reveal, split_reasoning
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
@@ -42,6 +42,7 @@ class AnswerOptions:
         min_confidence: Confidence of a search below which nothing is answered; None for what the calibration calls low.
             Searches without a confidence always count.
         not_found: What is said then, and what the model is told to say when the passages do not answer.
+        small_talk: What is said to chitchat, where questions are searched by their intent.
     """
 
     style: str = "instruction"
@@ -50,6 +51,7 @@ class AnswerOptions:
     context: bool = True
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
+    small_talk: str = SMALL_TALK
 
 
 @dataclass(frozen=True)
@@ -139,16 +141,19 @@ class GroundedQueryEngine(BaseQueryEngine):
     def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
         """Search, and return what an answer would be written from."""
         found = self.retriever.respond(query)
-        if self._is_low(found) and self.wider is not None:
+        if self.wider is not None and self._wants_more(found):
             found = _better(found, self.wider.respond(query))
         return self._drafted(query, found, history)
 
     async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
         """Do as `draft` does, without blocking the event loop."""
         found = await self.retriever.arespond(query)
-        if self._is_low(found) and self.wider is not None:
+        if self.wider is not None and self._wants_more(found):
             found = _better(found, await self.wider.arespond(query))
         return await asyncio.to_thread(self._drafted, query, found, history)
+
+    def _wants_more(self, found: RetrievalResponse) -> bool:
+        return self._is_low(found) and found.mode_used != "none"  # what was not to be searched is not searched wider
 
     def _is_low(self, found: RetrievalResponse) -> bool:
         if not found.results or self.options.min_confidence is None:
@@ -161,7 +166,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         for postprocessor in self._postprocessors if hits else ():
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
         if not hits:
-            nothing = GroundedResponse(options.not_found, [], found=False, retrieval=found)
+            words = options.small_talk if found.intent == "chitchat" else options.not_found
+            nothing = GroundedResponse(words, [], found=False, retrieval=found)
             return Draft(question, found, [], [], _with_metadata(nothing))
         hits = _best(hits, options.max_passages)
         messages = answer_messages(
@@ -247,7 +253,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             GroundedResponse(
                 report.text,
                 draft.hits,
-                found=self.options.not_found.rstrip(".") not in text,
+                found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
                 partial=spoken.problem,
                 citations=report,
                 retrieval=draft.retrieval,
@@ -260,7 +266,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         return text if self.guards is None else self.guards.hide(text)
 
     def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
-        settings = f"{self.options} {self.guards}"
+        settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
         return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
 
 

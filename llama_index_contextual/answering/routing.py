@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -23,6 +23,8 @@ from llama_index_contextual.answering.intent import (
 from llama_index_contextual.answering.streaming import Speaker
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.base import arespond_of, respond_of
 
 
 class IntentRetriever(BaseRetriever):
@@ -69,31 +71,48 @@ class IntentRetriever(BaseRetriever):
         """Do as `aguess` does, for callers without an event loop."""
         return guess_intent(question) if self._speaker is None else run_sync(lambda: self.aguess(question))
 
-    def _queries(self, bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
-        sides = aspects_of(bundle.query_str) if plan.by_aspect else ()
-        return [bundle, *(replace(bundle, query_str=side, embedding=None) for side in sides)]
+    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Return the results with their evidence, and the intent that they were searched for."""
+        intent = self.guess(bundle.query_str).intent
+        plan = self.plans[intent]
+        if plan.top_k < 1:
+            return _unsearched(bundle, intent)
+        retriever = self._make(plan)
+        found = [respond_of(retriever, query) for query in _queries(bundle, plan)]
+        return _by_turns(found, plan.top_k, intent)
+
+    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Do as `respond` does, without blocking the event loop."""
+        intent = (await self.aguess(bundle.query_str)).intent
+        plan = self.plans[intent]
+        if plan.top_k < 1:
+            return _unsearched(bundle, intent)
+        retriever = self._make(plan)
+        found = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
+        return _by_turns(found, plan.top_k, intent)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        plan = self.plans[self.guess(query_bundle.query_str).intent]
-        if plan.top_k < 1:
-            return []
-        retriever = self._make(plan)
-        return _by_turns([retriever.retrieve(query) for query in self._queries(query_bundle, plan)], plan.top_k)
+        return self.respond(query_bundle).to_nodes()
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        plan = self.plans[(await self.aguess(query_bundle.query_str)).intent]
-        if plan.top_k < 1:
-            return []
-        retriever = self._make(plan)
-        found = await asyncio.gather(*(retriever.aretrieve(query) for query in self._queries(query_bundle, plan)))
-        return _by_turns(found, plan.top_k)
+        return (await self.arespond(query_bundle)).to_nodes()
 
 
-def _by_turns(found: list[list[NodeWithScore]], count: int) -> list[NodeWithScore]:
-    """Return the first hits of every search by turns, each node once."""
-    taken: dict[str, NodeWithScore] = {}
-    for rank in range(max(map(len, found), default=0)):
-        for hits in found:
-            if rank < len(hits):
-                taken.setdefault(hits[rank].node.node_id, hits[rank])
-    return list(taken.values())[:count]
+def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
+    return [bundle, *(QueryBundle(side) for side in (aspects_of(bundle.query_str) if plan.by_aspect else ()))]
+
+
+def _unsearched(bundle: QueryBundle, intent: Intent) -> RetrievalResponse:
+    return RetrievalResponse(query=bundle.query_str, mode_requested="none", mode_used="none", results=(), intent=intent)
+
+
+def _by_turns(found: Sequence[RetrievalResponse], count: int, intent: Intent) -> RetrievalResponse:
+    """Return the first search's response with the first results of every search by turns, each once."""
+    taken: dict[str, RetrievedChunk] = {}
+    for rank in range(max(map(len, found))):
+        for response in found:
+            if rank < len(response):
+                taken.setdefault(response[rank].node_id, response[rank])
+    chosen = list(taken.values())[:count]
+    results = tuple(replace(chunk, rank=rank) for rank, chunk in enumerate(chosen, start=1))
+    return replace(found[0], results=results, intent=intent)

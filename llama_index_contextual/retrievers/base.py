@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.results import RetrievalResponse, ScoredChunk
 from llama_index_contextual.retrievers.lexical_index import LexicalQuery
 from llama_index_contextual.retrievers.trace import Evidence, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -30,6 +30,33 @@ class WeightedQuery(QueryBundle):
     """
 
     lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+
+
+@runtime_checkable
+class Responding(Protocol):
+    """A retriever that says more than its nodes."""
+
+    def respond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Return the results with their evidence."""
+        ...
+
+    async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
+        """Do as `respond` does, without blocking the event loop."""
+        ...
+
+
+def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
+    """Return what a retriever of any kind finds."""
+    if isinstance(retriever, Responding):
+        return retriever.respond(bundle)
+    return RetrievalResponse.of_nodes(bundle.query_str, retriever.retrieve(bundle))
+
+
+async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
+    """Do as `respond_of` does, without blocking the event loop."""
+    if isinstance(retriever, Responding):
+        return await retriever.arespond(bundle)
+    return RetrievalResponse.of_nodes(bundle.query_str, await retriever.aretrieve(bundle))
 
 
 class Found(NamedTuple):

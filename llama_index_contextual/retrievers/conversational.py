@@ -19,10 +19,9 @@ from llama_index_contextual.calls import RetryPolicy, acall, call, describe
 from llama_index_contextual.clients import PerLoop
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.models import model_name
-from llama_index_contextual.results import QueryBlend, RetrievalResponse, RetrievedChunk
+from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.base import WeightedQuery, as_bundle
-from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.base import WeightedQuery, arespond_of, as_bundle, respond_of
 from llama_index_contextual.retrievers.time_words import explicit_times
 
 _RETRY = RetryPolicy(attempts=3)
@@ -129,9 +128,7 @@ class ConversationalRetriever(BaseRetriever):
         asked, blend = self._plan(as_bundle(query))
         if blend is not None and blend.embedded:
             asked = replace(asked, embedding=self._blended(self._embed([text for text, _ in blend.embedded])))
-        if isinstance(self.retriever, ProjectRetriever):
-            return _told(self.retriever.respond(asked), query, blend)
-        return self._response(query, self.retriever.retrieve(asked), blend)
+        return _told(respond_of(self.retriever, asked), query, blend)
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Do as `respond` does, without blocking the event loop."""
@@ -139,9 +136,7 @@ class ConversationalRetriever(BaseRetriever):
         if blend is not None and blend.embedded:
             vectors = await self._aembed([text for text, _ in blend.embedded])
             asked = replace(asked, embedding=self._blended(vectors))
-        if isinstance(self.retriever, ProjectRetriever):
-            return _told(await self.retriever.arespond(asked), query, blend)
-        return self._response(query, await self.retriever.aretrieve(asked), blend)
+        return _told(await arespond_of(self.retriever, asked), query, blend)
 
     def explicit(self, text: str) -> str:
         """Return a question as it is searched: with the dates of its time words, where the day is known."""
@@ -164,7 +159,7 @@ class ConversationalRetriever(BaseRetriever):
         return replace(asked, lexical_texts=blend.lexical), blend
 
     def _embedded(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
-        lexical_only = isinstance(self.retriever, ProjectRetriever) and self.retriever.mode == "lexical"
+        lexical_only = getattr(self.retriever, "mode", None) == "lexical"
         if self._model is None or query.embedding is not None or lexical_only:
             return ()
         share = self.weights.history / len(questions)
@@ -207,15 +202,6 @@ class ConversationalRetriever(BaseRetriever):
         message = describe(error, setting="embed_model", model=model_name(self._embed_model))
         return ModelError(message, setting="embed_model")
 
-    def _response(self, query: QueryType, hits: Sequence[NodeWithScore], blend: QueryBlend | None) -> RetrievalResponse:
-        return RetrievalResponse(
-            query=str(query),
-            mode_requested="retriever",
-            mode_used="retriever",
-            results=tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1)),
-            blend=blend,
-        )
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.respond(query_bundle).to_nodes()
 
@@ -224,7 +210,7 @@ class ConversationalRetriever(BaseRetriever):
 
 
 def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
-    """Return a project's response with the question as it was asked and what was searched.
+    """Return a response with the question as it was asked and what was searched.
 
     Confidence and relevance are calibrated for questions that stand alone: a blend has none.
     """

@@ -253,14 +253,24 @@ class ProjectRetriever(BaseRetriever):
         self.similarity_top_k = require_positive(config.top_k if similarity_top_k is None else similarity_top_k)
         self.filters = filters
 
-    def widened(self) -> ProjectRetriever:
-        """Return a retriever that looks further: every index, five times the candidates, twice the results."""
+    def changed(
+        self, *, mode: Mode | None = None, similarity_top_k: int | None = None, **settings: Any
+    ) -> ProjectRetriever:
+        """Return a retriever that differs in its mode, in how many it finds, or in settings of the project."""
         return ProjectRetriever(
             self._indexes,
-            self._config.changed(candidates=5 * self._config.candidates),
+            self._config.changed(**settings) if settings else self._config,
+            mode=mode or self.mode,
+            similarity_top_k=similarity_top_k or self.similarity_top_k,
+            filters=self.filters,
+        )
+
+    def widened(self) -> ProjectRetriever:
+        """Return a retriever that looks further: every index, five times the candidates, twice the results."""
+        return self.changed(
             mode="hybrid",
             similarity_top_k=2 * self.similarity_top_k,
-            filters=self.filters,
+            candidates=5 * self._config.candidates,
         )
 
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:

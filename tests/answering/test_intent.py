@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from llama_index.core.base.base_retriever import BaseRetriever
 
 from llama_index_contextual.answering.intent import INTENTS, PLANS, SearchPlan, aspects_of, guess_intent, read_intent
+from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
+from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.routing import IntentRetriever
 from llama_index_contextual.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
@@ -139,3 +141,83 @@ def test_where_nothing_decides_a_model_does_if_it_can(answer: Any, top_k: int) -
 def test_it_serves_a_project(reports: Project) -> None:
     retriever = IntentRetriever(lambda plan: reports.as_retriever(mode=plan.mode, similarity_top_k=plan.top_k))
     assert retriever.retrieve("What does error TS-999 mean?")[0].node.metadata["file_name"] == "manual.txt"
+
+
+# ---- in a project's engines ------------------------------------------------------------------------------------------
+
+
+def asked(reports: Project, question: str, **options: Any) -> tuple[GroundedResponse, ScriptedLLM]:
+    llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
+    response = reports.as_query_engine(llm=llm, **{"intents": True, **options}).query(question)
+    assert isinstance(response, GroundedResponse)
+    return response, llm
+
+
+def test_one_argument_searches_every_question_by_its_intent(reports: Project) -> None:
+    response, llm = asked(reports, "Who repairs a pump after TS-999?")
+    assert response.retrieval is not None
+    assert (response.retrieval.intent, len(llm.history)) == ("factual", 1)
+    assert response.retrieval.confidence is not None
+    assert response.retrieval.to_dict()["intent"] == "factual"
+    plain, _ = asked(reports, "Who repairs a pump after TS-999?", intents=False)
+    assert plain.retrieval is not None
+    assert (plain.retrieval.intent, "intent" in plain.retrieval.to_dict()) == (None, False)
+
+
+@pytest.mark.parametrize(("question", "words"), [("Thank you!", SMALL_TALK), ("Tell me a joke", NOT_FOUND)])
+def test_chitchat_and_what_is_out_of_scope_need_neither_search_nor_model(
+    reports: Project, question: str, words: str
+) -> None:
+    response, llm = asked(reports, question)
+    assert (str(response), response.found, llm.history) == (words, False, [])
+    assert response.retrieval is not None
+    assert (response.retrieval.mode_used, response.retrieval.results) == ("none", ())
+
+
+def test_what_is_said_to_chitchat_can_be_chosen(reports: Project) -> None:
+    assert str(asked(reports, "Hello!", small_talk="Ask me.")[0]) == "Ask me."
+
+
+def test_the_passages_of_each_side_are_compared(reports: Project) -> None:
+    response, _ = asked(reports, "Compare error TS-999 with error TS-104")
+    assert response.retrieval is not None
+    searches = ("Compare error TS-999 with error TS-104", "error TS-999", "error TS-104")
+    first = dict.fromkeys(reports.retrieve(search)[0].node_id for search in searches)
+    found = [chunk.node_id for chunk in response.retrieval]
+    assert found[: len(first)] == list(first)
+    assert [chunk.rank for chunk in response.retrieval] == list(range(1, len(found) + 1))
+    assert len(set(found)) == len(found)
+
+
+def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
+    plans = {"factual": SearchPlan(top_k=2, mode="lexical")}
+    response, _ = asked(reports, "Who repairs a pump after TS-999?", intents=plans, min_confidence=0.0)
+    assert response.retrieval is not None
+    assert (response.retrieval.mode_used, len(response.retrieval)) == ("lexical", 2)
+    semantic = {"factual": SearchPlan(top_k=3, semantic_weight=1.0)}
+    response, _ = asked(reports, "Who repairs a pump after TS-999?", intents=semantic, min_confidence=0.0)
+    assert response.retrieval is not None
+    whole = reports.as_retriever(similarity_top_k=3).changed(semantic_weight=1.0, lexical_weight=0.0)
+    assert [chunk.node_id for chunk in response.retrieval] == [
+        hit.node.node_id for hit in whole.retrieve(response.retrieval.query)
+    ]
+
+
+def test_the_model_decides_where_it_is_asked_to(reports: Project) -> None:
+    llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
+    llm.enqueue("temporal")
+    response = reports.as_query_engine(llm=llm, intents="llm").query("Pumps TS-999")
+    assert isinstance(response, GroundedResponse)
+    assert response.retrieval is not None
+    assert response.retrieval.intent == "temporal"
+
+
+def test_a_conversation_is_searched_by_intent_too(reports: Project) -> None:
+    chat = reports.as_chat_engine(llm=ScriptedLLM(default="Dry [Source 1]."), intents=True)
+    chat.chat("What does error TS-999 mean?")
+    answer = chat.chat("How do I repair it?").grounded
+    assert answer is not None
+    assert answer.retrieval is not None
+    assert answer.retrieval.intent == "procedural"
+    assert answer.retrieval.blend is not None
+    assert str(chat.chat("Thanks!")) == SMALL_TALK
