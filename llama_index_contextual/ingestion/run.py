@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from llama_index.core.schema import BaseNode
 
@@ -26,6 +29,8 @@ from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,7 @@ async def arun(
     """
     started = time.monotonic()
     records = [] if before is None else before.manifest.documents
-    intake, plan = plan_run(inputs, options, config, before)
+    intake, plan = await asyncio.to_thread(plan_run, inputs, options, config, before)
     if before is not None and plan.changes_nothing:
         return _report(plan, intake, before.name, records, started)
     builder = VersionBuilder(project_dir, config)
@@ -112,7 +117,7 @@ async def arun(
         counter = _counter(progress, plan, intake)
         if before is not None:
             for record in plan.keep:
-                builder.take_over(before, record)
+                await _to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
         wanted = {*plan.add, *plan.update}
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
@@ -137,12 +142,22 @@ async def arun(
         if before is not None and not _has_changed(plan, failed):
             return _report(plan, intake, before.name, records, started, without=failed)
         counter.enter("publish")
-        manifest = builder.publish(embed_model=stages.embed_model_name)
+        manifest = await _to_its_end(partial(builder.publish, embed_model=stages.embed_model_name))
         counter.enter("done")
     if replies is not None:
         replies.forget_used()
     report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
     return report.completed(outcome.failures, outcome.paid).with_receipt(spending, writes=config.context == "llm")
+
+
+async def _to_its_end(work: Callable[[], T]) -> T:
+    """Work in a thread, which a cancelled run waits for: nobody takes its files away meanwhile."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ from llama_index_contextual.errors import (
     ModelError,
     ProjectLockedError,
 )
+from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser import ChunkNodeParser
@@ -645,3 +646,45 @@ def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path
 def test_vectors_have_unit_length_whatever_the_model_gives(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     assert np.linalg.norm(list(vectors_of(counted).values()), axis=1) == pytest.approx(1.0, abs=1e-6)
+
+
+async def test_an_asynchronous_run_takes_over_and_publishes_in_other_threads(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await project.aingest([Document(id_="a", text="The first one.")])
+    seen: dict[str, bool] = {}
+    for name in ("take_over", "publish"):
+        work = getattr(VersionBuilder, name)
+
+        def watched(*given: Any, work: Any = work, name: str = name, **options: Any) -> Any:
+            seen[name] = threading.current_thread() is not threading.main_thread()
+            return work(*given, **options)
+
+        monkeypatch.setattr(VersionBuilder, name, watched)
+    await project.aingest([Document(id_="b", text="The second one.")])
+    assert seen == {"take_over": True, "publish": True}
+
+
+async def test_a_run_that_is_cancelled_while_it_publishes_publishes_all_and_ends(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
+    publish = VersionBuilder.publish
+
+    def held(self: VersionBuilder, **options: Any) -> Any:
+        reached.set()
+        assert goes_on.wait(30)
+        return publish(self, **options)
+
+    monkeypatch.setattr(VersionBuilder, "publish", held)
+    running = asyncio.create_task(project.aingest([Document(id_="a", text="The first one.")]))
+    await asyncio.to_thread(reached.wait, 30)
+    running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [record.doc_id for record in project.documents()] == ["a"]
+    assert project.verify().sound
+    assert leftovers(project.directory) == []
