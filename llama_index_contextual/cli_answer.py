@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root
+from llama_index_contextual.cli_options import (
+    DEFAULT_ROOT,
+    BetweenTokens,
+    ByIntent,
+    Confidence,
+    Day,
+    FirstToken,
+    FollowUps,
+    Guard,
+    Json,
+    Judged,
+    Name,
+    Root,
+    SearchMode,
+    Style,
+    open_root,
+)
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, ModelError
 from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_error, say_json, show_response
@@ -24,27 +40,6 @@ answering = typer.Typer()
 
 SHOWN_WITHOUT_LLM = 3
 
-Style = Annotated[
-    str,
-    typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
-        help="How it is written: instruction, persona, chain_of_thought, or rules of your own.",
-    ),
-]
-Confidence = Annotated[
-    float | None,
-    typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE", help="Answer only above this confidence of the search, 0 to 1."
-    ),
-]
-Guard = Annotated[
-    bool,
-    typer.Option(
-        "--guard", envvar="LLAMA_INDEX_CONTEXTUAL_GUARD", help="Remove HTML and unsafe links, hide personal data."
-    ),
-]
-SearchMode = Annotated[Mode | None, typer.Option(help="Which indexes are searched.")]
-
 
 @answering.command()
 def ask(
@@ -54,13 +49,25 @@ def ask(
     mode: SearchMode = None,
     min_confidence: Confidence = None,
     guard: Guard = False,
+    judge: Judged = False,
+    intents: ByIntent = False,
+    reference_date: Day = None,
+    first_token_timeout: FirstToken = 30.0,
+    between_tokens_timeout: BetweenTokens = 10.0,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        options = {"style": style, "min_confidence": min_confidence, **_guards(guard)}
+        options = {
+            "style": style,
+            "min_confidence": min_confidence,
+            "judge": judge,
+            "intents": intents,
+            "reference_date": reference_date,
+            **_checked(guard, first_token_timeout, between_tokens_timeout),
+        }
         try:
             engine = project.as_query_engine(mode=mode, streaming=not as_json, **options)
         except ModelError as error:
@@ -81,6 +88,12 @@ def chat(
     mode: SearchMode = None,
     min_confidence: Confidence = None,
     guard: Guard = False,
+    judge: Judged = False,
+    intents: ByIntent = False,
+    reference_date: Day = None,
+    first_token_timeout: FirstToken = 30.0,
+    between_tokens_timeout: BetweenTokens = 10.0,
+    follow_ups: FollowUps = "blend",
     history: Annotated[Path | None, typer.Option(help="File that the conversation is taken from and kept in.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -88,9 +101,16 @@ def chat(
     """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        options = {"style": style, "min_confidence": min_confidence, **_guards(guard)}
+        options = {
+            "style": style,
+            "min_confidence": min_confidence,
+            "judge": judge,
+            "intents": intents,
+            "reference_date": reference_date,
+            **_checked(guard, first_token_timeout, between_tokens_timeout),
+        }
         try:
-            engine: GroundedChatEngine | None = project.as_chat_engine(search_mode=mode, **options)
+            engine: GroundedChatEngine | None = project.as_chat_engine(mode=follow_ups, search_mode=mode, **options)
         except ModelError as error:
             engine = None
             say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
@@ -150,12 +170,13 @@ def _turn(
         return {"question": question, "answer": None, "error": str(error)}
 
 
-def _guards(wanted: bool) -> dict[str, Any]:
-    if not wanted:
-        return {}
+def _checked(guard: bool, first_token: float, between_tokens: float) -> dict[str, Any]:
+    """Return the options that are made of imported classes; whoever asks for `--help` need not wait for them."""
     from llama_index_contextual.answering.guards import Guards
+    from llama_index_contextual.answering.streaming import Timeouts
 
-    return {"guards": Guards()}
+    timeouts = Timeouts(first_token=first_token, between_tokens=between_tokens)
+    return {"timeouts": timeouts, "guards": Guards() if guard else None}
 
 
 def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
@@ -183,6 +204,10 @@ def _show_findings(answer: GroundedResponse) -> None:
     report = answer.citations
     if answer.partial:
         say(f"[yellow]The answer is not whole: {safe(answer.partial)}[/]", to=err)
+    if answer.verdict and "error" in answer.verdict:
+        say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
+    elif answer.verdict and not answer.found:
+        say("[yellow]The judge held back what the model wrote: the passages do not bear it out.[/]", to=err)
     for number in dict.fromkeys(report.invalid if report else ()):
         say(f"[yellow]Source {number} does not exist.[/]", to=err)
     for quotation in report.quotations if report else ():

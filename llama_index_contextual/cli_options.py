@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from llama_index_contextual.config import Mode
 from llama_index_contextual.terminal import err, say
 
 if TYPE_CHECKING:
@@ -23,6 +25,81 @@ Root = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
 DEFAULT_ROOT = Path("knowledge")
+
+
+# ---- how questions are answered ------------------------------------------------------------------------------------
+
+
+def _day(text: str) -> date:
+    try:
+        return date.today() if text == "today" else date.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a day: write it as 2026-11-22, or today.") from None
+
+
+Style = Annotated[
+    str,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
+        help="How it is written: instruction, persona, chain_of_thought, or rules of your own.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE", help="Answer only above this confidence of the search, 0 to 1."
+    ),
+]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard", envvar="LLAMA_INDEX_CONTEXTUAL_GUARD", help="Remove HTML and unsafe links, hide personal data."
+    ),
+]
+Judged = Annotated[
+    bool,
+    typer.Option(
+        "--judge",
+        envvar="LLAMA_INDEX_CONTEXTUAL_JUDGE",
+        help="Let the LLM look at every answer once more; what the passages do not bear out is held back.",
+    ),
+]
+ByIntent = Annotated[
+    bool,
+    typer.Option("--intents", envvar="LLAMA_INDEX_CONTEXTUAL_INTENTS", help="Search every question by what it wants."),
+]
+Day = Annotated[
+    date | None,
+    typer.Option(
+        parser=_day,
+        metavar="DAY",
+        envvar="LLAMA_INDEX_CONTEXTUAL_REFERENCE_DATE",
+        help="Day by which `last quarter` and the like are understood: 2026-11-22, or today.",
+    ),
+]
+FirstToken = Annotated[
+    float,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_FIRST_TOKEN_TIMEOUT", help="Seconds to wait for the answer's beginning."
+    ),
+]
+BetweenTokens = Annotated[
+    float,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_BETWEEN_TOKENS_TIMEOUT",
+        help="Seconds to wait for its next piece; then it ends as a partial answer.",
+    ),
+]
+FollowUps = Annotated[
+    Literal["blend", "condense", "simple"],
+    typer.Option(
+        help="How a follow-up is searched: blended with what was said, made to stand alone by the LLM, or as it is."
+    ),
+]
+SearchMode = Annotated[Mode | None, typer.Option(help="Which indexes are searched.")]
+
+
+# ---- what commands do ----------------------------------------------------------------------------------------------
 
 
 def open_root(root: Path) -> ProjectManager:

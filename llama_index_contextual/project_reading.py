@@ -109,7 +109,7 @@ class ProjectReading(ProjectBase):
                 passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
                 model where neither patterns nor words decide; a table of one's own changes single plans.
             **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
-                min_confidence, timeouts, streaming, node_postprocessors, reference_date, …; what only
+                min_confidence, timeouts, streaming, reference_date, judge (True: the same model), …; what only
                 `RetrieverQueryEngine.from_args` knows gives that engine.
 
         Raises:

@@ -1,7 +1,8 @@
 """Settings from outside the command: environment, a `.env` file, a JSON file.
 
 One table for all: every field of `ProjectConfig` as LLAMA_INDEX_CONTEXTUAL_<FIELD>, beside options of single commands
-(ROOT, STYLE, MIN_CONFIDENCE, GUARD). What is nearer wins: option, JSON file, environment, `.env`, default.
+(ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT, BETWEEN_TOKENS_TIMEOUT). What
+is nearer wins: option, JSON file, environment, `.env`, default.
 """
 
 from __future__ import annotations

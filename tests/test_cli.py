@@ -165,9 +165,11 @@ def test_options_are_these() -> None:
         for name, command in commands().items()
     }
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
+    answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
+    answering += ["--between-tokens-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
-        "ask": ["--guard", "--min-confidence", "--mode", "--style"],
-        "chat": ["--guard", "--history", "--min-confidence", "--mode", "--style"],
+        "ask": sorted(answering),
+        "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--replace"],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from llama_index_contextual.answering.judge import FALLBACK
+from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.manager import ProjectManager
 from tests.support.documents import write_texts
@@ -87,6 +90,50 @@ def test_an_answer_cannot_act_on_the_terminal(root: Path, provider: LoopbackProv
 def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("Ask ann@example.org <script>x</script>.")
     assert command(root, "ask", QUESTION, "--guard").out.startswith("Ask •••@•••••••.••• .\n")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told", "said"),
+    [
+        ('{"grounded": true, "hallucinated": false, "relevant": true, "confidence": 0.9}', "The pump runs dry.", ""),
+        ('{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 0.9}', FALLBACK, "The judge held"),
+        ("Well.", "The pump runs dry.", "Not judged: The judge did not say what was asked for"),
+    ],
+    ids=["passed", "blocked", "failed"],
+)
+def test_an_answer_can_be_judged(root: Path, provider: LoopbackProvider, verdict: str, told: str, said: str) -> None:
+    provider.enqueue("The pump runs dry.", verdict)
+    found = command(root, "ask", QUESTION, "--judge")
+    assert found.out.startswith(f"{told}\n")
+    assert found.err.startswith(said)
+    assert bool(found.err) == bool(said)
+
+
+def test_time_words_are_understood_by_a_day(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("It runs dry.", "It runs dry.")
+    command(root, "ask", "Did TS-999 occur last year?", "--reference-date", "2026-11-22")
+    assert "last year (2025)?" in prompt(provider, 0)
+    command(root, "chat", "--reference-date", "today", lines="Does TS-999 mean a dry pump this year?")
+    assert f"this year ({date.today().year})?" in prompt(provider, 1)
+    wrong = command(root, "ask", QUESTION, "--reference-date", "soon")
+    assert wrong.code == 2
+    assert "is not a day" in wrong.err
+
+
+def test_a_question_can_be_searched_by_its_intent(root: Path, provider: LoopbackProvider) -> None:
+    assert command(root, "ask", "Thank you!", "--intents").out == f"{SMALL_TALK}\n"
+    found = command(root, "chat", "--intents", "--follow-ups", "simple", "--json", lines="How do I repair TS-999?\n")
+    assert found.json[0]["retrieval"]["intent"] == "procedural"
+    assert len(provider.calls()) == 1
+
+
+def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) -> None:
+    found = command(root, "ask", QUESTION, "--first-token-timeout", "0")
+    assert (found.code, found.err) == (1, "Error: Timeouts: both must be above 0 seconds.\n")
+    provider.fault("hang")
+    found = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
+    assert found.code == 1
+    assert "0.2 seconds" in found.err
 
 
 def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:

@@ -16,6 +16,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.intent import Intent, SearchPlan
+from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.routing import IntentRetriever
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
@@ -42,7 +43,8 @@ def query_engine(
         **options: Of `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
     """
     if set(options) - _OPTIONS - _ENGINE - _SEARCH:
-        stock: BaseQueryEngine = RetrieverQueryEngine.from_args(retriever, llm=llm, **options)
+        searched = _by_intent(retriever, options.pop("intents", False), llm)
+        stock: BaseQueryEngine = RetrieverQueryEngine.from_args(searched, llm=llm, **options)
         return stock
     return grounded_engine(retriever, load_embed_model, llm, **options)
 
@@ -55,6 +57,7 @@ def grounded_engine(
     weights: BlendWeights | None = None,
     reference_date: date | Callable[[], date] | None = None,
     intents: Intents = False,
+    judge: Judge | bool | None = None,
     **options: Any,
 ) -> GroundedQueryEngine:
     """Return an engine whose search knows conversations, and a wider one for when it is not confident."""
@@ -66,6 +69,7 @@ def grounded_engine(
         conversational(_by_intent(retriever, intents, llm)),
         llm,
         wider=conversational(retriever.widened()),
+        judge=Judge(llm, timeouts=options.get("timeouts")) if judge is True else judge or None,
         options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
         **{name: value for name, value in options.items() if name not in _OPTIONS},
     )
