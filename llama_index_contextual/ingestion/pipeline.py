@@ -266,7 +266,8 @@ def _append(
 
 def _record(job: Job, nodes: Sequence[BaseNode], fallback: Sequence[str]) -> DocumentRecord:
     facts = job.document.metadata if job.document is not None else nodes[0].metadata
-    ends = [getattr(node, "end_char_idx", None) or len(node.get_content()) for node in nodes]
+    ends = [getattr(node, "end_char_idx", None) or 0 for node in nodes]
+    ends += [(getattr(node, "start_char_idx", None) or 0) + len(node.get_content()) for node in nodes]
     return DocumentRecord(
         doc_id=job.doc_id,
         content_hash=job.content_hash,

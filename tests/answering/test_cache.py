@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,12 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
+from llama_index_contextual.answering.judge import FALLBACK, Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.project import Project
+from tests.answering.test_judge import GOOD
+from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -88,3 +92,21 @@ def test_the_answer_that_was_not_asked_for_longest_goes_first() -> None:
     assert (cache.get("a"), cache.get("b")) == (answer, None)
     cache.clear()
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [({**GOOD, "grounded": False}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), "The pump runs dry.")],
+    ids=["blocked", "passed", "failed"],
+)
+def test_an_answer_that_nobody_judged_is_none_for_an_engine_with_a_judge(
+    reports: Project, verdict: Any, shown: str
+) -> None:
+    cache, judge = AnswerCache(), ScriptedLLM(model_name="judge")
+    llm = ScriptedLLM(default="The pump runs dry.")
+    reports.as_query_engine(llm=llm, cache=cache).query(QUESTION)
+    for _ in range(2):
+        judge.enqueue(verdict if isinstance(verdict, Exception) else json.dumps(verdict))
+    engine = reports.as_query_engine(llm=llm, cache=cache, judge=Judge(judge))
+    assert [str(engine.query(QUESTION)) for _ in range(2)] == [shown] * 2
+    assert len(judge.history) == (1 if verdict is GOOD else 2), "what did not pass is judged again"

@@ -16,10 +16,11 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
+from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.project import Project
@@ -348,3 +349,44 @@ def test_whoever_stops_reading_stops_the_model(reports: Project) -> None:
 def test_times_must_be_above_zero(seconds: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="above 0"):
         Timeouts(**seconds)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("said", ["", " \n"])
+def test_a_model_that_says_nothing_has_found_nothing(reports: Project, said: str, streaming: bool) -> None:
+    cache = AnswerCache()
+    engine = reports.as_query_engine(llm=ScriptedLLM(default=said), streaming=streaming, cache=cache)
+    response: Any = engine.query(QUESTION)
+    if streaming:
+        response = response.get_response()
+    assert (response.found, response.partial) == (False, "The model gave an empty answer.")
+    assert len(cache) == 0
+
+
+class _Pieces:
+    """One piece of an answer, and no clean end."""
+
+    def __init__(self) -> None:
+        self._left = [ChatResponse(message=ChatMessage("Three days."), delta="Three days.")]
+
+    def __aiter__(self) -> _Pieces:
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+    async def aclose(self) -> None:
+        raise RuntimeError("cannot be closed")
+
+
+class _BreaksAtTheEnd(ScriptedLLM):
+    async def astream_chat(self, messages: Any, **kwargs: Any) -> Any:
+        return _Pieces()
+
+
+def test_what_breaks_behind_a_stream_is_raised_to_its_reader() -> None:
+    speaker = Speaker(_BreaksAtTheEnd())
+    with pytest.raises(RuntimeError, match="cannot be closed"):
+        list(speaker.stream([ChatMessage("How long?")], Spoken()))

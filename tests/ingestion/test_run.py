@@ -688,3 +688,14 @@ async def test_a_run_that_is_cancelled_while_it_publishes_publishes_all_and_ends
     assert [record.doc_id for record in project.documents()] == ["a"]
     assert project.verify().sound
     assert leftovers(project.directory) == []
+
+
+def test_chunks_that_only_say_where_they_begin_are_read_at_their_places(project: Project) -> None:
+    project.ingest(
+        [
+            chunk("n1", "Hello world.", doc_id="doc", start_char_idx=100),
+            chunk("n2", "A second.", doc_id="doc", start_char_idx=120),
+        ]
+    )
+    assert project.read("doc", 100, 112) == "Hello world."
+    assert project.read("doc", 120) == "A second."
