@@ -53,9 +53,12 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
     found = retriever.fetch(trace, shown, evidence)
     judgement = judge(trace, evidence)
     relevances = [None] * len(found) if judgement is None else judgement.relevances
+    warnings = list(request.warnings)
     order = [Reranked(at, hit.score) for at, hit in enumerate(found[:k])]
     if request.reranker is not None:
         order = request.reranker.order(bundle, found[:k])
+        if found and not order:
+            warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(found[:k])} hits.")
     explanations: list[Explanation] = []
     near_misses: list[Explanation] = []
     if request.explain:
@@ -66,7 +69,7 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
         query=bundle.query_str,
         mode_requested=request.mode_requested,
         mode_used=request.mode_used,
-        warnings=tuple(request.warnings),
+        warnings=tuple(warnings),
         results=tuple(
             _chunk(rank, found[hit.at], hit.score, relevances[hit.at])
             for rank, hit in enumerate(order[: request.k], start=1)

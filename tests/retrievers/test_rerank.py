@@ -159,3 +159,10 @@ def test_a_change_of_the_llm_is_a_change_of_who_reranks() -> None:
     for llm in ("openai:gpt-4.1", "openai:gpt-4.1", "openai:gpt-4o"):
         rerankers.of(ProjectConfig.local(rerank="llm", llm=llm))
     assert len(made) == 2
+
+
+def test_a_reranker_that_leaves_nothing_is_told(tmp_path: Path) -> None:
+    llm = ScriptedLLM(default="The first one, I think.")
+    response = project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
+    assert response.results == ()
+    assert response.warnings == ("The reranker 'llm' has left out all 3 hits.",)
