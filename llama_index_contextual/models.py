@@ -28,6 +28,7 @@ class Provider:
         embedding: module:class of its embedding model, or None.
         pip: What to install for it.
         key: Environment variable that holds its API key, or None.
+        optional_key: Environment variable that may hold one; where it does not, the client, which insists, gets "-".
         address: Environment variables that may hold its address, first one wins; empty: the class's own default.
         llm_options: Keyword arguments for the LLM class.
         embedding_options: Keyword arguments for the embedding class.
@@ -45,6 +46,7 @@ class Provider:
     embedding: str | None = None
     pip: str
     key: str | None = None
+    optional_key: str | None = None
     address: tuple[str, ...] = ()
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +80,7 @@ PROVIDERS: Mapping[str, Provider] = {
         llm="llama_index.llms.openai_like:OpenAILike",
         embedding="llama_index.embeddings.openai_like:OpenAILikeEmbedding",
         pip="llama-index-llms-openai-like llama-index-embeddings-openai-like",
+        optional_key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
         llm_options={"max_retries": 0, "reuse_client": False, "is_chat_model": True, "temperature": 0.0},
         embedding_options={"max_retries": 0, "reuse_client": False},
@@ -123,7 +126,7 @@ def load_llm(name: str) -> LLM:
     if traits.llm is None:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
     _require_key(traits, name, setting="llm")
-    options = {**traits.llm_options, **_address(traits, "api_base")}
+    options = {**traits.llm_options, **_address(traits, "api_base"), **_optional_key(traits)}
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 
@@ -148,7 +151,7 @@ def load_embed_model(name: str) -> BaseEmbedding:
             setting="embed_model",
         )
     _require_key(traits, name, setting="embed_model")
-    options = {**traits.embedding_options, **_address(traits, "api_base")}
+    options = {**traits.embedding_options, **_address(traits, "api_base"), **_optional_key(traits)}
     # `model_name`, because OpenAI's class takes for `model` only what it knows itself.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
@@ -180,6 +183,11 @@ def _require_key(traits: Provider, name: str, *, setting: str) -> None:
 def _address(traits: Provider, argument: str) -> dict[str, str]:
     found = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
     return {argument: found} if found else {}
+
+
+def _optional_key(traits: Provider) -> dict[str, str]:
+    wanted = traits.optional_key is not None and not os.environ.get(traits.optional_key)
+    return {"api_key": "-"} if wanted else {}
 
 
 def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> Any:

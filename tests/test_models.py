@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
+from typing import Any
 
 import pytest
 from llama_index.core.embeddings import MockEmbedding
@@ -141,6 +143,18 @@ def test_a_new_embedding_model_is_not_refused_where_stock_refuses_it() -> None:
     assert load_embed_model("openai:text-embedding-9").model_name == "text-embedding-9"
     with pytest.raises(ValueError, match="not a valid OpenAIEmbeddingModelType"):
         OpenAIEmbedding(model="text-embedding-9")
+
+
+@pytest.mark.parametrize("made", [load_llm, load_embed_model])
+def test_a_server_of_ones_own_needs_no_key_and_gets_one_that_is_set(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part, name in (("llms", "OpenAILike"), ("embeddings", "OpenAILikeEmbedding")):
+        module = ModuleType(f"llama_index.{part}.openai_like")
+        setattr(module, name, dict)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert made("openai-like:my-own-7b")["api_key"] == "-"
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert "api_key" not in made("openai-like:my-own-7b")
 
 
 def test_the_local_embedding_needs_nothing() -> None:
