@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, QueryType
@@ -13,7 +14,7 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.answering.build import Intents, chat_engine, query_engine
+from llama_index_contextual.answering.build import Intents, by_intent, chat_engine, query_engine
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError
@@ -78,15 +79,49 @@ class ProjectReading(ProjectBase):
         retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
         return await retriever.arespond(as_bundle(query), explain=explain)
 
+    @overload
     def as_retriever(
         self,
         *,
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-    ) -> ProjectRetriever:
-        """Return a LlamaIndex retriever that answers from whatever version is live when it is asked."""
-        return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, filters=filters)
+        intents: Literal[False] = False,
+    ) -> ProjectRetriever: ...
+
+    @overload
+    def as_retriever(
+        self,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        intents: Intents,
+    ) -> BaseRetriever: ...
+
+    def as_retriever(
+        self,
+        *,
+        mode: Mode | None = None,
+        similarity_top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        intents: Intents = False,
+    ) -> BaseRetriever:
+        """Return a LlamaIndex retriever that answers from whatever version is live when it is asked.
+
+        Args:
+            mode: As in `retrieve`.
+            similarity_top_k: Results; with `intents`, the plan of a question's intent decides.
+            filters: As in `retrieve`.
+            intents: As in `as_query_engine`.
+
+        Raises:
+            ModelError: `intents` is "llm", and the project's LLM cannot be made.
+        """
+        retriever = ProjectRetriever(
+            self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, filters=filters
+        )
+        return by_intent(retriever, intents, lambda: self._llm or self._load_answering_llm())
 
     def as_query_engine(
         self,

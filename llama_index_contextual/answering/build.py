@@ -43,7 +43,7 @@ def query_engine(
         **options: Of `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
     """
     if set(options) - _OPTIONS - _ENGINE - _SEARCH:
-        searched = _by_intent(retriever, options.pop("intents", False), llm)
+        searched = by_intent(retriever, options.pop("intents", False), lambda: llm)
         stock: BaseQueryEngine = RetrieverQueryEngine.from_args(searched, llm=llm, **options)
         return stock
     return grounded_engine(retriever, load_embed_model, llm, **options)
@@ -66,7 +66,7 @@ def grounded_engine(
         ConversationalRetriever, embed_model=embed_model, weights=weights, reference_date=reference_date
     )
     return GroundedQueryEngine(
-        conversational(_by_intent(retriever, intents, llm)),
+        conversational(by_intent(retriever, intents, lambda: llm)),
         llm,
         wider=conversational(retriever.widened()),
         judge=Judge(llm, timeouts=options.get("timeouts")) if judge is True else judge or None,
@@ -75,7 +75,8 @@ def grounded_engine(
     )
 
 
-def _by_intent(retriever: ProjectRetriever, intents: Intents, llm: LLM) -> BaseRetriever:
+def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:
+    """Return a retriever that searches every question by its intent; without `intents`, the one that was given."""
     if not intents:
         return retriever
 
@@ -85,7 +86,7 @@ def _by_intent(retriever: ProjectRetriever, intents: Intents, llm: LLM) -> BaseR
         return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
 
     plans = intents if isinstance(intents, Mapping) else None
-    return IntentRetriever(planned, plans=plans, llm=llm if intents == "llm" else None)
+    return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
 
 
 def chat_engine(

@@ -230,7 +230,9 @@ class GroundedChatEngine(BaseChatEngine):
         return made
 
     def _stopped(self, made: GroundedChatStream, message: str, draft: Draft, spoken: Spoken) -> None:
-        if spoken.text:
+        """Remember what was read of an answer; before a judge has spoken, nothing was."""
+        unread = draft.ready is None and (not spoken.text or (self.engine.judge is not None and spoken.answer is None))
+        if not unread:
             spoken.problem = _STOPPED
             self._ended(made, message, draft, spoken)
 

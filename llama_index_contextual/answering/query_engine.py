@@ -90,7 +90,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         streaming: Whether `query` returns the answer as it comes.
         guards: What every answer passes before it is shown; None shows the model's words.
         cache: Answers that were given before; None asks the model every time.
-        judge: Looks at every whole answer before it is shown, streamed ones too; None shows them at once.
+        judge: Looks at every answer before it is shown, streamed and partial ones too; None shows them at once.
 
     Example:
         >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
@@ -237,9 +237,10 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             return draft.ready
         if spoken.answer is None:
-            spoken.answer = self._made(draft, spoken)
-            if self.judge is not None and spoken.problem is None:
-                spoken.answer = self.judge.review(self._hidden(draft.question), spoken.answer)
+            answer = self._made(draft, spoken)
+            if self.judge is not None:
+                answer = self.judge.review(self._hidden(draft.question), answer)
+            spoken.answer = _with_metadata(answer)
             if self.cache is not None:
                 self.cache.put(self._key(draft.messages, draft.retrieval), spoken.answer)
         return cast(GroundedResponse, spoken.answer)
@@ -249,17 +250,15 @@ class GroundedQueryEngine(BaseQueryEngine):
         passages = [Passage(self._hidden(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
         clean = text if self.guards is None else self.guards.clean(text)
         report = check_citations(clean, passages, question=self._hidden(draft.question))
-        return _with_metadata(
-            GroundedResponse(
-                report.text,
-                draft.hits,
-                found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
-                partial=spoken.problem,
-                citations=report,
-                retrieval=draft.retrieval,
-                original=None if spoken.text == report.text else self._hidden(spoken.text),
-                reasoning=None if reasoning is None else self._hidden(reasoning),
-            )
+        return GroundedResponse(
+            report.text,
+            draft.hits,
+            found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
+            partial=spoken.problem,
+            citations=report,
+            retrieval=draft.retrieval,
+            original=None if spoken.text == report.text else self._hidden(spoken.text),
+            reasoning=None if reasoning is None else self._hidden(reasoning),
         )
 
     def _hidden(self, text: str) -> str:
@@ -292,4 +291,4 @@ def _with_metadata(response: GroundedResponse) -> GroundedResponse:
     """Return the response with the metadata of its nodes, as LlamaIndex's engines give it, and with our findings."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
     findings = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
-    return replace(response, metadata={**by_node, "answer": findings})
+    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": findings})

@@ -250,3 +250,11 @@ def test_whoever_stops_reading_finds_what_was_read_in_the_history(
     assert said(engine)[1].startswith(first.strip())  # type: ignore[union-attr]
     assert stream.grounded is not None
     assert stream.grounded.partial == "Whoever read the answer stopped before its end."
+
+
+def test_an_answer_without_a_model_is_remembered_by_whoever_stops_behind_it(reports: Project) -> None:
+    engine, _ = chat(reports, min_confidence=1.0)
+    stream: Any = engine.stream_chat("What does TS-999 mean?")
+    shown = next(stream.chat_stream).delta
+    stream.chat_stream.close()
+    assert said(engine) == ["What does TS-999 mean?", shown]

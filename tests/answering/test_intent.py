@@ -13,6 +13,7 @@ from llama_index_contextual.answering.intent import INTENTS, PLANS, SearchPlan, 
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.routing import IntentRetriever
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
@@ -221,3 +222,21 @@ def test_a_conversation_is_searched_by_intent_too(reports: Project) -> None:
     assert answer.retrieval.intent == "procedural"
     assert answer.retrieval.blend is not None
     assert str(chat.chat("Thanks!")) == SMALL_TALK
+
+
+async def test_a_project_gives_a_retriever_that_searches_by_intent(reports: Project) -> None:
+    retriever = reports.as_retriever(intents=True)
+    assert isinstance(retriever, IntentRetriever)
+    found = retriever.retrieve("Compare error TS-999 with error TS-104")
+    assert 0 < len(found) <= 10
+    assert await retriever.aretrieve("Thank you!") == []
+    narrow = reports.as_retriever(similarity_top_k=9, intents={"comparison": SearchPlan(top_k=1)})
+    assert len(narrow.retrieve("Compare error TS-999 with error TS-104")) == 1
+
+
+def test_only_a_retriever_that_lets_the_model_decide_needs_one(
+    reports: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ModelError, match="OPENAI_API_KEY"):
+        reports.as_retriever(intents="llm")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResponseAsyncGen
 from llama_index.llms.openai import OpenAI
+from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.judge import FALLBACK, Judge
@@ -105,3 +108,54 @@ def test_a_blocked_answer_is_not_kept(reports: Project, openai: OpenAI, provider
     provider.enqueue("It flies.", json.dumps(BAD), "It runs dry.", json.dumps(GOOD))
     assert [str(engine.query(QUESTION)) for _ in range(3)] == [FALLBACK, "It runs dry.", "It runs dry."]
     assert (len(cache), len(provider.calls())) == (1, 4)
+
+
+def test_what_front_ends_read_of_a_blocked_answer_says_that_nothing_was_found() -> None:
+    response, _ = judged(BAD)
+    assert response.metadata["answer"]["found"] is False
+    assert response.metadata["answer"]["citations"] is None
+    assert response.metadata["answer"]["verdict"] == BAD
+
+
+def test_an_answer_that_breaks_off_is_judged_too(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+    provider.enqueue("It flies over the hills and far away, as the manual says of every pump.", json.dumps(BAD))
+    provider.fault("drop_in_body", match=lambda request: "<answer>" not in request.text)
+    response: Any = reports.as_query_engine(llm=openai, judge=Judge(openai)).query(QUESTION)
+    assert response.partial is not None
+    assert str(response) == FALLBACK
+
+
+class _Stalling(ScriptedLLM):
+    """Says a few words, tells that it has, and nothing more."""
+
+    _said: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
+
+    async def astream_chat(self, messages: Any, **kwargs: Any) -> ChatResponseAsyncGen:
+        async def pieces() -> ChatResponseAsyncGen:
+            for word in ("It ", "flies."):
+                yield ChatResponse(message=ChatMessage(role="assistant", content=word), delta=word)
+            self._said.set()
+            await asyncio.Event().wait()
+
+        return pieces()
+
+
+async def test_what_no_judge_has_seen_is_not_remembered_when_its_reader_is_cancelled(reports: Project) -> None:
+    llm = _Stalling()
+    chat = reports.as_chat_engine(llm=llm, judge=Judge(ScriptedLLM()), min_confidence=0.0)
+    stream = await chat.astream_chat(QUESTION)
+    reading = asyncio.create_task(anext(stream.async_response_gen()))
+    await llm._said.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
+    assert chat.chat_history == []
+
+
+def test_whoever_stops_reading_at_the_verdict_finds_it_in_the_history(reports: Project) -> None:
+    judge, llm = ScriptedLLM(default=json.dumps(BAD)), ScriptedLLM(default="It flies.")
+    chat = reports.as_chat_engine(llm=llm, judge=Judge(judge), min_confidence=0.0)
+    stream: Any = chat.stream_chat(QUESTION)
+    assert next(stream.chat_stream).delta == FALLBACK
+    stream.chat_stream.close()
+    assert [message.content for message in chat.chat_history] == [QUESTION, FALLBACK]
