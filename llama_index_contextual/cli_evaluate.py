@@ -15,11 +15,11 @@ from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, 
 
 if TYPE_CHECKING:
     from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.progress import VariantProgress
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.report import Result
     from llama_index_contextual.evaluation.run import Evaluation
     from llama_index_contextual.evaluation.sweep import Sweep
-    from llama_index_contextual.evaluation.variants import VariantProgress
     from llama_index_contextual.project import Project
 
 evaluating = typer.Typer()
@@ -48,7 +48,7 @@ def evaluate_project(
     report: Annotated[
         list[Path] | None, typer.Option(help="Report to write: .html, .json or .csv; may be repeated.")
     ] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Dollars that --compare may spend.")] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Dollars that --compare and --sweep may spend.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -56,30 +56,24 @@ def evaluate_project(
     """Measure how well a project finds the evidence of questions, and whether context pays on its documents."""
     with errors_in_one_line():
         from llama_index_contextual.evaluation.question_files import load_questions, write_questions
-        from llama_index_contextual.evaluation.report import to_dict, write_report
+        from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
 
         project = open_root(root).load(name)
         numbers = _numbers(ks, "--k")
+        for path in report or ():
+            check_report(path)
         asked = load_questions(questions) if questions is not None else _written(project, number)
         if questions is None and save is not None:
             write_questions(asked, save)
         result: Result
+        steps = _Steps(ask=not yes and max_cost is None, sample=sample)
+        building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
         if sweep is not None:
-            contexts = _names(compare or "")
-            sizes = _numbers(sweep, "--sweep")
-            result = project.sweep(asked, chunk_sizes=sizes, contexts=contexts, top_ks=numbers, sample=sample)
+            contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
+            result = project.sweep(asked, chunk_sizes=sizes, contexts=contexts, top_ks=numbers, **building)
         elif compare is not None:
-            steps = _Steps(ask=not yes and max_cost is None)
-            result = project.compare(
-                asked,
-                variants=_names(compare),
-                sample=sample,
-                ks=numbers,
-                metric=metric,
-                max_cost=max_cost,
-                progress=steps.show,
-            )
+            result = project.compare(asked, variants=_names(compare), ks=numbers, metric=metric, **building)
         else:
             embed_model = project.embed_model if similarity else None
             result = evaluate(project, asked, name=name, ks=numbers, embed_model=embed_model)
@@ -93,10 +87,10 @@ def evaluate_project(
 
 
 class _Steps:
-    """Says on standard error what a comparison is doing, and asks before it spends money."""
+    """Says on standard error what is being done, and asks before money is spent."""
 
-    def __init__(self, *, ask: bool) -> None:
-        self._ask, self._last = ask, ""
+    def __init__(self, *, ask: bool, sample: int | None) -> None:
+        self._ask, self._sample, self._last = ask, sample, ""
 
     def show(self, progress: VariantProgress) -> None:
         """Print a new step; the price is confirmed where it is not nothing."""
@@ -112,6 +106,8 @@ class _Steps:
             return
         shown = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
         say(f"Contexts and embeddings will cost {shown}; the ledger keeps what is paid for.", to=err)
+        if self._sample is None:
+            say("[dim]That is for all documents: --sample 20 builds twenty of them first.[/]", to=err)
         if self._ask:
             typer.confirm("Go on?", abort=True, err=True)
 

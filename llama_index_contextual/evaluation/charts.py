@@ -125,12 +125,23 @@ def _as_they_are(texts: Sequence[Any]) -> None:
         text.set_parse_math(False)  # a name with two $ is no formula
 
 
-def _svg(draw: Callable[[Axes], None], *, height: float) -> str:
+def require_matplotlib() -> None:
+    """Do nothing where charts can be drawn.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+    """
     try:
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise ConfigurationError(f"Charts need a package that is not installed: {PIP}") from error
+
+
+def _svg(draw: Callable[[Axes], None], *, height: float) -> str:
+    require_matplotlib()
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.4, height), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()

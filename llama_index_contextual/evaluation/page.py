@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.evaluation.charts import PIP, bar_chart, interval_chart, line_chart
+from llama_index_contextual.evaluation.charts import PIP, bar_chart, interval_chart, line_chart, require_matplotlib
 from llama_index_contextual.evaluation.compare import Comparison, Difference
 from llama_index_contextual.evaluation.run import Evaluation
 from llama_index_contextual.evaluation.significance import bootstrap_interval
@@ -24,6 +24,16 @@ FAILURES = 50
 NEGATIVES = 3
 
 _SNIPPET = 280
+
+
+def require_packages() -> None:
+    """Do nothing where pages can be made.
+
+    Raises:
+        ConfigurationError: matplotlib or Jinja2 is not installed.
+    """
+    _template()
+    require_matplotlib()
 
 
 def evaluation_page(evaluation: Evaluation) -> str:

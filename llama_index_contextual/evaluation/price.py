@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer.estimate import EmbeddingCount
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.workspace import Origin
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.run import RunOptions
@@ -39,3 +41,31 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
             before=origin.version,
             sender=config.service_tier or "live",
         ).dollars
+
+
+def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, left_out: frozenset[str]) -> float | None:
+    """Return the dollars that building several variants would cost now, or None where a price is not known."""
+    prices = [price(origin, config, left_out=left_out) for config in configs]
+    known = [dollars for dollars in prices if dollars is not None]
+    return sum(known) if len(known) == len(prices) else None
+
+
+def require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
+    """Do nothing where a price is within the limit, or there is none.
+
+    Raises:
+        InputError: It is higher, or not known.
+    """
+    if max_cost is None:
+        return
+    if dollars is None:
+        raise InputError(
+            "The cost cannot be told beforehand: give the models' prices in the setting `prices`, or leave max_cost out"
+            " and take a small sample."
+        )
+    if dollars > max_cost:
+        raise InputError(
+            f"{documents} documents would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}): take a"
+            f" smaller sample or a cheaper LLM.",
+            value=max_cost,
+        )

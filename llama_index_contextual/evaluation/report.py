@@ -25,18 +25,32 @@ NEGATIVES = 5
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+def check_report(path: str | Path) -> None:
+    """Do nothing where a report of that name can be written, so that nobody waits for figures that get lost.
+
+    Raises:
+        InputError: The name ends otherwise than .csv, .json or .html, or its folder is not there.
+        ConfigurationError: A package for the HTML page is not installed.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _WRITERS:
+        raise InputError(f"{path.name} is no report: end its name with .csv, .json or .html.", value=str(path))
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is no folder: make it, or name another one for {path.name}.", value=str(path))
+    if path.suffix.lower() == ".html":
+        page.require_packages()
+
+
 def write_report(result: Result, path: str | Path) -> Path:
     """Write a report; the name's ending says which kind: .csv, .json or .html.
 
     Raises:
-        InputError: The ending is another one.
+        InputError: The ending is another one, or the folder is not there.
         ConfigurationError: A package for the HTML page is not installed.
     """
+    check_report(path)
     path = Path(path)
-    writers = {".csv": to_csv, ".json": to_json, ".html": to_html}
-    if path.suffix.lower() not in writers:
-        raise InputError(f"{path.name} is no report: end its name with .csv, .json or .html.", value=str(path))
-    files.replace(path, writers[path.suffix.lower()](result).encode("utf-8", "replace"))
+    files.replace(path, _WRITERS[path.suffix.lower()](result).encode("utf-8", "replace"))
     return path
 
 
@@ -135,3 +149,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+_WRITERS = {".csv": to_csv, ".json": to_json, ".html": to_html}

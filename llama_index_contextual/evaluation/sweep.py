@@ -11,11 +11,12 @@ import numpy as np
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
+from llama_index_contextual.evaluation.price import price_of_all, require_affordable
+from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import Evaluation, Questions, evaluate, read
 from llama_index_contextual.evaluation.sample import draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
-from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
@@ -93,8 +94,9 @@ def sweep_variants(
     modes: Sequence[Mode] = MODES,
     top_ks: Sequence[int] = TOP_KS,
     sample: int | None = None,
+    max_cost: float | None = None,
     seed: int = 0,
-    progress: ReportProgress | None = None,
+    progress: ShowVariants | None = None,
 ) -> Sweep:
     """Try every combination; a version is built for each chunk size and kind of context, and removed afterwards.
 
@@ -106,11 +108,13 @@ def sweep_variants(
         modes: Which indexes answer.
         top_ks: Numbers of results.
         sample: Documents to build, at most; None takes all.
+        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
         seed: Of the random numbers.
-        progress: Called as versions are built.
+        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
 
     Raises:
-        InputError: There is nothing to try, or the evidence cannot be compared over chunk sizes.
+        InputError: There is nothing to try, the evidence cannot be compared over chunk sizes, or the cost would be
+            higher than `max_cost`.
         ConfigurationError: A chunk size, kind of context or mode cannot be.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
@@ -123,10 +127,15 @@ def sweep_variants(
     _require_comparable(asked, sizes, origin.config)
     configs = [_config(origin.config, kind, size) for kind in kinds for size in sizes]
     drawn = draw(origin.version, asked, sample, seed=seed)
+    tell = progress or (lambda _: None)
+    dollars = price_of_all(origin, configs, left_out=drawn.left_out)
+    require_affordable(dollars, max_cost, drawn.documents)
+    tell(VariantProgress(stage="price", dollars=dollars))
     rows: list[SweepRow] = []
     with workspace(origin) as space:
         for config in configs:
-            variant = space.build(config, left_out=drawn.left_out, progress=progress)
+            name = f"{config.context}, {config.chunk_size} tokens"
+            variant = space.build(config, left_out=drawn.left_out, progress=told(tell, name))
             for mode in modes:
                 rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
     total = len(origin.version.manifest.documents)

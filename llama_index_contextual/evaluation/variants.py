@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 from llama_index_contextual.config import ContextKind
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, compare
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
-from llama_index_contextual.evaluation.price import price
+from llama_index_contextual.evaluation.price import price, price_of_all, require_affordable
+from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import KS, Questions, read
 from llama_index_contextual.evaluation.sample import Sample, draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
-from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.models import load_llm
 
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """From the cheapest to the dearest."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantProgress:
-    """How far a comparison is.
-
-    Attributes:
-        stage: What is being done.
-        name: Name of the variant, or "" where it concerns all.
-        done: Chunks or questions that are done.
-        total: Questions in all; 0 where it is not known.
-        dollars: What is about to be spent ("price"), or None where it is not known.
-    """
-
-    stage: Literal["questions", "price", "build", "ask"]
-    name: str = ""
-    done: int = 0
-    total: int = 0
-    dollars: float | None = None
-
-
-ShowVariants = Callable[[VariantProgress], None]
 
 
 def compare_variants(
@@ -69,7 +45,8 @@ def compare_variants(
         sample: Documents to build, at most: those with evidence first; None takes all.
         ks: Numbers of results to look at.
         metric: What the recommendation goes by; None takes recall@10.
-        max_cost: Dollars that contexts and embeddings may cost; nothing is sent where the price is higher or unknown.
+        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
+            Questions that the LLM writes are not counted.
         number: Questions to write when there are none.
         seed: Of the random numbers.
         progress: Called as the work proceeds; with the price before anything is built, where it may raise.
@@ -91,14 +68,13 @@ def compare_variants(
         asked = read(questions)
     drawn = draw(origin.version, asked, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    prices = [price(origin, config, left_out=drawn.left_out) for config in configs.values()]
-    dollars = None if None in prices else sum(value for value in prices if value is not None)
-    _require_affordable(dollars, max_cost, drawn.documents)
+    dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
+    require_affordable(dollars, max_cost, drawn.documents)
     tell(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=_told(tell, kind))
+            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=told(tell, kind))
         return compare(
             built,
             drawn.questions,
@@ -111,10 +87,6 @@ def compare_variants(
         )
 
 
-def _told(tell: ShowVariants, name: str) -> ReportProgress:
-    return lambda progress: tell(VariantProgress(stage="build", name=name, done=progress.chunks_done))
-
-
 def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
     if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
@@ -123,22 +95,6 @@ def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
             value=variants,
         )
     return variants
-
-
-def _require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
-    if max_cost is None:
-        return
-    if dollars is None:
-        raise InputError(
-            "The cost cannot be told beforehand: give the models' prices in the setting `prices`, or leave max_cost out"
-            " and take a small sample."
-        )
-    if dollars > max_cost:
-        raise InputError(
-            f"{documents} documents would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}): take a"
-            f" smaller sample or a cheaper LLM.",
-            value=max_cost,
-        )
 
 
 def _notes(
@@ -150,6 +106,8 @@ def _notes(
     if not sample.is_whole:
         notes[0] += f" {len(asked) - len(sample.questions)} questions have evidence outside the sample."
         notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
+        prices = {name: price(origin, variant.config) for name, variant in built.items()}
+        notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
     if generated:
         notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [
@@ -158,3 +116,8 @@ def _notes(
         if variant.failures
     ]
     return notes
+
+
+def _whole(name: str, dollars: float | None, documents: int) -> str:
+    more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
+    return f"{name!r} for all {documents} documents would cost {more} more."

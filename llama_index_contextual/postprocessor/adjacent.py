@@ -16,7 +16,7 @@ from pydantic import Field
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.postprocessor.passages import Gap, Passage, has_span, join
+from llama_index_contextual.postprocessor.passages import Gap, Passage, has_span, join, joint_section
 from llama_index_contextual.results import ScoredChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import load_frame
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
 _OF_FIRST = (
-    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SECTION, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
+    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
     keys.CHUNK_INDEX,
 )
 """What a passage has from its first chunk."""
@@ -45,8 +45,8 @@ class MergedChunk(ScoredChunk):
 class AdjacentChunkMerger(BaseNodePostprocessor):
     """Merges hits that follow each other in a document into one passage: what they share stands there once.
 
-    A passage keeps id, context, score and evidence of its best hit and stands in its place; offsets and pages are
-    those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between them
+    A passage keeps id, context, score and evidence of its best hit and stands in its place; offsets, pages and sections
+    are those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between them
     are merged when they are linked and at most two characters apart.
 
     `docstore` and `embed_model` are not serialised: set them again after `from_dict`.
@@ -202,6 +202,9 @@ def _merged(passage: Passage, best: NodeWithScore) -> MergedChunk:
 def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
     first = passage.nodes[0].metadata
     metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}}
+    section = joint_section([n.metadata.get(keys.SECTION) for n in passage.nodes])
+    if section is not None:
+        metadata[keys.SECTION] = section
     pages = [n.metadata[keys.PAGE_END] for n in passage.nodes if n.metadata.get(keys.PAGE_END) is not None]
     if pages:
         metadata[keys.PAGE_END] = max(pages)

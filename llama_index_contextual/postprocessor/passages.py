@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from llama_index.core.schema import TextNode
@@ -14,6 +14,8 @@ Gap = Callable[[int, int], str | None]
 
 _MOST_UNKNOWN = 2
 """Characters between linked chunks that are taken for white space without proof: those of a paragraph break."""
+
+_MOST_SECTIONS = 3
 
 
 @dataclass
@@ -91,6 +93,27 @@ def follows(node: TextNode, other: TextNode) -> bool:
         return True
     here, there = (n.metadata.get(keys.CHUNK_INDEX) for n in (node, other))
     return isinstance(here, int) and here + 1 == there
+
+
+def joint_section(paths: Sequence[str | None]) -> str | None:
+    """Return the sections of chunks as one: what their paths share once, then each of the rest; of many, the ends.
+
+    Args:
+        paths: The section of each chunk, in the order of the text; None where it has none.
+
+    Example:
+        >>> joint_section(["Manual > Faults > TS-998", "Manual > Faults > TS-999", "Manual > Repairs"])
+        'Manual > Faults > TS-998; Faults > TS-999; Repairs'
+    """
+    distinct = [path.split(keys.SECTION_SEPARATOR) for path in dict.fromkeys(paths) if path]
+    if len(distinct) < 2:
+        return next((path for path in paths if path), None)
+    shared = 0
+    while all(len(path) > shared + 1 for path in distinct) and len({path[shared] for path in distinct}) == 1:
+        shared += 1
+    rest = [keys.SECTION_SEPARATOR.join(path[shared:]) for path in distinct]
+    named = "; ".join(rest) if len(rest) <= _MOST_SECTIONS else f"{rest[0]} … {rest[-1]}"
+    return keys.SECTION_SEPARATOR.join([*distinct[0][:shared], named])
 
 
 def _white_space(length: int) -> str | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError
+from llama_index_contextual.evaluation.progress import VariantProgress
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.variants import VariantProgress
 from llama_index_contextual.evaluation.workspace import workspace
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
@@ -160,6 +161,34 @@ def test_the_price_is_told_before_anything_is_built_and_can_stop_it(filled: Proj
     assert prices[0] > 0
     assert llm.history == []
     assert names_in(filled.directory.parent) == {filled.name}
+
+
+def test_a_sweep_is_priced_before_anything_is_built(filled: Project) -> None:
+    llm = ScriptedLLM()
+    filled._llm = llm
+    filled.config = filled.config.changed(prices=PRICES)
+    told: list[VariantProgress] = []
+    with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost"):
+        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=told.append)
+    assert told == []
+    assert llm.history == []
+    filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[800], max_cost=1.0, progress=told.append)
+    assert told[0].stage == "price"
+    assert told[0].dollars is not None
+    assert 0 < told[0].dollars < 1
+    assert told[-1].name == "llm, 800 tokens"
+
+
+def test_a_sample_says_what_all_documents_would_cost(filled: Project) -> None:
+    filled._llm = ScriptedLLM()
+    filled.config = filled.config.changed(prices=PRICES)
+    kinds: list[ContextKind] = ["none", "structural", "llm"]
+    found = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    (price,) = [note for note in found.notes if "would cost" in note]
+    assert re.fullmatch(r"'llm' for all 2 documents would cost about \$0\.00\d\d more\.", price)
+    filled.config = filled.config.changed(prices={})
+    found = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    assert "'llm' for all 2 documents would cost an unknown amount more." in found.notes
 
 
 def test_without_an_llm_and_with_the_local_embedding_nothing_is_spent(filled: Project) -> None:

@@ -17,6 +17,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
+from llama_index_contextual.postprocessor.passages import joint_section
 from llama_index_contextual.results import LegScore, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.postprocessor.documents import chunks_of, cut_documents, hit
@@ -70,11 +71,33 @@ def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
     nodes[2].metadata["section"] = "Two"
     (found,) = AdjacentChunkMerger().postprocess_nodes([hit(nodes[2]), hit(nodes[1]), hit(nodes[0])])
     facts = found.node.metadata
-    assert (facts["page_start"], facts["page_end"], facts["chunk_index"], facts["section"]) == (1, 4, 0, "One")
-    assert facts["source"] == "Source: doc.md, pages 1–4, section One"
+    assert (facts["page_start"], facts["page_end"], facts["chunk_index"], facts["section"]) == (1, 4, 0, "One; Two")
+    assert facts["source"] == "Source: doc.md, pages 1–4, section One; Two"
     assert facts["token_count"] == 14
     assert found.node.prev_node is None
     assert found.node.next_node is None
+
+
+def test_a_passage_without_sections_has_none_and_that_of_one_section_is_named_once() -> None:
+    for section in (None, "One"):
+        facts = {} if section is None else {"section": section}
+        (found,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in chunks_of(TEXT, SPANS, **facts)])
+        assert found.node.metadata.get("section") == section
+
+
+@pytest.mark.parametrize(
+    ("paths", "named"),
+    [
+        ([None, None], None),
+        ([None, "A > B", "A > B"], "A > B"),
+        (["A > B", None, "A > C"], "A > B; C"),
+        (["A", "A > B"], "A; A > B"),
+        (["A > B", "C > B"], "A > B; C > B"),
+        (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … 4"),
+    ],
+)
+def test_sections_are_named_with_what_they_share_once(paths: list[str | None], named: str | None) -> None:
+    assert joint_section(paths) == named
 
 
 def test_a_single_hit_and_a_node_without_offsets_pass_as_they_are() -> None:
