@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
@@ -220,8 +221,7 @@ class BatchRunner:
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
-        listed = await self._call(lambda: self._client.batches.list(limit=100))
-        started = {batch.input_file_id: batch.id for batch in listed.data}
+        started = await self._started_of({orphan.file_id for orphan in orphans})
         for orphan in orphans:
             if orphan.file_id in started:
                 self._journal.started(orphan.file_id, started[orphan.file_id])
@@ -232,6 +232,17 @@ class BatchRunner:
                 if _status(error) not in (400, 404):
                     raise
                 self._forget(orphan, f"The provider does not take upload {orphan.file_id}; it is asked again.")
+
+    async def _started_of(self, file_ids: Collection[str]) -> dict[str, str]:
+        """Return the batches that the provider made of some uploads, by the upload; the newest are looked at first."""
+        found: dict[str, str] = {}
+        after: dict[str, str] = {}
+        while True:
+            listed = await self._call(partial(self._client.batches.list, limit=100, **after))
+            found |= {batch.input_file_id: batch.id for batch in listed.data if batch.input_file_id in file_ids}
+            if len(found) == len(file_ids) or not (listed.has_more and listed.data):
+                return found
+            after = {"after": listed.data[-1].id}
 
     def _forget(self, batch: OpenBatch, warning: str) -> None:
         logger.warning(warning)

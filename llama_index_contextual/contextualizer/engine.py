@@ -155,24 +155,29 @@ class Engine:
 
     async def _find(self, work: _Work) -> None:
         while work.chunks:
-            for key, context in (await self._known(list(work.chunks))).items():
-                work.settle(key, Outcome(context))
-            mine = [key for key in work.chunks if key not in self._asked]
             others = [self._asked[key] for key in work.chunks if key in self._asked]
-            await self._ask_for(work, mine)
+            mine = [key for key in work.chunks if key not in self._asked]
+            # Taken before the ledger is read: what arrives meanwhile by another call would be asked for again.
+            self._asked.update((key, asyncio.Event()) for key in mine)
+            try:
+                for key, context in (await self._known(mine)).items():
+                    work.settle(key, Outcome(context))
+                await self._ask_for(work, [key for key in mine if key in work.chunks])
+            finally:
+                for key in mine:
+                    self._asked.pop(key).set()
             for other in others:
                 await other.wait()
             self._scheduler.check()
 
     async def _known(self, keys: Sequence[str]) -> dict[str, str]:
-        if self._ledger is None:
+        if self._ledger is None or not keys:
             return {key: self._memory[key] for key in keys if key in self._memory}
         return await asyncio.to_thread(self._ledger.contexts, keys)
 
     async def _ask_for(self, work: _Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        self._asked.update((key, asyncio.Event()) for key in keys)
         requests = plan_requests(
             work.segment,
             list(work.wanted(keys).values()),
@@ -180,11 +185,7 @@ class Engine:
             model=self._model,
             chunks_per_call=self._chunks_per_call,
         )
-        try:
-            await self._ask_all(work, requests, asked=1)
-        finally:
-            for key in keys:
-                self._asked.pop(key).set()
+        await self._ask_all(work, requests, asked=1)
 
     async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
         async with asyncio.TaskGroup() as group:

@@ -188,6 +188,26 @@ async def test_an_upload_whose_batch_was_not_noted_is_taken_over(
     assert len(provider.batch_history) == 2, "paid once"
 
 
+async def test_a_batch_is_taken_over_though_it_is_not_on_the_first_page_of_the_list(
+    provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.batches.LARGEST_PAGE", 2)
+
+    async def batch_of(*numbers: int) -> str:
+        content = b"".join(request_line(*request) for request in requests(*numbers))
+        file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+        await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+        return file.id
+
+    journal.uploaded(await batch_of(1), model=MODEL, custom_ids=["id-1"])
+    for number in range(2, 7):
+        await batch_of(number)
+    await runner(journal, client).collect()
+    assert journal.reply("id-1") is not None
+    created = [call for call in provider.history if (call.method, call.path) == ("POST", "/v1/batches")]
+    assert len(created) == 6, "none of them twice"
+
+
 async def test_batches_of_another_model_are_left_alone(journal: BatchJournal, client: AsyncOpenAI) -> None:
     journal.uploaded("file-x", model="openai:other", custom_ids=["a"])
     await runner(journal, client).collect()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -223,6 +226,36 @@ def test_a_segment_that_is_there_twice_is_asked_for_once(provider: LoopbackProvi
         assert is_complete(done)
         assert (done.paid, len(provider.chat_calls)) == (2, 2)
         assert done.nodes[0].metadata["context"] == done.nodes[2].metadata["context"]
+
+
+class _SlowRead(Ledger):
+    """Answers what it is asked second only when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._reads, self.may_answer = itertools.count(1), threading.Event()
+
+    def contexts(self, keys: Sequence[str]) -> dict[str, str]:
+        number = next(self._reads)
+        found = super().contexts(keys)
+        if number == 2:
+            assert self.may_answer.wait(10)
+        return found
+
+
+async def test_what_arrives_while_the_ledger_is_read_is_not_asked_for_again(
+    provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    ledger = _SlowRead(tmp_path / "ledger.sqlite")
+    nodes = loose("One.", "Two.")
+    async with LLMContextualizer(model=MODEL, retry=QUICK, ledger=ledger).opened() as contextualizer:
+        first = asyncio.create_task(contextualizer.acontextualize(nodes))
+        second = asyncio.create_task(contextualizer.acontextualize(nodes))
+        done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+        ledger.may_answer.set()
+        await asyncio.gather(first, second)
+    assert len(done) == 1
+    assert len(provider.chat_calls) == 2
 
 
 def test_a_chunk_that_a_segment_holds_twice_is_asked_for_once(provider: LoopbackProvider) -> None:

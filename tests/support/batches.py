@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from tests.support.records import MODEL_PATHS, Answer, ApiError, Request
 Ending = Literal["completed", "expired", "failed", "cancelled"]
 TERMINAL = frozenset({"completed", "expired", "failed", "cancelled"})
 COMPLETION_WINDOW = 24 * 3600
+DEFAULT_PAGE, LARGEST_PAGE = 20, 100
 
 _SCRIPTED_FAILURE = {"code": "token_limit_exceeded", "message": "Enqueued token limit reached.", "line": None}
 
@@ -132,10 +133,13 @@ class Batches:
         self._batches[info["id"]] = Batch(info, plan, lines, errors)
         return Answer(payload=dict(info))
 
-    def listed(self) -> Answer:
-        """Return all batches, the newest first."""
-        newest_first = [dict(batch.info) for batch in reversed(self._batches.values())]
-        return Answer(payload={"object": "list", "data": newest_first, "has_more": False})
+    def listed(self, query: Mapping[str, str]) -> Answer:
+        """Return a page of batches, the newest first: those behind `after`, at most `limit`."""
+        newest_first = list(reversed(self._batches))
+        begin = newest_first.index(query["after"]) + 1 if "after" in query else 0
+        end = begin + min(int(query.get("limit", DEFAULT_PAGE)), LARGEST_PAGE)
+        page = [dict(self._batches[batch_id].info) for batch_id in newest_first[begin:end]]
+        return Answer(payload={"object": "list", "data": page, "has_more": end < len(newest_first)})
 
     async def poll(self, batch_id: str) -> Answer:
         """Return the state of a batch, which the poll may move on."""

@@ -36,6 +36,7 @@ class Request:
     connection_id: int
     arrived: float
     batch_id: str | None = None
+    query: dict[str, str] = field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -199,6 +199,7 @@ class LoopbackProvider(Service):
                         body=parse_json(message),
                         connection_id=connection_id,
                         arrived=time.perf_counter(),
+                        query=message.query,
                     )
                     if not await self._exchange(request, stream, writer):
                         break

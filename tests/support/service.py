@@ -138,7 +138,7 @@ class Service(Recorder, Faults):
             case ("POST", []):
                 return self._batches.create(request, self.batch_plan, self.batch_max_requests)
             case ("GET", []):
-                return self._batches.listed()
+                return self._batches.listed(request.query)
             case ("GET", [batch_id]):
                 return await self._batches.poll(batch_id)
             case ("POST", [batch_id, "cancel"]):

@@ -7,6 +7,7 @@ import contextlib
 import json
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from tests.support.records import Answer
 
@@ -53,6 +54,7 @@ class Message(NamedTuple):
 
     method: str
     path: str
+    query: dict[str, str]
     headers: dict[str, str]
     body: bytes
 
@@ -81,7 +83,8 @@ async def read_message(stream: Stream) -> Message | None:
             body = await stream.readexactly(int(headers.get("content-length", 0)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    return Message(method, target.partition("?")[0], headers, body)
+    path, _, query = target.partition("?")
+    return Message(method, path, dict(parse_qsl(query)), headers, body)
 
 
 def parse_json(message: Message) -> Any:
