@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-RETRYABLE_NAMES = frozenset({"APIConnectionError", "APITimeoutError", "RemoteProtocolError", "ReadError"})
+RETRYABLE_NAMES = frozenset(
+    {"APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "RemoteProtocolError", "ReadError"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +59,10 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
-    # An answer that breaks off in the middle may be no JSON.
-    return is_connection_error(error) or isinstance(error, json.JSONDecodeError)
+    # An answer that breaks off in the middle may be no JSON; and a client that lives longer than an event loop may hold
+    # a connection of one that has ended, which it lets go when it fails.
+    closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    return is_connection_error(error) or isinstance(error, json.JSONDecodeError) or closed
 
 
 def is_connection_error(error: BaseException) -> bool:

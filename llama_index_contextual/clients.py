@@ -1,8 +1,8 @@
 """Models and event loops: which HTTP client a call goes through.
 
-OpenAI's classes keep the asynchronous client of the event loop that first used it, and fail in every other, after the
-request was sent; with `reuse_client=False` they make a client for each call, which costs tens of milliseconds of CPU
-time. So every event loop gets a copy of the model with a client of its own. Other models are used as they are.
+OpenAI's and Ollama's classes keep the asynchronous client of the event loop that first used it, and fail in every
+other; OpenAI's with `reuse_client=False` make a client for each call, which costs tens of milliseconds of CPU time. So
+every event loop gets a copy of the model with a client of its own. Other models are used as they are.
 """
 
 from __future__ import annotations
@@ -13,21 +13,39 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from llama_index.core.schema import BaseComponent
+
 T = TypeVar("T")
 
 Heed = Callable[[Mapping[str, str]], None]
 
 
+_OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
+
+
 def unconnected(model: T) -> T:
     """Return a copy of a model that makes its clients when they are first used, and keeps them.
 
-    A model without the setting `reuse_client` is returned itself.
+    Other models than those of OpenAI, known by the setting `reuse_client`, and of Ollama are returned themselves.
     """
-    if not hasattr(model, "reuse_client"):
+    given: Any = model
+    if hasattr(model, "reuse_client"):
+        copied = given.model_copy(update={"reuse_client": True})
+        copied._client = copied._aclient = None
+    elif isinstance(model, BaseComponent) and model.class_name() in _OLLAMA:
+        copied = given.model_copy()
+        copied._async_client = _another(given._async_client)
+    else:
         return model
-    copied: Any = model.model_copy(update={"reuse_client": True})  # type: ignore[attr-defined]
-    copied._client = copied._aclient = None
     return copied  # type: ignore[no-any-return]
+
+
+def _another(client: Any) -> Any:
+    """Return a client of Ollama with the address, headers and times of one that another event loop may hold."""
+    if client is None:
+        return None
+    http = client._client
+    return type(client)(host=str(http.base_url), headers=dict(http.headers), timeout=http.timeout)
 
 
 async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
@@ -37,7 +55,7 @@ async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
     try:
         yield lent
     finally:
-        client = getattr(lent, "_aclient", None)
+        client = getattr(lent, "_aclient", None) or getattr(lent, "_async_client", None)
         # A client that the user brought stays open.
         if lent is not model and client is not None and getattr(lent, "_async_http_client", None) is None:
             await client.close()

@@ -30,6 +30,7 @@ class Provider:
         key: Environment variable that holds its API key, or None.
         optional_key: Environment variable that may hold one; where it does not, the client, which insists, gets "-".
         address: Environment variables that may hold its address, first one wins; empty: the class's own default.
+        address_option: What its classes call the address.
         llm_options: Keyword arguments for the LLM class.
         embedding_options: Keyword arguments for the embedding class.
         class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
@@ -48,6 +49,7 @@ class Provider:
     key: str | None = None
     optional_key: str | None = None
     address: tuple[str, ...] = ()
+    address_option: str = "api_base"
     llm_options: Mapping[str, Any] = field(default_factory=dict)
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
     class_names: frozenset[str] = frozenset()
@@ -99,6 +101,8 @@ PROVIDERS: Mapping[str, Provider] = {
         llm="llama_index.llms.ollama:Ollama",
         embedding="llama_index.embeddings.ollama:OllamaEmbedding",
         pip="llama-index-llms-ollama llama-index-embeddings-ollama",
+        address=("OLLAMA_HOST",),
+        address_option="base_url",
         llm_options={"request_timeout": 300.0},
         class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
         cache="slot",
@@ -126,7 +130,7 @@ def load_llm(name: str) -> LLM:
     if traits.llm is None:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
     _require_key(traits, name, setting="llm")
-    options = {**traits.llm_options, **_address(traits, "api_base"), **_optional_key(traits)}
+    options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 
@@ -151,7 +155,7 @@ def load_embed_model(name: str) -> BaseEmbedding:
             setting="embed_model",
         )
     _require_key(traits, name, setting="embed_model")
-    options = {**traits.embedding_options, **_address(traits, "api_base"), **_optional_key(traits)}
+    options = {**traits.embedding_options, **_address(traits), **_optional_key(traits)}
     # `model_name`, because OpenAI's class takes for `model` only what it knows itself.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
@@ -180,9 +184,9 @@ def _require_key(traits: Provider, name: str, *, setting: str) -> None:
         )
 
 
-def _address(traits: Provider, argument: str) -> dict[str, str]:
+def _address(traits: Provider) -> dict[str, str]:
     found = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
-    return {argument: found} if found else {}
+    return {traits.address_option: found} if found else {}
 
 
 def _optional_key(traits: Provider) -> dict[str, str]:

@@ -46,7 +46,9 @@ TIMEOUT = openai.APITimeoutError(request=httpx.Request("POST", "http://127.0.0.1
         ConnectionResetError(),
         TimeoutError(),
         httpx.ReadError("broken"),
+        httpx.ConnectError("not there"),
         httpx.RemoteProtocolError("broken"),
+        RuntimeError("Event loop is closed"),
         json.JSONDecodeError("broken off", "{", 1),
     ],
     ids=repr,
@@ -63,6 +65,7 @@ def test_what_may_succeed_later_is_retryable(error: Exception) -> None:
         api_error(500, "model_not_found"),
         ValueError("odd"),
         KeyError("odd"),
+        RuntimeError("odd"),
     ],
     ids=repr,
 )

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 from typer.main import get_command
@@ -28,14 +28,21 @@ EXAMPLES = [source.name for source in sources() if ">>>" in source.text]
 Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
+def is_public(node: ast.AST) -> TypeGuard[Documented]:
+    """Return whether somebody may use it; the signatures of an overloaded function share the docstring behind them."""
+    if not isinstance(node, Documented) or node.name.startswith("_"):
+        return False
+    return "overload" not in map(ast.unparse, node.decorator_list)
+
+
 def public_definitions() -> Iterator[tuple[str, Documented]]:
     """Yield every public class, function and method of the package with where it stands."""
     for source in sources():
         for node in source.tree.body:
-            if isinstance(node, Documented) and not node.name.startswith("_"):
+            if is_public(node):
                 yield f"{source.path}:{node.lineno} {node.name}", node
                 for member in node.body if isinstance(node, ast.ClassDef) else ():
-                    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_"):
+                    if is_public(member) and not isinstance(member, ast.ClassDef):
                         yield f"{source.path}:{member.lineno} {node.name}.{member.name}", member
 
 
