@@ -104,6 +104,7 @@ class BatchRunner:
         max_requests: Requests of one batch, at most.
         max_bytes: Bytes of one upload, at most.
         tell: Called as the provider proceeds.
+        answered: Called with the replies of each batch, when they are kept.
         policy: When a failed call is sent again.
     """
 
@@ -117,11 +118,12 @@ class BatchRunner:
         max_requests: int = MAX_REQUESTS,
         max_bytes: int = MAX_BYTES,
         tell: Callable[[BatchProgress], None] | None = None,
+        answered: Callable[[Sequence[BatchReply]], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._journal, self._client, self._model = journal, client, model
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._tell = tell
+        self._tell, self._answered = tell, answered
         self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
@@ -130,13 +132,14 @@ class BatchRunner:
         """Send requests, and return how many; those that are under way or answered already are left out.
 
         Args:
-            requests: Id and body of each; drawn one by one.
+            requests: Id and body of each; drawn one by one, in a thread.
 
         Raises:
             ModelError: The provider does not take them.
         """
         sent = 0
-        for part in split(self._new(requests), **self._limits):
+        parts = split(self._new(requests), **self._limits)
+        while part := await asyncio.to_thread(next, parts, None):
             file_id = await self._upload(b"".join(line for _, line in part))
             self._journal.uploaded(file_id, model=self._model, custom_ids=(custom_id for custom_id, _ in part))
             await self._start(file_id)
@@ -198,6 +201,8 @@ class BatchRunner:
             content = await self._call(lambda: self._client.files.content(found.output_file_id))
             replies = list(parse_output(content.content))
         self._journal.closed(batch.file_id, replies)
+        if self._answered is not None:
+            self._answered(replies)
         self._done += batch.requests
         self._unanswered += batch.requests - len(replies)
         if len(replies) < batch.requests and found.status != "failed":

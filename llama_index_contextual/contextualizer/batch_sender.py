@@ -31,6 +31,7 @@ class BatchReplies:
     def __init__(self, journal: BatchJournal, model: str) -> None:
         self._journal, self._model = journal, model
         self._used: set[str] = set()
+        self._booked: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
         """Return by what a request is known again: everything that is asked, and of whom."""
@@ -40,6 +41,14 @@ class BatchReplies:
         """Return whether the reply to a request is here and was not given yet."""
         custom_id = self.id_of(request)
         return custom_id not in self._used and self._journal.reply(custom_id) is not None
+
+    def is_booked(self, request: ContextRequest) -> bool:
+        """Return whether this run has booked what the reply costs when it came."""
+        return self.id_of(request) in self._booked
+
+    def note_booked(self, custom_id: str) -> None:
+        """Remember that a reply is booked, and is not to be when it is used."""
+        self._booked.add(custom_id)
 
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request the first time that it is asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llama_index_contextual.contextualizer.batch_sender import BatchReplies
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     CallForm,
@@ -129,6 +130,10 @@ class Spending:
         self._reserved += bound
         return Reservation(self, model, sender, bound)
 
+    def book(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
+        """Add calls for contexts to what was paid."""
+        self.actual = self.actual.with_contexts(tokens, self._dollars(model, tokens, sender))
+
     def _dollars(self, model: str, tokens: Tokens, sender: SenderKind) -> float | None:
         return self.prices.dollars(
             model,
@@ -157,10 +162,8 @@ class Reservation:
 
     def settle(self, tokens: Tokens) -> None:
         """Book what the call has cost."""
-        spending = self._spending
-        spending._close(self._bound)
-        dollars = spending._dollars(self._model, tokens, self._sender)
-        spending.actual = spending.actual.with_contexts(tokens, dollars)
+        self._spending._close(self._bound)
+        self._spending.book(self._model, tokens, sender=self._sender)
 
     def settle_embeddings(self, tokens: int) -> None:
         """Book what embeddings have cost."""
@@ -177,11 +180,13 @@ class Reservation:
 class CallBudget:
     """Tells the scheduler before each call for contexts whether it may be sent, and books it.
 
+    A reply that has come in a batch is paid for already: it is never refused, and booked once.
+
     Args:
         spending: Of which run.
         model: Name of the LLM, as in the settings.
         sender: How calls are sent.
-        is_batched: Says whether the answer of a request has come in a batch.
+        replies: What has come in batches, or None.
     """
 
     def __init__(
@@ -190,10 +195,9 @@ class CallBudget:
         model: str,
         *,
         sender: SenderKind = "live",
-        is_batched: Callable[[ContextRequest], bool] | None = None,
+        replies: BatchReplies | None = None,
     ) -> None:
-        self._spending, self._model, self._sender = spending, model, sender
-        self._is_batched = is_batched
+        self._spending, self._model, self._sender, self._replies = spending, model, sender, replies
         self._form = CallForm.of(model)
 
     def may_send(self, request: ContextRequest) -> Callable[[Usage | None], None]:
@@ -202,19 +206,35 @@ class CallBudget:
         Raises:
             BudgetExceededError: It could pass the limit.
         """
-        batched = self._is_batched is not None and self._is_batched(request)
-        call = self._spending.reserve(
-            self._model,
-            input_tokens=self._form.input_tokens(request),
-            output_tokens=most_output_tokens(request),
-            sender="batch" if batched else self._sender,
-        )
+        if self._replies is not None and self._replies.has(request):
+            return self._book_reply(request, is_booked=self._replies.is_booked(request))
+        call = self.reserve(request)
 
         def settle(usage: Usage | None) -> None:
             if usage is None:
                 call.release()
             else:
                 call.settle(self._tokens(request, usage))
+
+        return settle
+
+    def reserve(self, request: ContextRequest) -> Reservation:
+        """Put aside the most that a call can cost.
+
+        Raises:
+            BudgetExceededError: It could pass the limit.
+        """
+        return self._spending.reserve(
+            self._model,
+            input_tokens=self._form.input_tokens(request),
+            output_tokens=most_output_tokens(request),
+            sender=self._sender,
+        )
+
+    def _book_reply(self, request: ContextRequest, *, is_booked: bool) -> Callable[[Usage | None], None]:
+        def settle(usage: Usage | None) -> None:
+            if usage is not None and not is_booked:
+                self._spending.book(self._model, self._tokens(request, usage), sender="batch")
 
         return settle
 

@@ -17,8 +17,8 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
 from llama_index_contextual.contextualizer.prices import PriceTable
-from llama_index_contextual.errors import InputError
-from llama_index_contextual.ingestion.batched import abring_replies, paid_stages
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.ingestion.batched import abring_replies, paid_stages, spending_of
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
 from llama_index_contextual.ingestion.pipeline import Stages, abuild
@@ -64,19 +64,33 @@ def plan_run(
     """Return the documents of a call, and what becomes of each document.
 
     Raises:
+        ConfigurationError: Only what has failed shall be asked again, and settings have changed.
         InputError: Something cannot be ingested, or two inputs have one id.
     """
     records = [] if before is None else before.manifest.documents
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    if changed and options.retry_failed:
+        _require_nothing_failed(records, changed)
     intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)
     plan = make_plan(
         records,
         intake.hashes,
         replace=options.replace,
         remove=options.remove,
-        rebuild=before is not None and bool(config.rebuild_fields(ProjectConfig(**before.manifest.config))),
+        rebuild=bool(changed) and not options.retry_failed,
         retry_failed=options.retry_failed,
     )
     return intake, plan
+
+
+def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence[str]) -> None:
+    """Refuse to ask for single contexts again where other settings would give the rest another one."""
+    if any(record.fallback_chunks for record in records):
+        raise ConfigurationError(
+            f"Settings have changed since the live version was built ({', '.join(changed)}): `rebuild` processes all"
+            f" documents by them, those with failed chunks too; or set them back.",
+            setting=changed[0],
+        )
 
 
 def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
@@ -122,18 +136,17 @@ async def arun(
         wanted = {*plan.add, *plan.update}
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
         stack.callback(wanted.clear)
-        prices = PriceTable(config.prices)
+        spending = spending_of(stages, PriceTable(config.prices), max_cost=options.max_cost)
+        counter.spent = lambda: spending.actual.dollars
         replies = await abring_replies(
             stages,
             lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, wanted, []),
             submit=options.batch,
-            prices=prices,
-            max_cost=options.max_cost,
+            spending=spending,
             tell=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
-        stages, spending = paid_stages(stages, prices, max_cost=options.max_cost, replies=replies)
-        counter.spent = lambda: spending.actual.dollars
+        stages = paid_stages(stages, spending, replies)
         jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         _keep_what_failed(builder, before, failed)

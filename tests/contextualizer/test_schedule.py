@@ -17,6 +17,7 @@ from llama_index_contextual.contextualizer.estimate import missing, requests_of
 from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.ingestion.batched import paid_stages
 from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.storage.batches import BatchReply
@@ -134,7 +135,7 @@ def test_replies_of_batches_leave_the_rates_of_the_settings_as_they_are() -> Non
     config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
     replies = BatchReplies(ledger.batches, config.llm)
-    paid, _ = paid_stages(stages, PriceTable(), max_cost=None, replies=replies)
+    paid = paid_stages(stages, Spending(PriceTable()), replies)
     assert isinstance(paid.contextualizer, LLMContextualizer)
     assert (paid.contextualizer.requests_per_minute, paid.contextualizer.tokens_per_minute) == (7, 900)
     assert paid.contextualizer.replies is replies

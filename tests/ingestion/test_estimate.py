@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from llama_index.core.llms import MockLLM
+from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.cost import Tokens
@@ -274,6 +275,30 @@ def test_a_process_that_stops_leaves_the_batch_and_a_later_ingest_takes_it(
     assert project.info().ledger.batched_requests == 0
 
 
+def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    project = project_of(manager)
+    project.ingest([folder / "short.md"])
+    provider.batch_plan = BatchPlan(polls=None)
+
+    def stop(state: IngestProgress) -> None:
+        if state.stage == "batch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        project.ingest([folder / "long.md"], batch=True, progress=stop)
+    waiting = project.info().ledger.batched_requests
+    assert waiting
+    assert project.forget().batched_requests == waiting
+    provider.advance_batch("batch_1", "completed")
+    report = project.ingest([Document(text="Another document about something else.")])
+    assert project.info().ledger.batched_requests == 0
+    with closing(Ledger(project.directory / LEDGER_FILE)) as ledger:
+        assert not ledger.batches.has_replies()
+        assert ledger.info().contexts == report.chunks
+
+
 def test_what_an_expired_batch_did_not_reach_goes_into_another_one(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
@@ -283,6 +308,69 @@ def test_what_an_expired_batch_did_not_reach_goes_into_another_one(
     assert 0 < len(provider.chat_calls) < len(provider.batch_history)
     assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
     assert report.failures == ()
+
+
+def batch_cost(usage: dict[str, object]) -> float:
+    return cost(usage) / 2
+
+
+def spent_at(provider: LoopbackProvider) -> float:
+    """Return what everything that the provider has answered costs, contexts only."""
+    live = sum(cost(record.usage) for record in provider.chat_calls if record.usage)
+    return live + sum(batch_cost(record.usage) for record in provider.batch_history if record.usage)
+
+
+def most_of(project: Project, folder: Path) -> float:
+    """Return the most that one batch with all chunks of a folder can cost."""
+    chosen = project.estimate([folder], batch=True).chosen
+    assert chosen is not None
+    return (chosen.input_tokens * 2 + chosen.calls * 400 * 8) / 2e6 + 0.001
+
+
+def test_a_limit_holds_over_all_rounds_of_batches_and_refuses_none_that_it_allows(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    provider.batch_plan = BatchPlan(ending="expired")
+    project = project_of(manager, faiss=False)
+    limit = most_of(project, folder)
+    report = project.ingest([folder], batch=True, max_cost=limit)
+    batches = {record.batch_id for record in provider.batch_history}
+    assert len(batches) == 3
+    assert report.paid is not None
+    assert report.paid.dollars == pytest.approx(spent_at(provider))
+    assert report.paid.contexts.calls == report.chunks
+    assert spent_at(provider) <= limit
+
+
+def test_calls_beside_a_batch_leave_the_limit_the_money_that_the_batch_has_taken(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    provider.batch_plan = BatchPlan(polls=None)
+    project = project_of(manager, faiss=False, llm_concurrency=1)
+
+    def stop(state: IngestProgress) -> None:
+        if state.stage == "batch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        project.ingest([folder / "short.md"], batch=True, progress=stop)
+    provider.advance_batch("batch_1", "completed")
+    limit = 2 * sum(batch_cost(record.usage) for record in provider.batch_history if record.usage)
+    assert limit
+    with pytest.raises(BudgetExceededError):
+        project.ingest([folder], max_cost=limit)
+    assert provider.chat_calls, "the longer document comes first"
+    assert spent_at(provider) <= limit
+
+
+def test_equal_requests_of_a_batch_count_once_against_a_limit(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    text = (folder / "short.md").read_text()
+    limit = most_of(project_of(manager, "one", faiss=False), folder / "short.md")
+    twins = [Document(text=text, id_=name, metadata={"title": "Twins"}) for name in ("a", "b")]
+    report = project_of(manager, "two", faiss=False).ingest(twins, batch=True, max_cost=limit)
+    assert len(provider.batch_history) == report.chunks / 2
 
 
 def test_a_reply_that_is_no_context_is_asked_again_live(
