@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root, parse_setting
-from llama_index_contextual.terminal import errors_in_one_line, safe, say, say_json, show_report
+from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
+
+if TYPE_CHECKING:
+    from llama_index_contextual.ingestion.report import IngestReport
+    from llama_index_contextual.storage.forget import Forgotten
 
 upkeep = typer.Typer()
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 @upkeep.command("versions")
@@ -23,8 +28,10 @@ def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) 
             say_json([asdict(version) for version in found])
             return
         for version in found:
-            counts = f"{version.documents:,} documents  {version.chunks:,} chunks"
-            say(f"{version.name}  {version.created}  {counts}  {'[green]live[/]' if version.live else ''}")
+            facts = f"{version.created}  {version.documents:,} documents  {version.chunks:,} chunks"
+            if version.damage is not None:
+                facts = f"[red]damaged[/]: {safe(version.damage)}"
+            say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
 
 
 @upkeep.command()
@@ -94,11 +101,15 @@ def remove(
 ) -> None:
     """Publish a version without some documents."""
     with errors_in_one_line():
-        report = open_root(root).load(name).remove(list(doc_ids), forget=forget)
+        project = open_root(root).load(name)
+        report = project.remove(list(doc_ids))
+        gone = project.forget() if forget else None
         if as_json:
-            say_json(report.to_dict())
-        else:
-            show_report(report)
+            say_json(report.to_dict() | ({"forgotten": asdict(gone)} if gone else {}))
+            return
+        show_report(report)
+        if gone is not None:
+            _show_forgotten(gone)
 
 
 @upkeep.command()
@@ -109,8 +120,15 @@ def forget(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None
         if as_json:
             say_json(asdict(gone))
         else:
-            what = f"{len(gone.versions)} versions, {gone.contexts:,} contexts, {gone.embeddings:,} embeddings"
-            say(f"Removed for good: {what}.")
+            _show_forgotten(gone)
+
+
+def _show_forgotten(gone: Forgotten) -> None:
+    what = f"{len(gone.versions)} versions, {gone.contexts:,} contexts, {gone.embeddings:,} embeddings"
+    say(f"Removed for good: {what}.")
+    if gone.batched_requests:
+        left = "the provider may go on with them and charge them"
+        say(f"[yellow]given up[/] {gone.batched_requests:,} requests in batches: {left}", to=err)
 
 
 @upkeep.command()
@@ -144,20 +162,26 @@ def configure(
 
 
 @upkeep.command()
-def rebuild(
-    name: Name,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
+def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Publish a version by the present settings, from the documents as they are stored."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
-        if as_json:
-            say_json(report.to_dict())
-        else:
-            show_report(report)
+        _show(interruptible(project, lambda: project.rebuild(show_progress=not quiet)), as_json)
+
+
+@upkeep.command()
+def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Ask again for the contexts that the LLM failed to write."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        _show(interruptible(project, lambda: project.retry_failed(show_progress=not quiet)), as_json)
+
+
+def _show(report: IngestReport, as_json: bool) -> None:
+    if as_json:
+        say_json(report.to_dict())
+    else:
+        show_report(report)
 
 
 ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)

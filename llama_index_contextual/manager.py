@@ -25,6 +25,7 @@ from llama_index_contextual.storage.project_file import (
     write_config,
     write_lock,
 )
+from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
 
 MAX_NAME_LENGTH = 64
@@ -129,6 +130,7 @@ class ProjectManager:
         """
         directory = self._existing(name)
         with write_lock(directory):
+            remove_scratch(directory)
             write_current(directory, None)
             _remove_own(directory, keep=_LEDGER if keep_ledger else ())
             for path in damaged_ledgers(directory):

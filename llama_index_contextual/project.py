@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import CorruptVersionError, FormatError, NoVersionError
+from llama_index_contextual.ingestion.removal import remove_documents
+from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
 from llama_index_contextual.project_reading import ProjectReading
 from llama_index_contextual.project_writing import ProjectWriting
+from llama_index_contextual.storage.current import current_name, version_directory
+from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import write_lock
-from llama_index_contextual.storage.publish import current_name
+from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
+from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
+from llama_index_contextual.storage.version import read_manifest
 
 if TYPE_CHECKING:
     from llama_index_contextual.evaluation.compare import Comparison
@@ -26,11 +33,104 @@ if TYPE_CHECKING:
 class Project(ProjectWriting, ProjectReading):
     """One knowledge base: its documents, contexts and indexes, in its own directory.
 
-    Made by `ProjectManager`. What changes it is in `ProjectWriting`, what asks it in `ProjectReading`, its upkeep here.
+    Made by `ProjectManager`. What builds its versions is in `ProjectWriting`, what asks it in `ProjectReading`, its
+    upkeep, which needs no model, here.
     """
 
+    def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
+        """Publish a version without some documents.
+
+        Earlier versions on the disk still hold them, and the ledger what was paid for them, unless they are forgotten.
+
+        The other documents stay as they stand: no model is asked, and settings that wait for a `rebuild` go on waiting.
+
+        Args:
+            doc_ids: Ids of the documents; without any, nothing is published.
+            forget: Also do what `forget` does.
+
+        Raises:
+            InputError: The live version does not have one of them.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        wanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
+        with write_lock(self.directory), contextlib.ExitStack() as stack:
+            before = self._open_live()
+            if before is not None:
+                stack.callback(before.close)
+            report = remove_documents(wanted, project_dir=self.directory, config=self.config, before=before)
+        if forget:
+            self.forget()
+        return report
+
+    def forget(self) -> Forgotten:
+        """Remove from the disk, for good, what the live version does not hold.
+
+        These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
+        that no chunk of the live version uses. Batches under way are given up, since their replies would bring text
+        back: let the `ingest` that sent them finish before, where they shall not be paid for in vain. What a provider
+        keeps of its requests is not within reach. Interrupted, it can be run again.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
+            CorruptVersionError: The live version is damaged; nothing is removed then.
+            ProjectLockedError: Another process is writing to the project, or comparing variants of it.
+        """
+        with write_lock(self.directory):
+            live = self._open_live()
+            if live is None:
+                raise NoVersionError(
+                    f"Project {self.name!r} has no version yet: delete the project to remove its ledger.",
+                    name=self.name,
+                )
+            with contextlib.closing(live):
+                return forget(self.directory, live)
+
+    def rollback(self, to: str | None = None) -> str:
+        """Make an earlier version the live one, and return its name; the later ones stay on disk.
+
+        Args:
+            to: Name of the version; None takes the one before the live one.
+
+        Raises:
+            InputError: There is no such version.
+        """
+        with write_lock(self.directory):
+            return rollback(self.directory, to)
+
+    def update_config(self, **changes: Any) -> list[str]:
+        """Change settings, and return those that have no effect before the next `rebuild` or `ingest`.
+
+        Settings that an earlier call has changed are among them for as long as the live version was built without
+        them. What only concerns retrieval (mode, top_k, weights, ...) has an effect at the next query.
+
+        Raises:
+            ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
+        """
+        with write_lock(self.directory):
+            # Another process may have changed them since they were read.
+            config = read_config(self.directory).changed(**changes)
+            write_config(self.directory, config)
+            pending = config.rebuild_fields(self._built_with() or self.config)
+            self.config = config
+            self.__dict__.pop("embed_model", None)
+        return pending
+
+    def _built_with(self) -> ProjectConfig | None:
+        """Return the settings that the live version was built with; None where there is none that can be read."""
+        try:
+            name = current_name(self.directory)
+            return (
+                None if name is None else ProjectConfig(**read_manifest(version_directory(self.directory, name)).config)
+            )
+        except (CorruptVersionError, FormatError):
+            return None
+
     def versions(self) -> list[VersionInfo]:
-        """Return the versions on disk, oldest first."""
+        """Return the versions on disk, oldest first; one that is damaged says so, and `verify` what mends it.
+
+        Raises:
+            CorruptVersionError: CURRENT is damaged; the message names the versions.
+        """
         return list_versions(self.directory)
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
@@ -97,7 +197,7 @@ class Project(ProjectWriting, ProjectReading):
 
         Args:
             questions: Questions with evidence, or a file of them.
-            **options: Of `evaluation.sweep.sweep_variants`: chunk_sizes, contexts, modes, top_ks, sample.
+            **options: Of `evaluation.sweep.sweep_variants`: chunk_sizes, contexts, modes, top_ks, sample, max_cost.
 
         Raises:
             InputError: There is nothing to try, or the evidence cannot be compared over chunk sizes.

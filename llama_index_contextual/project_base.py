@@ -13,7 +13,9 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError, NoVersionError
 from llama_index_contextual.models import load_embed_model, load_llm
 from llama_index_contextual.retrievers.live import LiveIndexes
+from llama_index_contextual.storage.current import current_name, version_directory
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.version import OpenVersion
 
 
 class ProjectBase:
@@ -64,3 +66,8 @@ class ProjectBase:
             return self._live.current().version.manifest.documents
         except NoVersionError:
             return ()
+
+    def _open_live(self) -> OpenVersion | None:
+        """Open the live version for a change of the project, whose lock is held; None before the first."""
+        name = current_name(self.directory)
+        return None if name is None else OpenVersion(version_directory(self.directory, name))

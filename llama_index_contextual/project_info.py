@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.storage.manifest import Manifest
 from llama_index_contextual.storage.publish import current_name, version_directory, version_names
@@ -44,17 +45,19 @@ class VersionInfo:
 
     Attributes:
         name: Its name.
-        created: When it was published, UTC, ISO 8601.
-        documents: Number of its documents.
-        chunks: Number of its chunks.
+        created: When it was published, UTC, ISO 8601; None where its manifest cannot be read.
+        documents: Number of its documents, or None likewise.
+        chunks: Number of its chunks, or None likewise.
         live: Whether it answers queries.
+        damage: Why its manifest cannot be read, and the ways out; None where it can.
     """
 
     name: str
-    created: str
-    documents: int
-    chunks: int
+    created: str | None
+    documents: int | None
+    chunks: int | None
     live: bool
+    damage: str | None = None
 
 
 def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | None) -> ProjectInfo:
@@ -78,19 +81,31 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
 
 
 def list_versions(project_dir: Path) -> list[VersionInfo]:
-    """Return the versions on disk, oldest first."""
+    """Return the versions on disk, oldest first; a damaged one among them says so.
+
+    Raises:
+        CorruptVersionError: CURRENT is damaged; the message names the versions.
+    """
     live = current_name(project_dir)
-    manifests = [read_manifest(version_directory(project_dir, name)) for name in version_names(project_dir)]
-    return [
-        VersionInfo(
-            name=manifest.version,
-            created=manifest.created,
-            documents=len(manifest.documents),
-            chunks=manifest.chunks,
-            live=manifest.version == live,
-        )
-        for manifest in manifests
-    ]
+    found = (_version_info(version_directory(project_dir, name), live) for name in version_names(project_dir))
+    return [info for info in found if info is not None]
+
+
+def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
+    name = directory.name
+    try:
+        manifest = read_manifest(directory)
+    except (CorruptVersionError, FormatError) as error:
+        if not directory.is_dir():
+            return None  # a writer has removed it meanwhile
+        return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
+    return VersionInfo(
+        name=name,
+        created=manifest.created,
+        documents=len(manifest.documents),
+        chunks=manifest.chunks,
+        live=name == live,
+    )
 
 
 def _ledger_info(path: Path) -> LedgerInfo:

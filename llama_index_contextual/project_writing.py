@@ -1,17 +1,16 @@
-"""The writing side of a project: every change is a new version, built beside the live one."""
+"""The building side of a project: documents come in, and a new version is built beside the live one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.contextualizer.estimate import EmbeddingCount
-from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.jobs import IngestInput
 from llama_index_contextual.ingestion.pipeline import Stages
@@ -23,10 +22,8 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
-from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
-from llama_index_contextual.storage.publish import current_name, rollback, version_directory
+from llama_index_contextual.storage.project_file import write_lock
 from llama_index_contextual.storage.version import OpenVersion
 
 
@@ -37,7 +34,7 @@ def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
 
 
 class ProjectWriting(ProjectBase):
-    """What changes a project."""
+    """What asks models to build a version."""
 
     def ingest(
         self,
@@ -157,49 +154,13 @@ class ProjectWriting(ProjectBase):
         name = self.config.embed_model if given is None else model_name(given)
         return EmbeddingCount(name if self.config.faiss else None, getattr(given, "dimensions", None))
 
-    def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
-        """Publish a version without some documents.
-
-        Earlier versions on the disk still hold them, and the ledger what was paid for them, unless they are forgotten.
-
-        Args:
-            doc_ids: Ids of the documents.
-            forget: Also do what `forget` does.
-
-        Raises:
-            InputError: The live version does not have one of them.
-        """
-        wanted = [doc_ids] if isinstance(doc_ids, str) else doc_ids
-        known = {record.doc_id for record in self.documents()}
-        if unknown := [doc_id for doc_id in wanted if doc_id not in known]:
-            raise InputError(f"Project {self.name!r} has no document {unknown[0]!r}.", value=unknown[0])
-        report = run_sync(lambda: self._arun([], RunOptions(remove=frozenset(wanted))))
-        if forget:
-            self.forget()
-        return report
-
-    def forget(self) -> Forgotten:
-        """Remove from the disk, for good, what the live version does not hold.
-
-        These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
-        that no chunk of the live version uses. Interrupted, it can be run again.
-
-        Raises:
-            NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
-            CorruptVersionError: The live version is damaged; nothing is removed then.
-        """
-        with write_lock(self.directory):
-            name = current_name(self.directory)
-            if name is None:
-                raise NoVersionError(
-                    f"Project {self.name!r} has no version yet: delete the project to remove its ledger.",
-                    name=self.name,
-                )
-            with contextlib.closing(OpenVersion(version_directory(self.directory, name))) as live:
-                return forget(self.directory, live)
-
     def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
-        """Ask again for the contexts that the LLM failed to write, and publish a version that has them."""
+        """Ask again for the contexts that the LLM failed to write, and publish a version that has them.
+
+        Raises:
+            ConfigurationError: Settings wait for a `rebuild`, which asks again for these contexts too.
+            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
+        """
         return run_sync(lambda: self._arun([], RunOptions(retry_failed=True), show_progress=show_progress))
 
     def rebuild(self, *, show_progress: bool = False) -> IngestReport:
@@ -208,35 +169,6 @@ class ProjectWriting(ProjectBase):
         Contexts and embeddings whose question has not changed come from the ledger.
         """
         return run_sync(lambda: self._arun([], RunOptions(), show_progress=show_progress))
-
-    def rollback(self, to: str | None = None) -> str:
-        """Make an earlier version the live one, and return its name; the later ones stay on disk.
-
-        Args:
-            to: Name of the version; None takes the one before the live one.
-
-        Raises:
-            InputError: There is no such version.
-        """
-        with write_lock(self.directory):
-            return rollback(self.directory, to)
-
-    def update_config(self, **changes: Any) -> list[str]:
-        """Change settings, and return those that have no effect before the next `rebuild` or `ingest`.
-
-        What only concerns retrieval (mode, top_k, weights, ...) has an effect at the next query.
-
-        Raises:
-            ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
-        """
-        with write_lock(self.directory):
-            # Another process may have changed them since they were read.
-            config = read_config(self.directory).changed(**changes)
-            write_config(self.directory, config)
-            pending = config.rebuild_fields(self.config)
-            self.config = config
-            self.__dict__.pop("embed_model", None)
-        return pending
 
     async def _arun(
         self,
@@ -267,14 +199,13 @@ class ProjectWriting(ProjectBase):
 
     def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:
-            name = current_name(self.directory)
-            if name is None:
-                return None
-            version = OpenVersion(version_directory(self.directory, name))
+            version = self._open_live()
         except CorruptVersionError:
             if replace:
                 return None
             raise
+        if version is None:
+            return None
         manifest = version.manifest
         same_setting = manifest.config["embed_model"] == self.config.embed_model
         if same_setting and embed_model_name is not None and manifest.embed_model not in (None, embed_model_name):

@@ -148,6 +148,14 @@ def test_changed_settings_are_kept_and_those_that_need_a_rebuild_are_named(
     assert project.info().chunks > chunks
 
 
+def test_settings_are_pending_until_the_live_version_has_them(project: Project, text_folder: Path) -> None:
+    assert project.update_config(chunk_size=64, chunk_overlap=8) == ["chunk_size", "chunk_overlap"]
+    project.ingest([text_folder])
+    assert project.update_config(chunk_size=16, chunk_overlap=0) == ["chunk_size", "chunk_overlap"]
+    assert project.update_config(top_k=1) == ["chunk_size", "chunk_overlap"]
+    assert project.update_config(chunk_size=64, chunk_overlap=8) == []
+
+
 # ---- models --------------------------------------------------------------------------------------------------------
 
 BOTH_WAYS_OUT = r"needs OPENAI_API_KEY, which is not set. Either set it, or .*`ProjectConfig.local\(\)`.*`--local`"

@@ -6,6 +6,7 @@ import ast
 import logging
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -254,6 +255,22 @@ def test_what_is_forgotten_is_on_the_disk_no_more_and_what_remains_is_not_paid_f
     assert project.rebuild().rebuilt == ("b",)
     assert len(llm.history) == asked
     assert len(project.forget().versions) == 1
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_what_an_interrupted_comparison_left_is_removed_too(manager: ProjectManager, delete: bool) -> None:
+    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    secret = "Quincunx-4711"
+    project.ingest([Document(id_="a", text=f"{secret} is the word."), Document(id_="b", text="The pump runs dry.")])
+    variant = manager.root / ".p.compare" / "1" / "versions"
+    shutil.copytree(project.directory / "versions", variant)
+    if delete:
+        manager.delete("p")
+        assert list(manager.root.iterdir()) == []
+    else:
+        project.remove("a", forget=True)
+        assert secret.encode() not in everything_written(manager.root)
+        assert [path.name for path in manager.root.iterdir()] == ["p"]
 
 
 def test_nothing_is_forgotten_where_nothing_is_live(manager: ProjectManager) -> None:

@@ -8,7 +8,6 @@ root/.NAME.compare/     another comparison of the same project waits for its loc
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,10 +28,9 @@ from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import LOCK_FILE, write_lock
+from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.storage.scratch import scratch
 from llama_index_contextual.storage.version import OpenVersion
-
-_WINDOWS = os.name == "nt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,30 +172,8 @@ def workspace(origin: Origin) -> Iterator[Workspace]:
     Raises:
         ProjectLockedError: The project is being compared by another process.
     """
-    directory = origin.directory.with_name(f".{origin.directory.name}.compare")
-    files.make_directory(directory)
-    try:
-        with write_lock(directory):
-            _clear(directory)
-            space = Workspace(origin, directory)
-            try:
-                yield space
-            finally:
-                space.close()
-                _clear(directory)
-                if not _WINDOWS:
-                    # While it is held, because afterwards it may be another one's.
-                    files.remove(directory / LOCK_FILE)
-        if _WINDOWS:
-            files.remove(directory / LOCK_FILE)
-    finally:
-        files.remove_if_empty(directory)
-
-
-def _clear(directory: Path) -> None:
-    for path in sorted(directory.iterdir()):
-        if path.name != LOCK_FILE:
-            (files.remove_tree if path.is_dir() else files.remove)(path)
+    with scratch(origin.directory) as directory, contextlib.closing(Workspace(origin, directory)) as space:
+        yield space
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:

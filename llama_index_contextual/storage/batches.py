@@ -21,6 +21,10 @@ _SCHEMA = (
 )
 
 
+BATCH_TABLES = ("batches", "batch_requests", "batch_replies")
+"""What is removed when nothing of the batches shall come back."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch:
     """A batch whose replies are not here yet.

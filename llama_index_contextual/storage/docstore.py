@@ -7,6 +7,7 @@ excluded keys) is kept once, as a shape.
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,13 @@ _SCHEMA = (
     " start_char INTEGER, end_char INTEGER, shape INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL,"
     " body TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS nodes_of_document ON nodes (doc_id, start_char)",
+)
+_INSERT = (
+    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body)"
+    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body)"
+    " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
+    " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
+    " body = excluded.body"
 )
 _COLUMNS = "id, shape, text, metadata, body"
 _OWN_COLUMNS = ("id_", "text", "metadata")
@@ -101,18 +109,11 @@ class SQLiteDocumentStore(KVDocumentStore):
             raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = None
-            for node in docs if store_text else ():
-                shape, row = _split(node)
-                connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
-                (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
-                connection.execute(
-                    "INSERT INTO nodes (id, doc_id, start_char, end_char, shape, text, metadata, body)"
-                    " VALUES (:id, :doc_id, :start, :end, :shape, :text, :metadata, :body)"
-                    " ON CONFLICT (id) DO UPDATE SET doc_id = excluded.doc_id, start_char = excluded.start_char,"
-                    " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text,"
-                    " metadata = excluded.metadata, body = excluded.body",
-                    {**row, "shape": number},
-                )
+            numbers: dict[str, int] = {}
+            for shape, row in map(_split, docs) if store_text else ():
+                if shape not in numbers:
+                    numbers[shape] = _shape_number(connection, shape)
+                connection.execute(_INSERT, {**row, "shape": numbers[shape]})
 
     async def async_add_documents(
         self,
@@ -284,12 +285,26 @@ class SQLiteDocumentStore(KVDocumentStore):
         rows = self._kv.query(f"SELECT {sql} FROM nodes ORDER BY position", parameters)
         return np.fromiter((row[0] for row in rows), dtype=np.bool_, count=len(rows))
 
-    def iterate(self, *, doc_id: str | None = None, batch: int = 512) -> Iterator[BaseNode]:
-        """Yield nodes in the order of their positions, all of them or those of one document."""
+    def iterate(
+        self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
+    ) -> Iterator[BaseNode]:
+        """Yield nodes in the order of their positions.
+
+        Args:
+            doc_id: Only those of this document.
+            span: Only those with text between two character offsets, and those that do not say where they stand.
+            batch: Nodes of one fetch.
+        """
+        where = ""
+        parameters: list[str | int] = []
+        if doc_id is not None:
+            where, parameters = " AND doc_id = ?", [doc_id]
+        if span is not None:
+            where += " AND (start_char IS NULL OR start_char < ? AND start_char + length(text) > ?)"
+            parameters += [span[1], span[0]]
         last = -1
-        where, parameters = ("AND doc_id = ?", [doc_id]) if doc_id is not None else ("", [])
         while rows := self._kv.query(
-            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ? {where} ORDER BY position LIMIT {batch}",
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{where} ORDER BY position LIMIT {batch}",
             [last, *parameters],
         ):
             yield from (self._node(row) for row in rows)
@@ -339,6 +354,12 @@ def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
         "body": _dump(own),
     }
     return json.dumps(shape, sort_keys=True), row
+
+
+def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
+    connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
+    (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
+    return int(number)
 
 
 def _dump(value: Iterable[Any]) -> str:

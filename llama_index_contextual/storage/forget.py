@@ -13,6 +13,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import NEW, remove_version, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
 from llama_index_contextual.storage.version import OpenVersion
 
@@ -25,23 +26,30 @@ class Forgotten:
         versions: Names of the versions.
         contexts: Number of contexts in the ledger.
         embeddings: Number of vectors in the ledger.
+        batched_requests: Number of requests under way in batches, whose replies will not be taken.
     """
 
     versions: Sequence[str]
     contexts: int
     embeddings: int
+    batched_requests: int = 0
 
 
 def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
     """Remove every other version, and from the ledger what no chunk of the live version uses.
 
     A row stays when its text is the context of a live chunk, or its key that of the embedding of one: so neither
-    former states of a document nor its contexts by other settings are left. Interrupted, it can be run again.
+    former states of a document nor its contexts by other settings are left. Batches under way are given up: their
+    replies would bring back what was removed. Interrupted, it can be run again.
 
     Args:
         project_dir: The project, whose lock is held.
         live: Its live version.
+
+    Raises:
+        ProjectLockedError: Another process compares variants of the documents.
     """
+    remove_scratch(project_dir)
     others = [name for name in version_names(project_dir) if name != live.name]
     for name in others:
         remove_version(project_dir, name)
@@ -57,7 +65,8 @@ def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
         texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
     new = path.with_name(f"{LEDGER_FILE}{NEW}")
     with closing(Ledger(path)) as ledger:
+        under_way = ledger.info().batched_requests
         removed = ledger.keep_only(contexts, texts)
         ledger.copy_to(new)
     files.rename(new, path)
-    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1])
+    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=under_way)

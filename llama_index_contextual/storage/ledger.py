@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.batches import BatchJournal
+from llama_index_contextual.storage.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
 P = ParamSpec("P")
@@ -229,8 +229,9 @@ class Ledger:
     def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
         """Remove all other rows, and return how many contexts and embeddings that were.
 
-        Replies of batches that wait to become contexts are removed too, since nothing says whose they are. The text of
-        all that stays in unused places of the file; `copy_to` leaves it behind.
+        Nothing says whose the requests and replies of batches are. So all are given up: replies that wait to become
+        contexts, and batches under way, whose replies would bring back what was removed. The text of all that stays in
+        unused places of the file; `copy_to` leaves it behind.
 
         Args:
             contexts: Contexts whose rows stay.
@@ -249,7 +250,8 @@ class Ledger:
         with self._kv.transaction() as connection:
             connection.executemany("DELETE FROM contexts WHERE key = ?", context_rows)
             connection.executemany("DELETE FROM embeddings WHERE key = ?", vector_rows)
-            connection.execute("DELETE FROM batch_replies")
+            for table in BATCH_TABLES:
+                connection.execute(f"DELETE FROM {table}")
         return len(context_rows), len(vector_rows)
 
     @_names_damage

@@ -27,6 +27,8 @@ from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
 
+_UPGRADE = "pip install --upgrade llama-index-contextual"
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -93,8 +95,8 @@ def repair_project(project_dir: Path) -> VerifyReport:
     with write_lock(project_dir):
         names = version_names(project_dir)
         live = _live(project_dir)
-        for name in _damaged_versions(project_dir, names):
-            if live is not None and name != live:
+        for name, found in _damaged_versions(project_dir, names).items():
+            if live not in (None, name) and not isinstance(found, FormatError):
                 remove_version(project_dir, name)
         path = project_dir / LEDGER_FILE
         if path.exists() and _damage_of_ledger(path):
@@ -156,7 +158,9 @@ def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exce
     live = _live(project_dir)
     for name, found in damage.items():
         file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
-        if live is not None and name != live:
+        if isinstance(found, FormatError):
+            yield Problem(file, _what(found, file), _UPGRADE, harmless=live not in (None, name))
+        elif live not in (None, name):
             yield Problem(file, _what(found, file), _command(project_dir, "verify", "--repair"), harmless=True)
         elif sound:
             yield Problem(file, _what(found, file), _command(project_dir, "rollback", f"--to {sound[-1]}"))
@@ -176,7 +180,7 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         if damage := _damage_of_ledger(path):
             yield Problem(LEDGER_FILE, f"is damaged ({damage})", _command(project_dir, "verify", "--repair"))
     except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), "pip install --upgrade llama-index-contextual")
+        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), _UPGRADE)
 
 
 def _damage_of_ledger(path: Path) -> str | None:

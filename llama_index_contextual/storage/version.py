@@ -140,20 +140,23 @@ class OpenVersion:
         Raises:
             InputError: The document came as ready chunks without offsets.
         """
-        text = [" "] * record.characters
-        for node in self.docstore.iterate(doc_id=record.doc_id):
+        asked = range(record.characters)[max(0, start) : end]
+        text = [" "] * len(asked)
+        pieces: list[tuple[int, str]] = []
+        for node in self.docstore.iterate(doc_id=record.doc_id, span=(asked.start, asked.stop)):
             at = node.start_char_idx if isinstance(node, TextNode) else None
             if at is None:
                 raise InputError(
                     f"Document {record.doc_id!r} came as chunks that do not say where they stand: read its chunks.",
                     value=record.doc_id,
                 )
-            content = node.get_content()
-            text[at : at + len(content)] = content
+            pieces.append((at, node.get_content()))
         frame = self.frame(record.doc_id)
-        for at, gap in frame.gaps if frame else ():
-            text[at : at + len(gap)] = gap
-        return "".join(text[max(0, start) : end])
+        for at, piece in (*pieces, *(frame.gaps if frame else ())):
+            first, last = max(at, asked.start), min(at + len(piece), asked.stop)
+            if first < last:
+                text[first - asked.start : last - asked.start] = piece[first - at : last - at]
+        return "".join(text)
 
     def document(self, record: DocumentRecord) -> Document | None:
         """Return a document as it was ingested, or None where it came as ready chunks."""

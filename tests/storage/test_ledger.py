@@ -86,6 +86,14 @@ def test_replies_that_wait_to_become_contexts_are_removed_as_well(ledger: Ledger
     assert not ledger.batches.has_replies()
 
 
+def test_a_batch_under_way_does_not_bring_back_what_was_removed(ledger: Ledger) -> None:
+    ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
+    ledger.keep_only((), ())
+    assert ledger.batches.open_batches() == []
+    assert not ledger.batches.knows("one")
+    assert ledger.info().batched_requests == 0
+
+
 # ---- keys ----------------------------------------------------------------------------------------------------------
 
 

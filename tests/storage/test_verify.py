@@ -49,6 +49,31 @@ def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_aga
     assert "ingest reports PATHS --replace" in found(report)["versions/v000001/docstore.sqlite"]
 
 
+@pytest.mark.parametrize("content", [b"nonsense", None])
+def test_a_damaged_manifest_of_an_earlier_version_is_listed_and_the_others_are_too(
+    content: bytes | None, published: Project, version: Path
+) -> None:
+    published.ingest([Document(id_="note", text="A note.")])
+    (version / "manifest.json").unlink()
+    if content is not None:
+        (version / "manifest.json").write_bytes(content)
+    old, live = published.versions()
+    assert (old.name, old.created, old.documents, old.chunks, old.live) == ("v000001", None, None, None, False)
+    assert old.damage is not None
+    assert old.damage.startswith("versions/v000001/manifest.json is ")
+    assert (live.name, live.documents, live.live, live.damage) == ("v000002", 3, True, None)
+    assert "versions/v000001/manifest.json" in found(published.verify())
+
+
+def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: Project, version: Path) -> None:
+    published.ingest([Document(id_="note", text="A note.")])
+    manifest = version / "manifest.json"
+    manifest.write_text(manifest.read_text("utf-8").replace('"format_version": 1', '"format_version": 2'), "utf-8")
+    assert "upgrade llama-index-contextual" in (published.versions()[0].damage or "")
+    assert found(published.verify(repair=True)) == {"versions/v000001": "pip install --upgrade llama-index-contextual"}
+    assert version.is_dir()
+
+
 @pytest.mark.parametrize("content", [b"nonsense", None, b"v000007\n"])
 def test_a_damaged_or_missing_pointer_is_mended_by_naming_a_version(content: bytes | None, published: Project) -> None:
     current = published.directory / "CURRENT"

@@ -7,12 +7,13 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core import Document, StorageContext, load_index_from_storage
 from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.llms import MockLLM
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import BaseNode, TextNode
 from llama_index.core.storage.index_store import SimpleIndexStore
 
 from llama_index_contextual import open_storage_context
@@ -25,6 +26,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest
 from llama_index_contextual.storage.version import Check, OpenVersion
 from tests.support.documents import MARKDOWN, TEXT
@@ -127,6 +129,27 @@ def test_every_span_of_the_original_is_read_back_with_what_stands_between_the_ch
                 assert published.read(doc_id, start, end) == text[start:end]
         assert published.read(doc_id) == text
         assert published.read(doc_id, -5, 10) == text[:10]
+
+
+def test_a_span_is_read_from_the_chunks_that_it_touches_and_no_other(
+    published: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[BaseNode] = []
+    real = SQLiteDocumentStore._node
+
+    def note(self: SQLiteDocumentStore, row: Any) -> BaseNode:
+        made.append(real(self, row))
+        return made[-1]
+
+    chunks = published.chunks(MANUAL)
+    monkeypatch.setattr(SQLiteDocumentStore, "_node", note)
+    for chunk in chunks:
+        first, last = chunk.start_char_idx, chunk.end_char_idx  # type: ignore[attr-defined]
+        touching = [c for c in chunks if c.start_char_idx < last and c.end_char_idx > first]  # type: ignore[attr-defined]
+        made.clear()
+        assert published.read(MANUAL, first, last) == chunk.get_content()
+        assert made == touching
+    assert len(touching) < len(chunks)
 
 
 def test_an_unknown_document_is_named(published: Project) -> None:

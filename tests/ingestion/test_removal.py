@@ -1,0 +1,91 @@
+"""Documents are taken out; nothing else changes, and nothing is paid for."""
+
+from __future__ import annotations
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.publish import version_names
+from tests.ingestion.test_run import nodes_of, vectors_of
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+DOCUMENTS = [Document(id_=metal, text=f"The price of {metal} rose. " * 8) for metal in ("copper", "tin", "zinc")]
+
+
+@pytest.fixture
+def llm() -> ScriptedLLM:
+    return ScriptedLLM(default="About metals.")
+
+
+@pytest.fixture
+def filled(manager: ProjectManager, llm: ScriptedLLM, model: CountingEmbedding) -> Project:
+    """Three documents with contexts that were paid for."""
+    config = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4)
+    project = manager.create("metals", config, llm=llm, embed_model=model)
+    project.ingest(DOCUMENTS)
+    return project
+
+
+def test_removing_nothing_publishes_nothing(filled: Project, manager: ProjectManager) -> None:
+    report = filled.remove([])
+    assert (report.version, report.removed, report.unchanged) == ("v000001", (), ("copper", "tin", "zinc"))
+    filled.update_config(chunk_size=20, chunk_overlap=0)
+    assert filled.remove([]).version == "v000001"
+    assert version_names(filled.directory) == ["v000001"]
+    assert manager.create("empty", ProjectConfig.local()).remove([]).version is None
+    with pytest.raises(InputError, match="Project 'metals' has no document 'lead'"):
+        filled.remove(["tin", "lead"])
+    assert version_names(filled.directory) == ["v000001"]
+
+
+def test_settings_that_wait_for_a_rebuild_wait_on_and_no_model_is_asked(
+    filled: Project, llm: ScriptedLLM, model: CountingEmbedding
+) -> None:
+    nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
+    vectors, asked, embedded = vectors_of(filled), len(llm.history), len(model.texts)
+    assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
+    report = filled.remove("tin")
+    assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ("copper", "zinc"))
+    assert report.chunks == len(nodes)
+    assert (len(llm.history), len(model.texts)) == (asked, embedded)
+    assert {node.node_id: node for node in nodes_of(filled)} == nodes
+    assert vectors_of(filled) == {node_id: vectors[node_id] for node_id in nodes}
+    assert len(filled.retrieve("price of zinc", mode="lexical")) == 3
+    rebuilt = filled.rebuild()
+    assert rebuilt.rebuilt == ("copper", "zinc")
+    assert rebuilt.chunks > report.chunks
+
+
+def test_neither_a_key_nor_a_model_is_needed(manager: ProjectManager, model: CountingEmbedding) -> None:
+    manager.create("keyed", ProjectConfig(), llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
+    project = manager.load("keyed")
+    assert project.remove(["tin", "tin"]).removed == ("tin",)
+    assert [record.doc_id for record in project.documents()] == ["copper", "zinc"]
+    report = manager.load("keyed", llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
+    assert (report.added, report.contexts_paid) == (("tin",), 0)
+
+
+def test_an_empty_version_is_published_when_nothing_is_left(filled: Project) -> None:
+    assert filled.remove(["zinc", "copper", "tin"]).chunks == 0
+    assert not filled.retrieve("price of zinc").results
+    assert filled.ingest(DOCUMENTS[:1]).contexts_paid == 0
+
+
+def test_what_failed_is_not_asked_again_by_other_settings(filled: Project, llm: ScriptedLLM) -> None:
+    filled.update_config(chunk_overlap=0)
+    assert filled.retry_failed().version == "v000001", "nothing has failed"
+    filled.update_config(chunk_overlap=4)
+    llm.enqueue(ValueError("odd answer"))
+    assert len(filled.ingest([Document(id_="lead", text="Lead is heavy.")]).failures) == 1
+    filled.update_config(chunk_overlap=0, llm="openai:gpt-4.1-mini")
+    asked = len(llm.history)
+    with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): `rebuild` processes all"):
+        filled.retry_failed()
+    assert len(llm.history) == asked
+    filled.update_config(chunk_overlap=4, llm="openai:gpt-4.1")
+    assert filled.retry_failed().rebuilt == ("lead",)
+    assert len(llm.history) == asked + 1
