@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.analysis import Analyzer
+from llama_index_contextual.retrievers.analysis import Analyzer, Memory, tokens
+from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
 from llama_index_contextual.storage import files
-
-# bm25s sets its logger to DEBUG at import, so that every application with a root handler would see it.
-logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 SETTINGS_FILE = "settings.json"
 
@@ -163,19 +162,23 @@ class LexicalIndexBuilder:
 
     def __init__(self, *, language: str = "english") -> None:
         self._analyzer = Analyzer(language)
-        self._vocabulary: dict[str, int] = {}
-        self._rows: list[list[int]] = []
+        self._vocabulary: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+        self._numbers = Memory(self._numbered)
+        self._rows: list[NDArray[np.int32]] = []
 
     def add(self, texts: Iterable[str]) -> None:
         """Add texts; their rows follow those that were added before."""
-        number = self._vocabulary.setdefault
         for text in texts:
-            self._rows.append([number(term, len(self._vocabulary)) for term in self._analyzer.terms(text)])
+            numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, tokens(text)))
+            self._rows.append(np.fromiter(numbers, dtype=np.int32))
+
+    def _numbered(self, token: str) -> tuple[int, ...]:
+        return tuple(map(self._vocabulary.__getitem__, self._analyzer.analyse(token)))
 
     def build(self) -> LexicalIndex:
         """Return the index."""
         if not self._vocabulary:
             return LexicalIndex(self._analyzer, None, len(self._rows))
-        bm25 = bm25s.BM25(backend="numpy")
-        bm25.index((self._rows, self._vocabulary), show_progress=False)
+        bm25 = SortedBM25(backend="numpy")
+        bm25.index((self._rows, dict(self._vocabulary)), show_progress=False)
         return LexicalIndex(self._analyzer, bm25, len(self._rows))

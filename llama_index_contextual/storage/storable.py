@@ -67,4 +67,8 @@ def _text_fault(text: str) -> str | None:
 
 def has_surrogate(text: str) -> bool:
     """Return whether a text has half a character, as wrong decoding leaves it, which UTF-8 cannot hold."""
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import Analyzer, normalise
+from llama_index_contextual.retrievers import analysis
+from llama_index_contextual.retrievers.analysis import Analyzer, Memory, normalise, tokens
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 
 english = Analyzer("english")
@@ -170,6 +171,27 @@ def test_the_vowel_signs_of_indian_scripts_do_not_cut_a_word(word: str) -> None:
 )
 def test_scripts_without_spaces_are_cut_into_pairs(text: str, terms: list[str]) -> None:
     assert plain.terms(text) == terms
+
+
+def test_a_character_is_read_alike_whatever_else_stands_on_its_line() -> None:
+    # A Chinese sign takes the whole line to the slower pattern, which knows every script.
+    for char in map(chr, [*range(0xD800), *range(0xE000, 0x10000)]):
+        if len(f"a{char}b".splitlines()) == 1:
+            assert tokens(f"a{char}b-{char} 水") == [*tokens(f"a{char}b-{char}"), "水"], hex(ord(char))
+
+
+@given(lines=st.lists(st.text(max_size=30) | st.sampled_from(["café – TS-999", "水ポンプ", "हिन्दी x"]), max_size=4))
+def test_a_text_has_the_tokens_of_its_lines(lines: list[str]) -> None:
+    assert tokens("\n".join(lines)) == [token for line in lines for token in tokens(line)]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "_MAX_KNOWN", 3)
+    asked: list[str] = []
+    lengths = Memory(lambda text: asked.append(text) or len(text))
+    assert [lengths[text] for text in ("a", "bb", "a", "ccc", "dddd", "dddd")] == [1, 2, 1, 3, 4, 4]
+    assert asked == ["a", "bb", "ccc", "dddd"]
+    assert len(lengths) <= 3
 
 
 def test_plain_ascii_is_not_copied_to_be_normalised() -> None:
