@@ -20,10 +20,17 @@ from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from tests.support.documents import pdf_bytes, write_texts
 
+# The suite tries the same examples everywhere; `HYPOTHESIS_PROFILE=random` other ones in each run, `long` many.
 settings.register_profile(
-    "ci", deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("ci"), max_examples=2_000)
+settings.register_profile("random", settings.get_profile("ci"), derandomize=False)
+settings.register_profile("long", settings.get_profile("random"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _ENVIRONMENT = (

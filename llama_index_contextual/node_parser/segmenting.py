@@ -158,7 +158,7 @@ class SegmentCutter:
         return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
     def _overlap_start(self, end: int, behind: int, core: int) -> int:
-        """Return where the segment behind a cut begins: the best place that shares 75 to 100 % of the overlap."""
+        """Return where the segment behind a cut begins: a place that shares 75 to 100 % of the overlap, else less."""
         tokens = self.tokens
         at = tokens.index(end)
         low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
@@ -170,7 +170,8 @@ class SegmentCutter:
             for offset in ranked[rank]:
                 if self._is_clean(offset, core):
                     return offset
-        words = [match.start() for match in WORD_START.finditer(tokens.text, low, high)]
+        # Where one long word fills that place, less is shared: the first word that begins behind it.
+        words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
         return next(iter(grapheme_boundaries(tokens.text, words, core)), behind)
 
     def _fit(self, start: int, core: int, end: int) -> int:

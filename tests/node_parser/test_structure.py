@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,6 +170,16 @@ def test_a_long_word_is_whole_where_it_fits_and_the_overlap_gives_way() -> None:
     assert 150 < count_tokens(word) <= 256
     text = f"{prose(300, seed=1)} {word} {prose(300, seed=2)}"
     assert sum(word in chunk.text for chunk in split(text, size=256, overlap=25)) >= 1
+
+
+@pytest.mark.parametrize("shift", range(0, 100, 20))
+def test_segments_share_less_rather_than_nothing_where_a_long_word_fills_the_place_to_begin(shift: int) -> None:
+    long_word = "xDxxDDxD" * 14
+    text = "a " * shift + " ".join(f"{long_word} " + "word " * 25 for _ in range(60))
+    segments = SegmentNodeParser(segment_size=400, segment_overlap=80)([Document(id_="d", text=text)])
+    assert len(segments) > 5
+    for before, behind in pairwise(segments):
+        assert behind.start_char_idx < before.end_char_idx, text[behind.start_char_idx - 200 : behind.start_char_idx]
 
 
 def test_text_from_right_to_left_and_thai_are_cut_at_spaces() -> None:
