@@ -11,7 +11,7 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import NEW, remove_version, version_names
+from llama_index_contextual.storage.current import NEW, VERSIONS, remove_version, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
@@ -53,10 +53,13 @@ def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
     others = [name for name in version_names(project_dir) if name != live.name]
     for name in others:
         remove_version(project_dir, name)
+    # Also for what was there no more: an earlier run has removed it, but perhaps not from the disk.
+    files.sync_directory(project_dir / VERSIONS)
     for damaged in damaged_ledgers(project_dir):
         files.remove(damaged)
     path = project_dir / LEDGER_FILE
     if not path.exists():
+        files.sync_directory(project_dir)
         return Forgotten(versions=others, contexts=0, embeddings=0)
     contexts: set[str] = set()
     texts: list[str] = []

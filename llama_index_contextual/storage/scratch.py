@@ -39,7 +39,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
 
 
 def remove_scratch(project_dir: Path) -> None:
-    """Remove what an interrupted process has left there.
+    """Remove what an interrupted process has left there, so that it does not come back after a power cut either.
 
     Raises:
         ProjectLockedError: A process uses it now.
@@ -47,6 +47,7 @@ def remove_scratch(project_dir: Path) -> None:
     if _directory(project_dir).exists():
         with scratch(project_dir):
             pass
+    files.sync_directory(project_dir.parent)
 
 
 def _directory(project_dir: Path) -> Path:

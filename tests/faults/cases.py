@@ -113,6 +113,13 @@ def ingest_secret(disk: Path) -> None:
     project.ingest([Document(id_="secret", text=f"{SECRET} alpha report.")])
 
 
+def leave_a_comparison(disk: Path) -> None:
+    """Be killed while variants of the documents are compared."""
+    left = disk / ROOT / f".{NAME}.compare" / "1"
+    left.mkdir(parents=True)
+    (left / "docstore.sqlite").write_text(f"{SECRET} alpha report.")
+
+
 def remove_for_good(disk: Path) -> None:
     """Remove a document, or go on where that was interrupted."""
     project = load(disk)
@@ -175,10 +182,22 @@ SCENARIOS = (
     Scenario("ingest, after a rollback", (*_THREE, rollback("v000002")), ingest(4)),
     Scenario("ingest, replace", (create, ingest(1)), ingest(2, 1, replace=True)),
     Scenario("remove", (create, ingest(1)), remove, done=(InputError,)),
-    Scenario("remove, for good", (create, ingest(1), ingest_secret), remove_for_good, gone=SECRET.encode()),
+    Scenario(
+        "remove, for good",
+        (create, ingest(1), ingest_secret, leave_a_comparison),
+        remove_for_good,
+        gone=SECRET.encode(),
+    ),
     Scenario("rollback", _THREE, rollback("v000002")),
     Scenario("update_config", (create, ingest(1)), update_config),
-    Scenario("delete", _THREE, delete(False), between=(create,), done=(ContextualError,)),
+    Scenario(
+        "delete",
+        (*_THREE, leave_a_comparison),
+        delete(False),
+        between=(create,),
+        done=(ContextualError,),
+        gone=b"alpha report",
+    ),
     Scenario("delete, ledger kept", _THREE, delete(True), between=(create,), done=(ContextualError,)),
     Scenario("create, after delete", (create, ingest(1), delete(True)), create, done=(ProjectExistsError,)),
     Scenario("ledger export", (create, ingest(1), lambda disk: (disk / EXPORT).mkdir()), export_ledger),

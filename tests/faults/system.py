@@ -188,7 +188,7 @@ class PowerLossSystem(FaultySystem):
         What was synced is there. A directory has either its durable entries or the present ones; a file whose content
         was not synced is empty, cut, zeroed, as it was, or as it was written.
         """
-        chance = random.Random(seed)
+        chance = random.Random(f"{self.at} {seed}")  # seeds alone would draw the same at every operation
         present = {_inode(path): path for path in (*_everything(self.root), *_everything(self._graveyard))}
         target = self.root.with_name(f"{self.root.name}.after")
         target.mkdir()
