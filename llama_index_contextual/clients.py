@@ -1,8 +1,8 @@
 """Models and event loops: which HTTP client a call goes through.
 
-OpenAI's and Ollama's classes keep the asynchronous client of the event loop that first used it, and fail in every
-other; OpenAI's with `reuse_client=False` make a client for each call, which costs tens of milliseconds of CPU time. So
-every event loop gets a copy of the model with a client of its own. Other models are used as they are.
+OpenAI's, Anthropic's and Ollama's classes keep the asynchronous client of the event loop that first used it, and fail
+in every other; OpenAI's with `reuse_client=False` make a client for each call, which costs tens of milliseconds of CPU
+time. So every event loop gets a copy of the model with a client of its own. Other models are used as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+import httpx
 from llama_index.core.schema import BaseComponent
 
 T = TypeVar("T")
@@ -26,7 +27,8 @@ _OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
 def unconnected(model: T) -> T:
     """Return a copy of a model that makes its clients when they are first used, and keeps them.
 
-    Other models than those of OpenAI, known by the setting `reuse_client`, and of Ollama are returned themselves.
+    Other models than those of OpenAI, known by the setting `reuse_client`, of Ollama, and those with a client that can
+    be copied, such as Anthropic's, are returned themselves.
     """
     given: Any = model
     if hasattr(model, "reuse_client"):
@@ -35,6 +37,9 @@ def unconnected(model: T) -> T:
     elif isinstance(model, BaseComponent) and model.class_name() in _OLLAMA:
         copied = given.model_copy()
         copied._async_client = _another(given._async_client)
+    elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):
+        copied = given.model_copy()
+        copied._aclient = given._aclient.copy(http_client=_http_like(given._aclient._client))
     else:
         return model
     return copied  # type: ignore[no-any-return]
@@ -46,6 +51,15 @@ def _another(client: Any) -> Any:
         return None
     http = client._client
     return type(client)(host=str(http.base_url), headers=dict(http.headers), timeout=http.timeout)
+
+
+def _is_copyable(client: Any) -> bool:
+    """Return whether this is a client of the kind that OpenAI's and Anthropic's packages have."""
+    return hasattr(client, "copy") and isinstance(getattr(client, "_client", None), httpx.AsyncClient)
+
+
+def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
 async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:

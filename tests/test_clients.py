@@ -6,10 +6,14 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
 from llama_index.embeddings.openai import OpenAIEmbedding
+from openai import AsyncOpenAI
 
 from llama_index_contextual.clients import PerLoop, own_client, unconnected
 from tests.support.models import CountingEmbedding
@@ -69,6 +73,47 @@ async def test_a_model_without_the_setting_is_lent_and_not_closed() -> None:
     model = CountingEmbedding()
     async with own_client(model) as lent:
         assert lent is model
+
+
+class KeepsItsClient(CustomLLM):
+    """A model that makes one asynchronous client for all event loops, as Anthropic's class does."""
+
+    _aclient: AsyncOpenAI = PrivateAttr()
+
+    def __init__(self, provider: LoopbackProvider) -> None:
+        super().__init__()
+        self._aclient = AsyncOpenAI(api_key="k", base_url=provider.api_base, max_retries=0, timeout=5.0)
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="kept")
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        raise NotImplementedError
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        raise NotImplementedError
+
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        answer = await self._aclient.embeddings.create(model="kept", input=[prompt])
+        return CompletionResponse(text=answer.model)
+
+
+def test_a_model_that_keeps_one_client_for_all_loops_fails_in_the_second_unless_it_is_lent(
+    provider: LoopbackProvider,
+) -> None:
+    model = KeepsItsClient(provider)
+    kept = model._aclient
+
+    async def ask() -> bool:
+        async with own_client(model) as lent:
+            await lent.acomplete("x")
+            return bool(lent._aclient.timeout == kept.timeout and lent._aclient.api_key == "k")
+
+    assert [asyncio.run(ask()) for _ in range(3)] == [True, True, True]
+    assert len(provider.embedding_calls) == 3, "a call was sent again"
+    assert model._aclient is kept
+    assert not kept.is_closed()
 
 
 async def test_a_loop_keeps_one_client(provider: LoopbackProvider) -> None:
