@@ -20,7 +20,7 @@ SEPARATOR_TOKENS = 2
 class ContextWindowPacker(BaseNodePostprocessor):
     """Keeps the best results that fit a token budget, and puts them in the order in which a reader wants them.
 
-    Results are taken greedily, by relevance where each has one, else by score; one that does not fit is left out, or
+    Results are taken greedily, by score where each has one, else as they come; one that does not fit is left out, or
     compressed to its best sentences, and the next is tried. Documents come in the order of their best result, and
     passages of a document in the order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
 
@@ -80,17 +80,17 @@ class ContextWindowPacker(BaseNodePostprocessor):
 @dataclass(frozen=True)
 class _Placed:
     hit: NodeWithScore
-    rank: int  # by relevance or score
+    rank: int  # by score
     place: int  # in the list that was given
 
 
 def _ranked(nodes: Sequence[NodeWithScore]) -> list[_Placed]:
-    for value in ("relevance", "score"):
-        found = [getattr(hit, value, None) for hit in nodes]
-        if all(isinstance(number, (int, float)) for number in found):
-            order = sorted(range(len(nodes)), key=lambda at: (-found[at], at))  # type: ignore[operator]
-            return [_Placed(nodes[at], rank, at) for rank, at in enumerate(order)]
-    return [_Placed(hit, at, at) for at, hit in enumerate(nodes)]
+    # Not by `relevance`: whoever reranks writes a score, and knows of nothing else.
+    scores = [hit.score for hit in nodes if hit.score is not None]
+    order = list(range(len(nodes)))
+    if len(scores) == len(nodes):
+        order.sort(key=lambda at: -scores[at])
+    return [_Placed(nodes[at], rank, at) for rank, at in enumerate(order)]
 
 
 def _reading_order(chosen: Sequence[_Placed]):  # type: ignore[no-untyped-def]

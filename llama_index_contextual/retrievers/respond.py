@@ -12,7 +12,7 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.results import Explanation, RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import Found, RankingRetriever
 from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain
-from llama_index_contextual.retrievers.relevance import JUDGED, judge
+from llama_index_contextual.retrievers.relevance import JUDGED, Judgement, judge
 from llama_index_contextual.retrievers.rerank import Reranked, Reranker
 
 
@@ -59,6 +59,7 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
         order = request.reranker.order(bundle, found[:k])
         if found and not order:
             warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(found[:k])} hits.")
+            judgement = judgement and Judgement((), 0.0)
     explanations: list[Explanation] = []
     near_misses: list[Explanation] = []
     if request.explain:

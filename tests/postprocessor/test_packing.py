@@ -19,16 +19,11 @@ from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWin
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
 from llama_index_contextual.postprocessor.sentences import best_run, split_sentences
 from llama_index_contextual.project import Project
+from llama_index_contextual.results import ScoredChunk
 from tests.postprocessor.documents import chunks_of, cut_documents, hit
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
 TOUCHING = [(0, 12), (12, 25), (25, 39), (39, 49)]
-
-
-class Judged(NodeWithScore):
-    """A result with a relevance beside its score."""
-
-    relevance: float | None = None
 
 
 def tokens(results: list[NodeWithScore]) -> int:
@@ -60,13 +55,18 @@ def test_passages_of_a_document_come_in_its_order_and_documents_by_their_best_re
     assert [r.node.node_id for r in found] == ["other-0", "other-3", "one-1", "one-2"]
 
 
-def test_relevance_goes_before_score_where_every_result_has_one() -> None:
+def test_the_score_decides_because_a_reranker_writes_nothing_else() -> None:
     nodes = [TextNode(id_=i, text="one two three") for i in "ab"]
-    judged = [Judged(node=nodes[0], score=0.9, relevance=0.1), Judged(node=nodes[1], score=0.1, relevance=0.8)]
-    packer = ContextWindowPacker(max_tokens=4)
-    assert [r.node.node_id for r in packer.postprocess_nodes(list(judged))] == ["b"]
-    judged[0].relevance = None
-    assert [r.node.node_id for r in packer.postprocess_nodes(list(judged))] == ["a"]
+    reranked = [
+        ScoredChunk(node=nodes[0], score=0.1, relevance=0.8),
+        ScoredChunk(node=nodes[1], score=0.9, relevance=0.1),
+    ]
+    assert [r.node.node_id for r in ContextWindowPacker(max_tokens=4).postprocess_nodes(reranked)] == ["b"]
+
+
+def test_equal_scores_stay_in_the_order_that_was_given() -> None:
+    hits = [hit(TextNode(id_=i, text="one two three"), 0.5) for i in "cab"]
+    assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
 
 
 def test_without_scores_the_order_that_was_given_counts() -> None:

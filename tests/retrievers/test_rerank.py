@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.postprocessor import sbert_rerank
-from llama_index.core.schema import Document
+from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
@@ -89,6 +89,30 @@ def test_hits_below_the_threshold_are_left_out(tmp_path: Path, cross_encoder: ty
     assert [hit.source.doc_id for hit in project.retrieve(QUERY)] == ["revenue"]
     project.update_config(rerank=None)
     assert len(project.retrieve(QUERY)) == 3
+
+
+def test_where_nothing_is_left_there_is_no_confidence_either(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+    project = project_of(tmp_path, rerank=CROSS_ENCODER)
+    assert (project.retrieve(QUERY).confidence or 0.0) > 0.0
+    project.update_config(rerank_threshold=1000.0)
+    response = project.retrieve(QUERY)
+    assert (response.results, response.confidence, response.confidence_level) == ((), 0.0, "none")
+    lexical = project.retrieve(QUERY, mode="lexical")
+    assert (lexical.results, lexical.confidence) == ((), None)
+
+
+@pytest.mark.parametrize("by", ["setting", "postprocessor"])
+def test_the_model_reads_what_the_reranker_puts_first(
+    tmp_path: Path, cross_encoder: type[CrossEncoder], by: str
+) -> None:
+    project = project_of(tmp_path, rerank=CROSS_ENCODER if by == "setting" else None)
+    steps = [] if by == "setting" else [sbert_rerank.SentenceTransformerRerank(model=CROSS_ENCODER, top_n=9)]
+    question = "Does the pump run dry with TS-999?"
+    best = max(TEXTS, key=lambda name: len(TEXTS[name]))
+    assert project_of(tmp_path / "plain").retrieve(question)[0].source.doc_id != best
+    for options in ({"max_passages": 1}, {"max_tokens": 14}):
+        engine = project.as_query_engine(llm=ScriptedLLM(), node_postprocessors=steps, min_confidence=0.0, **options)
+        assert [hit.node.ref_doc_id for hit in engine.retrieve(QueryBundle(question))] == [best]
 
 
 def test_explanations_follow_the_new_order(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
