@@ -1,7 +1,7 @@
 """Nodes in SQLite: one fetch for a whole answer, filters in SQL, positions that the indexes share.
 
 The position of a node is its row in the FAISS and the BM25 index. What nodes of one kind have in common (templates,
-excluded keys) is kept once, as a shape.
+excluded keys) is kept once, as a shape; texts are deflated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -300,7 +301,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         if doc_id is not None:
             where, parameters = " AND doc_id = ?", [doc_id]
         if span is not None:
-            where += " AND (start_char IS NULL OR start_char < ? AND start_char + length(text) > ?)"
+            where += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
         last = -1
         while rows := self._kv.query(
@@ -332,7 +333,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         kind = self._shapes[shape]
         data = {**kind["data"], **json.loads(body), "id_": node_id, "metadata": json.loads(metadata)}
         if kind["has_text"]:
-            data["text"] = text
+            data["text"] = _unpacked(text)
         return json_to_doc({"__type__": kind["type"], "__data__": data})
 
 
@@ -349,7 +350,7 @@ def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
         "doc_id": None if source is None or isinstance(source, list) else source.node_id,
         "start": data.get("start_char_idx"),
         "end": data.get("end_char_idx"),
-        "text": data.get("text", ""),
+        "text": _packed(data.get("text", "")),
         "metadata": _dump(node.metadata),
         "body": _dump(own),
     }
@@ -360,6 +361,17 @@ def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
     connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
     (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
     return int(number)
+
+
+def _packed(text: str) -> str | bytes:
+    """Return a text as it is kept: deflated, unless that would not make it smaller."""
+    plain = text.encode()
+    deflated = zlib.compress(plain, level=1)
+    return deflated if len(deflated) < len(plain) else text
+
+
+def _unpacked(kept: str | bytes) -> str:
+    return kept if isinstance(kept, str) else zlib.decompress(kept).decode()
 
 
 def _dump(value: Iterable[Any]) -> str:

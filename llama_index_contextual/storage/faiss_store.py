@@ -136,10 +136,10 @@ class UnitFaissVectorStore(FaissVectorStore):
                 f"An embedding has {vectors.shape[1]} dimensions, the index {self.dimensions}: it was built with"
                 f" another embedding model."
             )
-        require_storable(nodes)
         if known := self._docstore.known([node.node_id for node in nodes]):
+            require_storable(nodes)  # before anything is removed
             self._remove(known)
-        self._docstore.add_documents([node.model_copy(update={"embedding": None}) for node in nodes])
+        self._docstore.add_documents([_without_embedding(node) for node in nodes])
         if self._faiss_index is None:
             self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
         self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
@@ -315,6 +315,10 @@ def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
     if len(lengths) > 1:
         raise InputError(f"The embeddings have {lengths} dimensions: all must come from one embedding model.")
     return np.asarray([node.get_embedding() for node in nodes], dtype=np.float32)
+
+
+def _without_embedding(node: BaseNode) -> BaseNode:
+    return node if node.embedding is None else node.model_copy(update={"embedding": None})
 
 
 def _writer(file: IO[bytes]) -> Any:

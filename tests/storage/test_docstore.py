@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,17 @@ def test_nodes_come_back_equal_from_a_file(nodes: list[BaseNode], tmp_path_facto
 def test_text_comes_back_to_the_character() -> None:
     text = "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
     assert filled(chunk("a", text)).get_node("a").get_content() == text
+
+
+def test_a_long_text_is_kept_deflated_and_a_short_one_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.sqlite"
+    filled(chunk("a", "The pump runs dry. " * 100), chunk("b", "The pump runs dry.")).persist(str(path))
+    with closing(sqlite3.connect(path)) as connection:
+        (long, size), short = connection.execute("SELECT typeof(text), length(text) FROM nodes ORDER BY position")
+    assert long == "blob"
+    assert size < 100
+    assert short == ("text", 18)
+    assert SQLiteDocumentStore(path, access="read").get_node("a").get_content() == "The pump runs dry. " * 100
 
 
 @pytest.mark.parametrize(
