@@ -42,7 +42,7 @@ class ProjectBase:
         self._llm = llm
         self._given_embed_model = embed_model
         self._live = LiveIndexes(
-            directory, self.name, lambda: self.embed_model, lambda: self._llm or self._load_answering_llm()
+            directory, self.name, self._embed_model_of, lambda: self._llm or self._load_answering_llm()
         )
 
     @cached_property
@@ -53,6 +53,12 @@ class ProjectBase:
             ModelError: It cannot be made: no key, no package, no such name.
         """
         return self._given_embed_model or load_embed_model(self.config.embed_model)
+
+    def _embed_model_of(self, setting: str) -> BaseEmbedding:
+        """Return the model for a version built with that setting: it answers until the next one is published."""
+        if self._given_embed_model is not None or setting == self.config.embed_model:
+            return self.embed_model
+        return load_embed_model(setting)
 
     def _load_answering_llm(self) -> LLM:
         try:

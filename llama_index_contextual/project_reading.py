@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, QueryType
@@ -17,7 +18,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_contextual.answering.build import Intents, by_intent, chat_engine, query_engine
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.base import as_bundle
@@ -152,7 +153,7 @@ class ProjectReading(ProjectBase):
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
-        return query_engine(retriever, lambda: self.embed_model, answering, intents=intents, **kwargs)
+        return query_engine(retriever, self._embed_model_of_live, answering, intents=intents, **kwargs)
 
     def as_chat_engine(
         self,
@@ -181,7 +182,14 @@ class ProjectReading(ProjectBase):
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=search_mode, similarity_top_k=similarity_top_k, filters=filters)
-        return chat_engine(retriever, lambda: self.embed_model, answering, mode=mode, intents=intents, **kwargs)
+        return chat_engine(retriever, self._embed_model_of_live, answering, mode=mode, intents=intents, **kwargs)
+
+    def _embed_model_of_live(self) -> BaseEmbedding:
+        try:
+            live = self._live.current()
+        except NoVersionError:
+            return self.embed_model
+        return live.embed_model if live.version.has_semantic else self.embed_model
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).

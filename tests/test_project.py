@@ -232,6 +232,20 @@ def test_another_embedding_model_than_the_indexed_one_is_refused(
     assert other.retrieve("error TS-999", mode="lexical")[0].source.file_name == "manual.txt"
 
 
+def test_a_change_of_the_embedding_model_leaves_the_search_as_it_is_until_the_next_version(
+    project: Project, text_folder: Path
+) -> None:
+    project.ingest([text_folder])
+    before = [chunk.node_id for chunk in project.retrieve("error TS-999")]
+    assert project.update_config(embed_model="openai:text-embedding-3-small") == ["embed_model"]
+    for mode in ("hybrid", "semantic"):
+        assert project.retrieve("error TS-999", mode=mode).mode_used == mode
+    assert [chunk.node_id for chunk in project.retrieve("error TS-999")] == before
+    assert project.as_chat_engine(llm=MockLLM()).chat("error TS-999").source_nodes
+    with pytest.raises(ModelError, match="needs OPENAI_API_KEY"):
+        project.rebuild()
+
+
 # ---- retrieving ----------------------------------------------------------------------------------------------------
 
 

@@ -149,7 +149,7 @@ class Workspace:
                     progress=progress,
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, origin.load_embed_model)
+            live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model())
             built = live.current().version
             self._open.callback(built.close)
             return Variant(

@@ -59,10 +59,10 @@ class VersionIndexes:
 
     Args:
         version: The version.
-        load_embed_model: Gives the model that embeds queries.
+        load_embed_model: Gives the model that embeds queries, from the setting that the version was built with.
     """
 
-    def __init__(self, version: OpenVersion, load_embed_model: Callable[[], BaseEmbedding]) -> None:
+    def __init__(self, version: OpenVersion, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
         self.version = version
         self._load_embed_model = load_embed_model
         self._lock = threading.RLock()
@@ -79,17 +79,28 @@ class VersionIndexes:
             raise ConfigurationError(
                 "This version has no semantic index: create the project with faiss=True.", setting="faiss"
             )
-        model = self._load_embed_model()
+        model = self.embed_model
+        # Without transformations LlamaIndex makes a SentenceSplitter, which loads its tokenizer: half a second for what
+        # an index that cannot be changed never uses.
+        index = load_index_from_storage(self.version.storage_context, embed_model=model, transformations=[model])
+        return cast(VectorStoreIndex, index)
+
+    @cached_property
+    def embed_model(self) -> BaseEmbedding:
+        """The model that the version was built with, whatever the settings have become since.
+
+        Raises:
+            ConfigurationError: The project is loaded with another one.
+            ModelError: It cannot be made: no key, no package, no such name.
+        """
+        model = self._load_embed_model(self.version.manifest.config["embed_model"])
         if model_name(model) != self.version.manifest.embed_model:
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.version.manifest.embed_model!r}, the project is"
                 f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
                 setting="embed_model",
             )
-        # Without transformations LlamaIndex makes a SentenceSplitter, which loads its tokenizer: half a second for what
-        # an index that cannot be changed never uses.
-        index = load_index_from_storage(self.version.storage_context, embed_model=model, transformations=[model])
-        return cast(VectorStoreIndex, index)
+        return model
 
     @cached_property
     def semantic(self) -> SemanticRetriever:
@@ -155,7 +166,7 @@ class LiveIndexes:
     Args:
         project_dir: The project.
         name: Its name, for messages.
-        load_embed_model: Gives the model that embeds queries.
+        load_embed_model: Gives the model that embeds queries, from the setting that a version was built with.
         load_llm: Gives the LLM that reranks, where the settings want that.
     """
 
@@ -163,7 +174,7 @@ class LiveIndexes:
         self,
         project_dir: Path,
         name: str,
-        load_embed_model: Callable[[], BaseEmbedding],
+        load_embed_model: Callable[[str], BaseEmbedding],
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
