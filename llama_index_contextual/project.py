@@ -23,6 +23,10 @@ from llama_index_contextual.storage.verify import VerifyReport, repair_project, 
 from llama_index_contextual.storage.version import read_manifest
 
 if TYPE_CHECKING:
+    from llama_index.core.llms import LLM
+
+    from llama_index_contextual.answering.batch import QA
+    from llama_index_contextual.evaluation.answers import AnswerSweep
     from llama_index_contextual.evaluation.compare import Comparison
     from llama_index_contextual.evaluation.questions import Question
     from llama_index_contextual.evaluation.run import Questions
@@ -205,6 +209,22 @@ class Project(ProjectWriting, ProjectReading):
         from llama_index_contextual.evaluation.sweep import sweep_variants
 
         return sweep_variants(self._origin(), questions, **options)
+
+    def sweep_answers(self, questions: Sequence[QA], *, llm: LLM | None = None, **options: Any) -> AnswerSweep:
+        """Answer questions with several chunk sizes, kinds of context, modes and numbers of results.
+
+        Args:
+            questions: Questions with their right answers.
+            llm: Answers; None takes the project's.
+            **options: Of `evaluation.answers.sweep_answers`: chunk_sizes, contexts, modes, top_ks, max_cost, …
+
+        Raises:
+            InputError: There is nothing to try.
+            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+        """
+        from llama_index_contextual.evaluation.answers import sweep_answers
+
+        return sweep_answers(self._origin(), questions, llm or self._llm or self._load_answering_llm(), **options)
 
     def _origin(self) -> Origin:
         from llama_index_contextual.evaluation.workspace import Origin

@@ -125,7 +125,7 @@ def sweep_variants(
     if not modes or not top_ks or min(top_ks) < 1:
         raise InputError("There is nothing to try: give at least one mode and one number of results.")
     _require_comparable(asked, sizes, origin.config)
-    configs = [_config(origin.config, kind, size) for kind in kinds for size in sizes]
+    configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     drawn = draw(origin.version, asked, sample, seed=seed)
     tell = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, left_out=drawn.left_out)
@@ -151,7 +151,8 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
         )
 
 
-def _config(config: ProjectConfig, kind: ContextKind, size: int) -> ProjectConfig:
+def variant_config(config: ProjectConfig, kind: ContextKind, size: int) -> ProjectConfig:
+    """Return the settings with another kind of context and another chunk size; the overlap keeps its share."""
     if size == config.chunk_size:
         return config.changed(context=kind)
     return config.changed(context=kind, chunk_size=size, chunk_overlap=int(OVERLAP * size))

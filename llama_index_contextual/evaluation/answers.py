@@ -1,0 +1,176 @@
+"""A project's documents with several chunk sizes, modes and numbers of results: what is answered, beside the truth."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.answering.batch import QA, Predictions, answer_many
+from llama_index_contextual.answering.build import grounded_engine
+from llama_index_contextual.config import ContextKind, Mode
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.charts import line_chart
+from llama_index_contextual.evaluation.price import price_of_all, require_affordable
+from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
+from llama_index_contextual.evaluation.sweep import variant_config
+from llama_index_contextual.evaluation.workspace import Origin, workspace
+from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.storage import files
+
+TOP_KS = (3, 5, 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerRow:
+    """One setting, and what was answered with it.
+
+    Attributes:
+        context: Who wrote the contexts.
+        chunk_size: Tokens of a chunk, at most.
+        mode: Which indexes answered.
+        top_k: Results of the search.
+        predictions: The answers.
+    """
+
+    context: ContextKind
+    chunk_size: int
+    mode: Mode
+    top_k: int
+    predictions: Predictions = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The setting without top_k: one line of the chart."""
+        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
+
+    def figures(self) -> dict[str, Any]:
+        """Return the setting and what came of it as JSON values; None where no question has a right answer."""
+        found = self.predictions
+        return {
+            "context": self.context,
+            "chunk_size": self.chunk_size,
+            "mode": self.mode,
+            "top_k": self.top_k,
+            "exact": found.exact,
+            "f1": found.f1,
+            "failed_retrievals": len(found.failed_retrievals),
+            "errors": sum(row.error is not None for row in found.rows),
+            "questions": len(found.rows),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSweep:
+    """The settings that were tried, in the order of contexts, chunk sizes, modes and numbers of results."""
+
+    rows: Sequence[AnswerRow]
+
+    def best(self) -> AnswerRow:
+        """Return the setting with the highest F1, then the most exact matches, then the fewest results."""
+        return max(self.rows, key=lambda row: (row.predictions.f1 or 0, row.predictions.exact or 0, -row.top_k))
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return the rows as JSON values."""
+        return [row.figures() for row in self.rows]
+
+    def to_csv(self) -> str:
+        """Return one line for each setting."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(self.rows[0].figures()), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.table())
+        return out.getvalue()
+
+    def chart(self) -> str:
+        """Return an SVG: F1 by the number of results, a line for each setting.
+
+        Raises:
+            ConfigurationError: matplotlib is not installed.
+        """
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for row in self.rows:
+            lines.setdefault(row.name, []).append((row.top_k, 100 * (row.predictions.f1 or 0.0)))
+        return line_chart(lines, x="results (top k)", y="F1 in per cent")
+
+    def write(self, path: str | Path) -> None:
+        """Write `to_csv` into a .csv file, or `chart` into a .svg file.
+
+        Raises:
+            InputError: The name ends otherwise.
+        """
+        writers: dict[str, Callable[[], str]] = {".csv": self.to_csv, ".svg": self.chart}
+        if (suffix := Path(path).suffix.lower()) not in writers:
+            raise InputError(f"{path} is neither .csv (the table) nor .svg (the chart).", value=str(path))
+        files.replace(Path(path), writers[suffix]().encode())
+
+
+def sweep_answers(
+    origin: Origin,
+    questions: Sequence[QA],
+    llm: LLM,
+    *,
+    chunk_sizes: Sequence[int] = (),
+    contexts: Sequence[ContextKind] = (),
+    modes: Sequence[Mode] = (),
+    top_ks: Sequence[int] = TOP_KS,
+    concurrency: int = 8,
+    max_cost: float | None = None,
+    progress: ShowVariants | None = None,
+    **options: Any,
+) -> AnswerSweep:
+    """Answer the questions with every combination; versions are built for it, and removed afterwards.
+
+    Args:
+        origin: The project.
+        questions: Questions with their right answers.
+        llm: Answers.
+        chunk_sizes: Tokens; none takes the project's.
+        contexts: Kinds of context; none takes the project's.
+        modes: Which indexes answer; none takes the project's.
+        top_ks: Numbers of results.
+        concurrency: Questions under way at the same time, at most.
+        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
+            What the answers cost is not counted.
+        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
+        **options: How the answers are written, as for `as_query_engine`: style, max_tokens, min_confidence, …
+
+    Raises:
+        InputError: There is nothing to try, or the cost would be higher than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode cannot be.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    if not questions or not top_ks or min(top_ks) < 1:
+        raise InputError("There is nothing to try: give at least one question and one number of results, from 1 on.")
+    sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
+    kinds = tuple(contexts) or (origin.config.context,)
+    configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
+    tell = progress or (lambda _: None)
+    dollars = price_of_all(origin, configs, left_out=frozenset())
+    require_affordable(dollars, max_cost, len(origin.version.manifest.documents))
+    tell(VariantProgress(stage="price", dollars=dollars))
+    rows: list[AnswerRow] = []
+    with workspace(origin) as space:
+        for config in configs:
+            name = f"{config.context}, {config.chunk_size} tokens"
+            variant = space.build(config, progress=told(tell, name))
+            for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
+                retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
+                engine = grounded_engine(retriever, origin.load_embed_model, llm, **options)
+                row = AnswerRow(
+                    context=config.context,
+                    chunk_size=config.chunk_size,
+                    mode=mode,
+                    top_k=k,
+                    predictions=answer_many(engine, questions, concurrency=concurrency),
+                )
+                tell(VariantProgress(stage="ask", name=row.name, done=len(questions), total=len(questions)))
+                rows.append(row)
+    return AnswerSweep(rows=tuple(rows))
