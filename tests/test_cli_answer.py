@@ -129,7 +129,7 @@ def test_a_question_can_be_searched_by_its_intent(root: Path, provider: Loopback
 
 def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) -> None:
     found = command(root, "ask", QUESTION, "--first-token-timeout", "0")
-    assert (found.code, found.err) == (1, "Error: Timeouts: both must be above 0 seconds.\n")
+    assert (found.code, found.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
     provider.fault("hang")
     found = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
     assert found.code == 1

@@ -18,7 +18,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 from llama_index_contextual.answering.prompts import condense_messages
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.answering.streaming import Spoken
+from llama_index_contextual.answering.streaming import STOPPED, Spoken
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
@@ -28,7 +28,6 @@ from llama_index_contextual.storage import files
 ChatMode = Literal["blend", "condense", "simple"]
 
 _MODES = ("blend", "condense", "simple")
-_STOPPED = "Whoever read the answer stopped before its end."
 
 
 @dataclass
@@ -233,7 +232,7 @@ class GroundedChatEngine(BaseChatEngine):
         """Remember what was read of an answer; before a judge has spoken, nothing was."""
         unread = draft.ready is None and (not spoken.text or (self.engine.judge is not None and spoken.answer is None))
         if not unread:
-            spoken.problem = _STOPPED
+            spoken.problem = STOPPED
             self._ended(made, message, draft, spoken)
 
     def _ended(self, made: GroundedChatStream, message: str, draft: Draft, spoken: Spoken) -> None:

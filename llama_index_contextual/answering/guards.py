@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import unescape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual.answering.personal_data import KINDS, PersonalData, mask_personal_data
 from llama_index_contextual.errors import ConfigurationError
@@ -42,12 +42,16 @@ _DEFINITION = re.compile(r"^([ ]{0,3}\[[^\]\n]+\]:[ \t]*\n?[ \t]*)(<[^<>\n]*>|\S
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
-def sanitise(text: str) -> str:
+def sanitise(text: str, *, behind: str = "") -> str:
     """Return Markdown in which no HTML can run and no link leads to a script or to data; its marks stay.
 
     Of HTML, plain formatting stays; scripts, styles, frames, forms, event handlers go. Code is left as it is written,
     because a Markdown renderer shows it and does not run it, unless HTML stands before it, which could swallow its
     marks.
+
+    Args:
+        text: The Markdown.
+        behind: What is shown already and stands before it.
 
     Raises:
         ConfigurationError: The package for it is not installed.
@@ -59,7 +63,7 @@ def sanitise(text: str) -> str:
     text = text.translate({ord(hidden): None for hidden in _SHOWN})
     for attempt in (_around_code, _safe, _safe, _escaped):
         text = attempt(text)
-        if _is_harmless(text):
+        if _is_harmless(behind + text):
             break
     return text
 
@@ -83,22 +87,39 @@ def _is_harmless(text: str) -> bool:
     """Return whether a Markdown parser finds nothing in a text that could run or lead where it should not."""
     if "<" not in text and "](" not in text and "]:" not in text:
         return True
-    for token in _parsed(text):
+    tokens, definitions = _parsed(text)
+    for token in tokens:
         if token.type in ("html_block", "html_inline") and not _is_plain(token.content):
             return False
         if not all(is_safe(str(token.attrs.get(name, ""))) for name in ("href", "src")):
             return False
-    return True
+    # One that nothing refers to so far: a paragraph that is still to come may.
+    return all(is_safe(place) for place in definitions)
 
 
-def _parsed(text: str) -> Iterator[Token]:
+def _parsed(text: str) -> tuple[list[Token], list[str]]:
+    """Return the tokens of Markdown, those within lines too, and where its definitions of links lead."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": True})
     parser.validateLink = lambda url: True  # type: ignore[method-assign]  # it would hide them from the check
-    for token in parser.parse(text):
-        yield token
-        yield from token.children or ()
+    found: dict[str, Any] = {}
+    blocks = parser.parse(text, found)
+    tokens = [token for block in blocks for token in (block, *(block.children or ()))]
+    return tokens, [str(definition["href"]) for definition in found.get("references", {}).values()]
+
+
+def is_closed(text: str) -> bool:
+    """Return whether all that a Markdown text begins ends in it: neither code nor HTML goes on behind a blank line.
+
+    Example:
+        >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")
+        (True, False)
+    """
+    if not any(sign in text for sign in ("<", "```", "~~~")):
+        return True
+    tokens, _ = _parsed(f"{text}\n\nnext")
+    return [token.type for token in tokens[-4:]] == ["paragraph_open", "inline", "text", "paragraph_close"]
 
 
 def _is_plain(html: str) -> bool:
@@ -166,9 +187,9 @@ class Guards:
     mask: Collection[PersonalData] = KINDS
     region: str = "US"
 
-    def clean(self, text: str) -> str:
-        """Return an answer as it may be shown."""
-        return self.hide(sanitise(text) if self.sanitise else text)
+    def clean(self, text: str, *, behind: str = "") -> str:
+        """Return an answer as it may be shown, or a part of one behind what is shown already."""
+        return self.hide(sanitise(text, behind=behind) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
         """Return a text without personal data, of the same length."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -226,9 +227,10 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield str(draft.ready)
             return
         reveal = Reveal(self.options.style, self.guards)
-        async for piece in self.speaker.astream(draft.messages, spoken):
-            if (part := reveal.feed(piece)) and self.judge is None:
-                yield part
+        async with aclosing(self.speaker.astream(draft.messages, spoken)) as pieces:
+            async for piece in pieces:
+                if (part := reveal.feed(piece)) and self.judge is None:
+                    yield part
         if part := reveal.rest() if self.judge is None else str(await asyncio.to_thread(self.finished, draft, spoken)):
             yield part
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from concurrent.futures import Future
@@ -20,6 +21,8 @@ from llama_index_contextual.models import model_name
 
 _RETRY = RetryPolicy(attempts=3)
 
+STOPPED = "Whoever read the answer stopped before its end."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
@@ -28,6 +31,7 @@ class Timeouts:
     Attributes:
         first_token: Until the answer begins, attempts after an error included.
         between_tokens: From one piece of the answer to the next.
+        whole: Until an answer that is not read as it comes is whole; what has come by then is a partial answer.
 
     Raises:
         ConfigurationError: One is not above 0.
@@ -35,10 +39,11 @@ class Timeouts:
 
     first_token: float = 30.0
     between_tokens: float = 10.0
+    whole: float = 60.0
 
     def __post_init__(self) -> None:
-        if not (self.first_token > 0 and self.between_tokens > 0):
-            raise ConfigurationError("Timeouts: both must be above 0 seconds.", setting="timeouts")
+        if not min(self.first_token, self.between_tokens, self.whole) > 0:
+            raise ConfigurationError("Timeouts: all must be above 0 seconds.", setting="timeouts")
 
 
 @dataclass
@@ -47,12 +52,12 @@ class Spoken:
 
     Attributes:
         text: As far as it came.
-        problem: Why it is not whole, in a sentence; None when it is.
+        problem: Why it is not whole, in a sentence; None when it is, and not before its end has come.
         answer: The answer that was made of it, once one was made.
     """
 
     text: str = ""
-    problem: str | None = None
+    problem: str | None = STOPPED
     answer: Any = None
 
 
@@ -72,20 +77,26 @@ class Speaker:
     async def astream(self, messages: Sequence[ChatMessage], spoken: Spoken) -> AsyncGenerator[str, None]:
         """Yield the pieces of an answer, and note in `spoken` what came; once begun, it ends without an error.
 
+        Whoever stops reading, or is cancelled, leaves an answer that is not whole.
+
         Raises:
             ModelError: The answer did not begin.
         """
         pieces, piece = await self._begin(messages)
+        problem: str | None = None
         try:
             while piece is not None:
                 if piece.delta:
                     spoken.text += piece.delta
                     yield piece.delta
                 if _finish_reason(piece) == "length":
-                    spoken.problem = "The answer has reached the model's limit of tokens."
-                piece = await asyncio.wait_for(anext(pieces, None), self.timeouts.between_tokens)
+                    problem = "The answer has reached the model's limit of tokens."
+                # Not `wait_for`, which forgets (Python 3.11) that it was cancelled when a piece comes that instant.
+                async with asyncio.timeout(self.timeouts.between_tokens):
+                    piece = await anext(pieces, None)
             if not spoken.text.strip():
-                spoken.problem = spoken.problem or "The model gave an empty answer."
+                problem = problem or "The model gave an empty answer."
+            spoken.problem = problem
         except TimeoutError:
             spoken.problem = f"The model said nothing more for {self.timeouts.between_tokens:g} seconds."
         except Exception as error:  # noqa: BLE001 - any LLM class may raise anything
@@ -105,7 +116,8 @@ class Speaker:
             return pieces, piece
 
         try:
-            return await asyncio.wait_for(acall(first, _RETRY), self.timeouts.first_token)
+            async with asyncio.timeout(self.timeouts.first_token):
+                return await acall(first, _RETRY)
         except TimeoutError as error:
             seconds = f"{self.timeouts.first_token:g}"
             message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or allow it more."
@@ -117,10 +129,21 @@ class Speaker:
         return describe(error, setting="llm", model=self.name)
 
     async def aspeak(self, messages: Sequence[ChatMessage]) -> Spoken:
-        """Return an answer when it is whole, or as far as it came."""
-        spoken = Spoken()
-        async for _ in self.astream(messages, spoken):
-            pass
+        """Return an answer when it is whole, or as far as it came.
+
+        Raises:
+            ModelError: The answer did not begin.
+        """
+        spoken, seconds = Spoken(), f"{self.timeouts.whole:g}"
+        try:
+            async with asyncio.timeout(self.timeouts.whole):
+                async for _ in self.astream(messages, spoken):
+                    pass
+        except TimeoutError as error:
+            if not spoken.text:
+                message = f"{self.name!r} gave no answer within {seconds} seconds: try again, or allow it more."
+                raise ModelError(message, setting="llm") from error
+            spoken.problem = f"The answer was not whole after {seconds} seconds."
         return spoken
 
     def stream(self, messages: Sequence[ChatMessage], spoken: Spoken) -> Generator[str, None, None]:
@@ -152,8 +175,9 @@ class Speaker:
         finally:
             if thread.is_alive():  # whoever reads has stopped: so does the model
                 loop, task = running.result()
-                if task is not None and not loop.is_closed():
-                    loop.call_soon_threadsafe(task.cancel)
+                with contextlib.suppress(RuntimeError):  # the loop has come to its end meanwhile
+                    if task is not None:
+                        loop.call_soon_threadsafe(task.cancel)
             thread.join()
         for error in failed:
             raise error

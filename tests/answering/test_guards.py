@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from llama_index_contextual.answering.guards import Guards, is_safe, sanitise
 from llama_index_contextual.answering.personal_data import mask_personal_data
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.reveal import Reveal
 from llama_index_contextual.errors import ConfigurationError
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
@@ -164,11 +165,55 @@ def test_what_a_renderer_makes_of_any_text_holds_nothing_that_could_run(text: st
 
 
 def assert_harmless(text: str) -> None:
-    """Render the sanitised text by a parser that lets everything through."""
+    """Look at the sanitised text."""
+    assert_renders_harmless(sanitise(text))
+
+
+def assert_renders_harmless(clean: str) -> None:
+    """Render a text by a parser that lets everything through."""
     renderer = MarkdownIt("commonmark", {"html": True})
     renderer.validateLink = lambda url: True  # type: ignore[method-assign]
-    rendered = renderer.render(sanitise(text))
+    rendered = renderer.render(clean)
     assert not re.search(r"<script|<img src=x on|(?:href|src)=\"\s*(?:javascript|data):", rendered, re.IGNORECASE)
+
+
+# ---- as it streams ---------------------------------------------------------------------------------------------------
+
+
+def streamed(text: str, size: int = 1) -> list[str]:
+    """Return what a reader gets of an answer that comes in pieces."""
+    reveal = Reveal("instruction", Guards(mask=()))
+    parts = [reveal.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    return [part for part in (*parts, reveal.rest()) if part]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Here:\n\n```\nfoo\n\n```\n<script>alert(1)</script>\n```\n",
+        "~~~\na\n\n~~~\n<script>alert(1)</script>\n~~~\n",
+        "<x>```\n\n```\n<script>alert(1)</script>\n```\n",
+        "- a\n\n      <img src=x onerror=a>\n\nend",
+        "See [x].\n\n> [x]: javascript:a\n\nend",
+        "See [x].\n\n- [x]:\n  javascript:a\n\nend",
+        "<pre>\n\n`<script>alert(1)</script>`\n\n</pre>",
+        "<!--\n\n`-->` <script>alert(1)</script>\n\nend",
+    ],
+)
+def test_what_is_shown_piece_by_piece_holds_nothing_that_could_run(text: str) -> None:
+    assert_renders_harmless("".join(streamed(text)))
+
+
+@given(st.lists(st.sampled_from((*_PIECES, "\n\n", "\n\n", "[r]", "\n```\n", "\n<x>")), max_size=16).map("".join))
+def test_what_is_shown_of_any_text_holds_nothing_that_could_run(text: str) -> None:
+    assert_renders_harmless("".join(streamed(text)))
+
+
+def test_blocks_are_shown_when_they_have_ended_and_whole() -> None:
+    text = "One.\n\n```sh\nstop\n\nstart\n```\n\n- a\n\n  b\n\nLast [1]."
+    blocks = ["One.\n\n", "```sh\nstop\n\nstart\n```\n\n", "- a\n\n  b\n\n", "Last [1]."]
+    assert streamed(text) == blocks
+    assert "".join(streamed(text, size=7)) == "".join(streamed(text, size=10**6)) == text
 
 
 def test_safe_places() -> None:

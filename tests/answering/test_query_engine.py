@@ -157,6 +157,29 @@ def test_reasoning_is_kept_apart_from_the_answer(reports: Project) -> None:
     assert (str(response), response.reasoning) == ("The pump runs dry [Source 1].", "Source 1 tells of pumps.")
 
 
+@pytest.mark.parametrize(
+    ("said", "reasoning", "answer"),
+    [
+        ("The manual has “Question and Answer: pumps”.\nAnswer:\nIt runs dry.", "The manual has", "It runs dry."),
+        ("One.\n\n**Answer:**\n\nIt **runs dry**", "One.", "It **runs dry**"),
+        ("One.\n### Answer:\nDry.", "One.", "Dry."),
+        ("What Answer: says is unknown.", None, "What Answer: says is unknown."),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_answer_begins_on_a_line_of_its_own(
+    reports: Project, said: str, reasoning: str | None, answer: str, streaming: bool
+) -> None:
+    engine = reports.as_query_engine(llm=ScriptedLLM(default=said), style="chain_of_thought", streaming=streaming)
+    response: Any = engine.query(QUESTION)
+    if streaming:
+        assert "".join(response.response_gen) == answer
+        response = response.get_response()
+    assert str(response) == answer
+    assert (response.reasoning or "").startswith(reasoning or "")
+    assert (response.reasoning is None) == (reasoning is None)
+
+
 def test_what_the_model_cannot_answer_is_not_found() -> None:
     engine = GroundedQueryEngine(FixedRetriever(hits(a=1.0)), ScriptedLLM(default=NOT_FOUND))
     assert not ask(engine).found
@@ -256,7 +279,7 @@ async def test_an_answer_streams_in_an_event_loop(reports: Project, openai: Open
 
 
 def test_reasoning_is_not_streamed(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
-    provider.enqueue("One by one, source after source. Answer: The pump runs dry.")
+    provider.enqueue("One by one, source after source.\n\nAnswer: The pump runs dry.")
     stream: Any = reports.as_query_engine(llm=openai, streaming=True, style="chain_of_thought").query(QUESTION)
     assert "".join(stream.response_gen) == "The pump runs dry."
 
@@ -345,7 +368,56 @@ def test_whoever_stops_reading_stops_the_model(reports: Project) -> None:
     stream.response_gen.close()  # would wait ten seconds for the next word otherwise
 
 
-@pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}])
+@pytest.mark.parametrize("read", [0, 1])
+def test_an_answer_that_was_not_read_to_its_end_is_partial_and_not_kept(reports: Project, read: int) -> None:
+    cache = AnswerCache()
+    stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).query(QUESTION)
+    for _ in range(read):
+        next(stream.response_gen)
+    stream.response_gen.close()
+    response = stream.get_response()
+    assert response.partial == "Whoever read the answer stopped before its end."
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+async def test_an_awaited_answer_that_was_not_read_to_its_end_is_partial_and_not_kept(
+    reports: Project, how: str
+) -> None:
+    cache = AnswerCache()
+    stream: Any = await reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).aquery(QUESTION)
+    assert await anext(stream.response_gen) == "The "
+    if how == "closed":
+        await stream.response_gen.aclose()
+    else:
+        reading = asyncio.create_task(_read(stream.response_gen))
+        while not reading.done():
+            await asyncio.sleep(0)
+            reading.cancel()
+    response = await stream.aget_response()
+    assert str(response).startswith("The")
+    assert response.partial == "Whoever read the answer stopped before its end."
+    assert len(cache) == 0
+
+
+async def _read(pieces: Any) -> list[str]:
+    return [piece async for piece in pieces]
+
+
+def test_an_answer_that_is_not_whole_in_time_is_partial(reports: Project) -> None:
+    response = ask(reports.as_query_engine(llm=Stalling(), timeouts=Timeouts(whole=0.2)))
+    assert (str(response), response.partial) == ("The pump", "The answer was not whole after 0.2 seconds.")
+
+
+def test_a_call_that_says_nothing_in_time_is_given_up(
+    reports: Project, openai: OpenAI, provider: LoopbackProvider
+) -> None:
+    provider.fault("hang")
+    with pytest.raises(ModelError, match=r"gave no answer within 0\.2 seconds"):
+        reports.as_query_engine(llm=openai, timeouts=Timeouts(whole=0.2)).query(QUESTION)
+
+
+@pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
 def test_times_must_be_above_zero(seconds: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="above 0"):
         Timeouts(**seconds)
