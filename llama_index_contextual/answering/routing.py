@@ -24,7 +24,7 @@ from llama_index_contextual.answering.streaming import Speaker
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.base import arespond_of, respond_of
+from llama_index_contextual.retrievers.base import arespond_of, respond_of, specificity_of
 
 
 class IntentRetriever(BaseRetriever):
@@ -90,6 +90,10 @@ class IntentRetriever(BaseRetriever):
         retriever = self._make(plan)
         found = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
         return _by_turns(found, plan.top_k, intent)
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is among the passages; see `specificity_of`."""
+        return specificity_of(self._make(self.plans["factual"]), text)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.respond(query_bundle).to_nodes()

@@ -59,6 +59,28 @@ async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> Retrieva
     return RetrievalResponse.of_nodes(bundle.query_str, await retriever.aretrieve(bundle))
 
 
+@runtime_checkable
+class Specific(Protocol):
+    """A retriever that knows how specific a question is among its passages."""
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is, or None where that is not known."""
+        ...
+
+
+def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
+    """Return how specific a text is among the passages of a retriever: 1 where its terms could just single out one.
+
+    It is the sum of the inverse document frequencies of its terms over the logarithm of the number of passages: were
+    terms independent, as many passages as `N ** (1 - specificity)` would hold them all. None where a retriever has no
+    terms.
+
+    Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
+    of Documentation 28, 1972.
+    """
+    return retriever.specificity(text) if isinstance(retriever, Specific) else None
+
+
 class Found(NamedTuple):
     """A node of an answer, its score, and what each index said of it."""
 

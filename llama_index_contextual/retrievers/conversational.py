@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -15,16 +13,19 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
-from llama_index_contextual.calls import RetryPolicy, acall, call, describe
-from llama_index_contextual.clients import PerLoop
-from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import model_name
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.analysis import Analyzer
-from llama_index_contextual.retrievers.base import WeightedQuery, arespond_of, as_bundle, respond_of
+from llama_index_contextual.retrievers.base import (
+    WeightedQuery,
+    arespond_of,
+    as_bundle,
+    respond_of,
+    specificity_of,
+)
+from llama_index_contextual.retrievers.query_embedding import QueryEmbedder
 from llama_index_contextual.retrievers.time_words import explicit_times
 
-_RETRY = RetryPolicy(attempts=3)
 _WORDS = Analyzer("none")
 
 
@@ -58,6 +59,8 @@ class BlendWeights:
         answer_terms: Weight of each term of the last answer, at most.
         answer_total: Weight of all terms of the last answer together, at most, so that a long one does not outweigh
             the question.
+        alone: How specific a question is (see `specificity_of`) at which the conversation counts by half: in full when
+            it is less specific by 0.5, not at all when it is more so. Infinity lets it count in full for any question.
 
     Raises:
         ConfigurationError: A weight is negative or not finite, or the question's is 0.
@@ -69,14 +72,31 @@ class BlendWeights:
     history_terms: float = 0.1
     answer_terms: float = 0.15
     answer_total: float = 4.0
+    alone: float = 2.0
 
     def __post_init__(self) -> None:
         values = (self.turns, self.history, self.history_terms, self.answer_terms, self.answer_total)
-        if not (np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0):
+        usable = np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0
+        if not (usable and self.alone >= 0):
             raise ConfigurationError(
-                "BlendWeights: every weight must be finite and not negative, and `question` above 0.",
+                "BlendWeights: every weight must be finite and not negative, `question` above 0, `alone` at least 0.",
                 setting="weights",
             )
+
+    def counting(self, specificity: float | None) -> BlendWeights:
+        """Return the weights for a question that is so specific: the conversation's are less, or its turns are none.
+
+        Example:
+            >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]
+            [1.0, 1.0, 0.5, 0.0]
+        """
+        if specificity is None:
+            return self
+        share = min(1.0, max(0.0, self.alone + 0.5 - specificity))
+        scaled = {
+            name: share * getattr(self, name) for name in ("history", "history_terms", "answer_terms", "answer_total")
+        }
+        return replace(self, turns=self.turns if share else 0, **scaled)
 
 
 class ConversationalRetriever(BaseRetriever):
@@ -85,7 +105,8 @@ class ConversationalRetriever(BaseRetriever):
     It keeps nothing: the conversation comes with the query, as a `ConversationQuery`. The embedding is that of the
     question and the mean of those of the last questions, weighted and normalised; the lexical indexes are asked for
     the question's terms, for those of the last questions at a small weight and for those of the last answer at a
-    smaller one. A question without history goes through untouched.
+    smaller one. The more specific a question is by itself, the less the conversation counts, so that a new topic is
+    not pulled back to the one before; a question that stands alone goes through untouched, as does one without history.
 
     Args:
         retriever: What searches. Retrievers of this package take both parts; others take the embedding.
@@ -116,8 +137,7 @@ class ConversationalRetriever(BaseRetriever):
         self.retriever = retriever
         self.reference_date = reference_date
         self.weights = weights or BlendWeights()
-        self._embed_model = embed_model
-        self._model = None if embed_model is None else PerLoop(lambda: embed_model)
+        self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
 
     def respond(self, query: QueryType) -> RetrievalResponse:
         """Return the results with their evidence and what was searched.
@@ -126,16 +146,17 @@ class ConversationalRetriever(BaseRetriever):
             ModelError: The embedding model cannot be reached.
         """
         asked, blend = self._plan(as_bundle(query))
-        if blend is not None and blend.embedded:
-            asked = replace(asked, embedding=self._blended(self._embed([text for text, _ in blend.embedded])))
+        if self._embedder is not None and blend is not None and blend.embedded:
+            vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
+            asked = replace(asked, embedding=_blended(vectors, blend))
         return _told(respond_of(self.retriever, asked), query, blend)
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Do as `respond` does, without blocking the event loop."""
-        asked, blend = self._plan(as_bundle(query))
-        if blend is not None and blend.embedded:
-            vectors = await self._aembed([text for text, _ in blend.embedded])
-            asked = replace(asked, embedding=self._blended(vectors))
+        asked, blend = await asyncio.to_thread(self._plan, as_bundle(query))
+        if self._embedder is not None and blend is not None and blend.embedded:
+            vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
+            asked = replace(asked, embedding=_blended(vectors, blend))
         return _told(await arespond_of(self.retriever, asked), query, blend)
 
     def explicit(self, text: str) -> str:
@@ -152,61 +173,50 @@ class ConversationalRetriever(BaseRetriever):
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
         text = self.explicit(bundle.query_str)
         asked = bundle if text == bundle.query_str else replace(bundle, query_str=text)
-        questions = _said(asked, MessageRole.USER, last=self.weights.turns)
-        if not (questions and isinstance(asked, ConversationQuery)):
+        weights, questions = self.weights, _said(asked, MessageRole.USER, last=self.weights.turns)
+        if questions:
+            weights = weights.counting(specificity_of(self.retriever, text))
+        if not (isinstance(asked, ConversationQuery) and questions and weights.turns):
             return asked, None if asked is bundle else QueryBlend(rewritten=text)
-        blend = QueryBlend(embedded=self._embedded(asked, questions), lexical=self._lexical(asked, questions))
+        blend = QueryBlend(
+            embedded=self._embedded(asked, questions, weights), lexical=_lexical(asked, questions, weights)
+        )
         return replace(asked, lexical_texts=blend.lexical), blend
 
-    def _embedded(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    def _embedded(
+        self, query: ConversationQuery, questions: Sequence[str], weights: BlendWeights
+    ) -> tuple[tuple[str, float], ...]:
         lexical_only = getattr(self.retriever, "mode", None) == "lexical"
-        if self._model is None or query.embedding is not None or lexical_only:
+        if self._embedder is None or query.embedding is not None or lexical_only:
             return ()
-        share = self.weights.history / len(questions)
-        return ((query.query_str, self.weights.question), *((text, share) for text in questions))
-
-    def _lexical(self, query: ConversationQuery, questions: Sequence[str]) -> tuple[tuple[str, float], ...]:
-        texts = [(query.query_str, 1.0), *((text, self.weights.history_terms) for text in questions)]
-        for answer in _said(query, MessageRole.ASSISTANT, last=1):
-            terms = len(set(_WORDS.terms(answer))) or 1
-            texts.append((answer, min(self.weights.answer_terms, self.weights.answer_total / terms)))
-        return tuple(texts)
-
-    def _blended(self, vectors: Sequence[Sequence[float]]) -> list[float]:
-        """Return the unit vector of the question's embedding and the mean of the others', weighted."""
-        rows = np.asarray(vectors, dtype=np.float64)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        blended = self.weights.question * rows[0] + self.weights.history * rows[1:].mean(axis=0)
-        length = float(np.linalg.norm(blended))
-        # Questions that cancel each other out leave the current one.
-        return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
-
-    def _embed(self, texts: Sequence[str]) -> list[list[float]]:
-        try:
-            embed = self._model.sync().get_query_embedding  # type: ignore[union-attr]
-            with ThreadPoolExecutor(len(texts)) as threads:
-                return list(threads.map(lambda text: call(partial(embed, text), _RETRY), texts))
-        except Exception as error:
-            raise self._explained(error) from error
-
-    async def _aembed(self, texts: Sequence[str]) -> list[list[float]]:
-        try:
-            embed = (await self._model.running()).aget_query_embedding  # type: ignore[union-attr]
-            return list(await asyncio.gather(*(acall(partial(embed, text), _RETRY) for text in texts)))
-        except Exception as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: Exception) -> Exception:
-        if isinstance(error, ModelError) or self._embed_model is None:
-            return error
-        message = describe(error, setting="embed_model", model=model_name(self._embed_model))
-        return ModelError(message, setting="embed_model")
+        share = weights.history / len(questions)
+        return ((query.query_str, weights.question), *((text, share) for text in questions))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.respond(query_bundle).to_nodes()
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return (await self.arespond(query_bundle)).to_nodes()
+
+
+def _lexical(
+    query: ConversationQuery, questions: Sequence[str], weights: BlendWeights
+) -> tuple[tuple[str, float], ...]:
+    texts = [(query.query_str, 1.0), *((text, weights.history_terms) for text in questions)]
+    for answer in _said(query, MessageRole.ASSISTANT, last=1):
+        terms = len(set(_WORDS.terms(answer))) or 1
+        texts.append((answer, min(weights.answer_terms, weights.answer_total / terms)))
+    return tuple(texts)
+
+
+def _blended(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
+    """Return the unit vector of the weighted sum of unit vectors, the first of which is the question's."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
+    length = float(np.linalg.norm(blended))
+    # Questions that cancel each other out leave the current one.
+    return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
 
 
 def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:

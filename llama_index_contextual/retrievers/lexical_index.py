@@ -95,6 +95,11 @@ class LexicalIndex:
                 counts[term] = counts.get(term, 0.0) + count
         return QueryTerms(self, counts)
 
+    def specificity(self, text: str) -> float:
+        """Return how specific a text is: the idf of its terms together, over the logarithm of the number of rows."""
+        terms = self.query(text)
+        return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
+
     def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
         """Return the BM25 score of every row; 0 where no term of the query is found."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)

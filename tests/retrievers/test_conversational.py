@@ -17,7 +17,9 @@ from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import QueryBlend
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
+from llama_index_contextual.retrievers.base import specificity_of
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from tests.retrievers.corpus import FixedRetriever, both_legs, hits, passages
 from tests.support.models import CountingEmbedding
 
@@ -193,7 +195,9 @@ def test_both_legs_of_a_hybrid_search_are_blended_and_fetch_once() -> None:
     assert model.queries[-2:] == ["And the code?", "Does the pump run dry?"]
 
 
-@pytest.mark.parametrize("weights", [{"question": 0}, {"history": -1}, {"answer_terms": math.nan}, {"turns": -1}])
+@pytest.mark.parametrize(
+    "weights", [{"question": 0}, {"history": -1}, {"answer_terms": math.nan}, {"turns": -1}, {"alone": math.nan}]
+)
 def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="BlendWeights"):
         BlendWeights(**weights)  # type: ignore[arg-type]
@@ -207,6 +211,71 @@ def test_a_model_that_fails_is_told_by_its_name() -> None:
     retriever = ConversationalRetriever(lexical(), embed_model=Refusing())
     with pytest.raises(ModelError, match="counting"):
         retriever.respond(ConversationQuery("a", history=said("b")))
+
+
+def test_a_question_that_was_embedded_before_is_not_embedded_again() -> None:
+    model = CountingEmbedding()
+    retriever = ConversationalRetriever(FixedRetriever([]), embed_model=model)
+    retriever.retrieve(ConversationQuery("second", history=said("first", "")))
+    retriever.retrieve(ConversationQuery("third", history=said("first", "", "second", "")))
+    assert sorted(model.queries) == ["first", "second", "third"]
+
+
+# ---- how much the conversation counts ------------------------------------------------------------------------------
+
+
+def test_specificity_is_the_idf_of_the_terms_that_are_known_over_the_logarithm_of_the_passages() -> None:
+    texts = ["alpha beta", "alpha gamma", "alpha delta", "alpha"]
+    index = LexicalIndex.build(texts)
+    alpha, beta = math.log1p(0.5 / 4.5), math.log1p(3.5 / 1.5)
+    assert index.specificity("alpha beta beta nowhere") == pytest.approx((alpha + beta) / math.log(5))
+    assert index.specificity("") == 0.0
+    assert LexicalIndex.build([]).specificity("alpha") == 0.0
+
+
+def test_every_retriever_with_terms_knows_how_specific_a_question_is(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
+    project.ingest([tiny_folder])
+    asked = "Error TS-999"
+    alone = specificity_of(project.as_retriever(), asked)
+    assert alone is not None
+    assert alone > 0
+    others = [project.as_retriever(mode="semantic"), project.as_retriever(intents=True)]
+    assert [specificity_of(retriever, asked) for retriever in others] == [alone, alone]
+    both = hybrid(CountingEmbedding())
+    assert specificity_of(both, "pump") == lexical().specificity("pump")
+    assert specificity_of(FixedRetriever([]), asked) is None
+
+
+class Known(FixedRetriever):
+    """Says how specific every question is."""
+
+    def __init__(self, found: float) -> None:
+        super().__init__([])
+        self._found = found
+
+    def specificity(self, text: str) -> float:
+        return self._found
+
+
+@pytest.mark.parametrize(("specificity", "share"), [(0.0, 1.0), (1.5, 1.0), (1.75, 0.75), (2.25, 0.25)])
+def test_the_more_specific_a_question_the_less_the_conversation_counts(specificity: float, share: float) -> None:
+    # 2 * (1, 0, 0, 0) + share * (0, 1, 0, 0)
+    inner = Known(specificity)
+    found = ConversationalRetriever(inner, embed_model=Axes()).respond(ConversationQuery("0", history=said("1", "2")))
+    assert found.blend is not None
+    assert found.blend.embedded == (("0", 2.0), ("1", share))
+    assert found.blend.lexical == (("0", 1.0), ("1", pytest.approx(0.1 * share)), ("2", pytest.approx(0.15 * share)))
+    length = math.hypot(2.0, share)
+    assert inner.queries[0].embedding == pytest.approx([2.0 / length, share / length, 0.0, 0.0])
+
+
+def test_a_question_that_stands_alone_goes_through_untouched() -> None:
+    inner = Known(2.5)
+    query = ConversationQuery("0", history=said("1", "2"))
+    assert ConversationalRetriever(inner, embed_model=Axes()).respond(query).blend is None
+    assert inner.queries == [query]
+    always = ConversationalRetriever(inner, embed_model=Axes(), weights=BlendWeights(alone=math.inf))
+    assert always.respond(query).blend is not None
 
 
 # ---- rewritten questions, projects, async ----------------------------------------------------------------------------
