@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import warnings
 from collections.abc import Sequence
@@ -9,13 +10,16 @@ from collections.abc import Sequence
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, TextNode
 
-from llama_index_contextual.calls import run_sync
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.calls import RetryPolicy, acall, describe, run_sync
+from llama_index_contextual.clients import own_client
+from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.models import model_name
 from llama_index_contextual.storage.version import OpenVersion
 
 QUESTIONS = 50
 PER_CHUNK = 2
+CONCURRENCY = 8
 
 
 def generate_questions(
@@ -33,38 +37,55 @@ def generate_questions(
 
     Args:
         version: Where the chunks are.
-        llm: Any LlamaIndex LLM; one call for every two questions.
+        llm: Any LlamaIndex LLM; one call for every two questions, eight calls at a time.
         number: Questions, at most.
         left_out: Ids of documents that are not asked about.
         seed: Of the random numbers.
 
     Raises:
         InputError: `number` is not positive, or the LLM wrote no question.
+        ModelError: The LLM cannot be reached, or refuses.
     """
     if number < 1:
         raise InputError(f"{number} questions were asked for: take at least one.", value=number)
-    ids = [record.doc_id for record in version.manifest.documents if record.doc_id not in left_out]
-    chunks = [node for doc_id in ids for node in version.docstore.iterate(doc_id=doc_id)]
-    wanted = min(len(chunks), -(-number // PER_CHUNK))
-    chosen = random.Random(seed).sample(chunks, wanted)
+    documents = [record.doc_id for record in version.manifest.documents if record.doc_id not in left_out]
+    ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
+    chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
+    with warnings.catch_warnings(record=True):
+        # The generator calls itself deprecated in favour of one that is in no release of llama-index-core any more.
+        warnings.simplefilter("always")
+        answers = run_sync(lambda: _ask_all(llm, chunks))
     questions: list[Question] = []
-    for chunk in chosen:
-        for text in _ask(llm, chunk):
+    for chunk, texts in zip(chunks, answers, strict=True):
+        for text in texts:
             questions.append(Question(text=text, evidence=(_evidence(chunk),), id=f"generated-{len(questions) + 1}"))
     if not questions:
         raise InputError("The LLM wrote no question about the documents: name a file of questions.")
     return questions[:number]
 
 
-def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
+async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
+    free = asyncio.Semaphore(CONCURRENCY)
+
+    async def ask(connected: LLM, chunk: BaseNode) -> Sequence[str]:
+        async with free:
+            return await acall(lambda: _ask(connected, chunk), RetryPolicy())
+
+    async with own_client(llm) as connected:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
+        except ExceptionGroup as errors:  # any LLM class may raise anything; the first one has ended the others
+            error = errors.exceptions[0]
+            raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
+    return [task.result() for task in tasks]
+
+
+async def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
     from llama_index.core.evaluation import DatasetGenerator
 
-    node = TextNode(text=chunk.get_content())
-    with warnings.catch_warnings(record=True):
-        # It calls itself deprecated in favour of a generator that is in no release of llama-index-core any more.
-        warnings.simplefilter("always")
-        generator = DatasetGenerator([node], llm=llm, num_questions_per_chunk=PER_CHUNK)
-        found = run_sync(generator.agenerate_questions_from_nodes)
+    generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
+    found = await generator.agenerate_questions_from_nodes()
     return [text for text in dict.fromkeys(found) if text.strip()][:PER_CHUNK]
 
 

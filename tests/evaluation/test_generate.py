@@ -1,0 +1,58 @@
+"""Questions that an LLM writes: one call for each chunk, many at a time, a failure told in a sentence."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import TextNode
+from llama_index.llms.openai import OpenAI
+
+from llama_index_contextual import Project, ProjectConfig, ProjectManager
+from llama_index_contextual.errors import ModelError
+from tests.support.replies import Reply
+from tests.support.server import LoopbackProvider
+
+CHUNKS = 20
+
+
+@pytest.fixture
+def provider() -> Iterator[LoopbackProvider]:
+    with LoopbackProvider(reply=lambda request: Reply("1. What is it?\n2. Who says so?")) as running:
+        yield running
+
+
+@pytest.fixture
+def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
+    llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="sk-test", max_retries=0)
+    made = ProjectManager(tmp_path).create("a", ProjectConfig(faiss=False, context="none"), llm=llm)
+    made.ingest([TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook.") for at in range(CHUNKS)])
+    return made
+
+
+def test_a_call_for_every_two_questions_and_several_at_a_time(project: Project, provider: LoopbackProvider) -> None:
+    with provider.hold():
+        asked: list[int] = []
+        thread = threading.Thread(target=lambda: asked.append(len(project.generate_questions(30))))
+        thread.start()
+        provider.wait_in_flight(8)
+        assert provider.in_flight_max == 8
+    thread.join()
+    assert asked == [30]
+    assert len(provider.calls()) == 15
+    assert len({record.connection_id for record in provider.calls()}) <= 8
+
+
+def test_the_same_seed_asks_about_the_same_chunks(project: Project) -> None:
+    first, again, other = (project.generate_questions(6, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert [question.evidence for question in first] != [question.evidence for question in other]
+
+
+def test_what_the_provider_refuses_is_told_in_a_sentence(project: Project, provider: LoopbackProvider) -> None:
+    provider.fault("invalid_key", times=None)
+    with pytest.raises(ModelError, match="refused the API key") as raised:
+        project.generate_questions(10)
+    assert "sk-test" not in str(raised.value)
