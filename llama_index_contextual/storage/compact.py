@@ -27,8 +27,10 @@ PROBED_K = 20
 
 _FACTORY = "RaBitQfs,Refine(SQfp16)"
 _PROBES = 64
-_POOL = 1_000  # hits of the quantised vectors that are decided by the finer ones, at least
-_POOL_PER_HIT = 4
+# How many hits of the quantised vectors are decided by the finer ones: one row in 50, between these bounds.
+_POOL = (400, 1_000)
+_POOL_SHARE = 50
+_POOL_PER_HIT = 2
 _BLOCK = 1_024
 
 
@@ -90,8 +92,12 @@ def search(
     k = min(k, index.ntotal)
     if k <= 0:
         return np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64)
-    pool = min(max(_POOL, _POOL_PER_HIT * k), index.ntotal)
-    parameters = faiss.IndexRefineSearchParameters(k_factor=max(1.0, pool / k))  # type: ignore[call-arg]
+    parameters = faiss.IndexRefineSearchParameters(k_factor=max(1.0, _pool(k, index.ntotal) / k))  # type: ignore[call-arg]
     scores, rows = index.search(query, k, params=parameters)
     found = rows[0] >= 0
     return scores[0][found], rows[0][found]
+
+
+def _pool(k: int, size: int) -> int:
+    least, most = _POOL
+    return min(max(least, min(size // _POOL_SHARE, most), _POOL_PER_HIT * k), size)
