@@ -16,12 +16,12 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.cli_answer import answering
 from llama_index_contextual.cli_evaluate import evaluating
 from llama_index_contextual.cli_ingest import ingesting
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root, parse_setting
+from llama_index_contextual.cli_options import DEFAULT_ROOT, PROJECTS, Json, Name, Root, open_root, parse_setting
 from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
-from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
-from llama_index_contextual.settings import environment_settings, file_settings, read_dotenv
+from llama_index_contextual.settings import environment_settings, explained, file_settings, read_dotenv
 from llama_index_contextual.terminal import (
     err,
     errors_in_one_line,
@@ -31,7 +31,7 @@ from llama_index_contextual.terminal import (
     say_json,
     show_answer,
     show_info,
-    show_response,
+    show_settings,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def main() -> None:
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
-    except Exception as error:  # the user gets one line for a defect too, and a way to see more
+    except Exception as error:
+        # Nothing is swallowed: a defect ends the command with code 1, in one line as every error, and with the way to
+        # see the traceback. What is foreseen was caught by `errors_in_one_line`.
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         say_error(
@@ -78,14 +80,15 @@ def _version(
         raise typer.Exit
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECTS)
 def create(
     name: Name,
     local: Annotated[bool, typer.Option("--local", help="Work without key and network.")] = False,
     context: Annotated[ContextKind | None, typer.Option(help="Who writes the context of a chunk.")] = None,
     language: Annotated[str | None, typer.Option(help="Language of the documents, for stemming.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Any setting that `settings` lists; may be repeated."),
     ] = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", help="JSON file of settings; --set wins over it.")
@@ -107,7 +110,22 @@ def create(
         say(f"Next: llama-index-contextual ingest {safe(name)} FILES…")
 
 
-@app.command("list")
+@app.command("settings", rich_help_panel=PROJECTS)
+def list_settings(
+    name: Annotated[str | None, typer.Argument(help="Project whose values are shown; otherwise the defaults.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """List every setting with its value and what it is for; `create` and `configure` set them."""
+    with errors_in_one_line():
+        config = ProjectConfig() if name is None else open_root(root).load(name).config
+        if as_json:
+            say_json([asdict(setting) for setting in explained(config)])
+        else:
+            show_settings(explained(config))
+
+
+@app.command("list", rich_help_panel=PROJECTS)
 def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List the projects."""
     with errors_in_one_line():
@@ -121,7 +139,7 @@ def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             say(safe(name))
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECTS)
 def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show what a project is and holds."""
     with errors_in_one_line():
@@ -132,26 +150,7 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             show_info(found)
 
 
-@app.command()
-def search(
-    name: Name,
-    question: Annotated[str, typer.Argument(help="What to look for.")],
-    mode: Annotated[Mode | None, typer.Option(help="Which indexes answer.")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Results.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why these passages, and why not the next.")] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
-    """Show the passages that answer a question best."""
-    with errors_in_one_line():
-        response = open_root(root).load(name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
-        if as_json:
-            say_json(response.to_dict())
-        else:
-            show_response(response)
-
-
-@app.command()
+@app.command(rich_help_panel=PROJECTS)
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
@@ -186,7 +185,7 @@ def _what_is_deleted(manager: ProjectManager, name: str, *, keep_ledger: bool) -
     )
 
 
-@app.command()
+@app.command(rich_help_panel=PROJECTS)
 def demo(as_json: Json = False) -> None:
     """Show what contexts change, on example documents: no key, no network."""
     from llama_index_contextual.demo import TOP_K, run_demo

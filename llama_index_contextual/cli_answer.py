@@ -1,4 +1,4 @@
-"""Commands that answer: one question, or a conversation."""
+"""Commands that answer: a search, one question, or a conversation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from llama_index_contextual.cli_options import (
     DEFAULT_ROOT,
+    QUESTIONS,
     BetweenTokens,
     ByIntent,
     Confidence,
@@ -41,7 +42,26 @@ answering = typer.Typer()
 SHOWN_WITHOUT_LLM = 3
 
 
-@answering.command()
+@answering.command(rich_help_panel=QUESTIONS)
+def search(
+    name: Name,
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    mode: SearchMode = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why these passages, and why not the next.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Show the passages that answer a question best."""
+    with errors_in_one_line():
+        response = open_root(root).load(name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
+        if as_json:
+            say_json(response.to_dict())
+        else:
+            show_response(response)
+
+
+@answering.command(rich_help_panel=QUESTIONS)
 def ask(
     name: Name,
     question: Annotated[str, typer.Argument(help="The question.")],
@@ -81,7 +101,7 @@ def ask(
         _show_findings(stream.get_response())
 
 
-@answering.command()
+@answering.command(rich_help_panel=QUESTIONS)
 def chat(
     name: Name,
     style: Style = "instruction",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_root
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_json
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 evaluating = typer.Typer()
 
 
-@evaluating.command("evaluate")
+@evaluating.command("evaluate", rich_help_panel=QUESTIONS)
 def evaluate_project(
     name: Name,
     questions: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, DOCUMENTS, Json, Name, Root, interruptible, open_root
 from llama_index_contextual.terminal import errors_in_one_line, say_json, show_estimate, show_report
 
 ingesting = typer.Typer()
@@ -15,7 +15,7 @@ Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, 
 Replace = Annotated[bool, typer.Option("--replace", help="Make the project exactly these documents.")]
 
 
-@ingesting.command()
+@ingesting.command(rich_help_panel=DOCUMENTS)
 def estimate(
     name: Name,
     paths: Paths,
@@ -33,7 +33,7 @@ def estimate(
             show_estimate(found)
 
 
-@ingesting.command()
+@ingesting.command(rich_help_panel=DOCUMENTS)
 def ingest(
     name: Name,
     paths: Paths,

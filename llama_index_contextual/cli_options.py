@@ -26,6 +26,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
 DEFAULT_ROOT = Path("knowledge")
 
+# The panels of `--help`, in the order in which their first commands are added.
+PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "Upkeep"
+
 
 # ---- how questions are answered ------------------------------------------------------------------------------------
 
@@ -41,19 +44,25 @@ Style = Annotated[
     str,
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
+        show_envvar=False,
         help="How it is written: instruction, persona, chain_of_thought, or rules of your own.",
     ),
 ]
 Confidence = Annotated[
     float | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE", help="Answer only above this confidence of the search, 0 to 1."
+        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
+        show_envvar=False,
+        help="Answer only above this confidence of the search, 0 to 1.",
     ),
 ]
 Guard = Annotated[
     bool,
     typer.Option(
-        "--guard", envvar="LLAMA_INDEX_CONTEXTUAL_GUARD", help="Remove HTML and unsafe links, hide personal data."
+        "--guard",
+        envvar="LLAMA_INDEX_CONTEXTUAL_GUARD",
+        show_envvar=False,
+        help="Remove HTML and unsafe links, hide personal data.",
     ),
 ]
 Judged = Annotated[
@@ -61,12 +70,18 @@ Judged = Annotated[
     typer.Option(
         "--judge",
         envvar="LLAMA_INDEX_CONTEXTUAL_JUDGE",
+        show_envvar=False,
         help="Let the LLM look at every answer once more; what the passages do not bear out is held back.",
     ),
 ]
 ByIntent = Annotated[
     bool,
-    typer.Option("--intents", envvar="LLAMA_INDEX_CONTEXTUAL_INTENTS", help="Search every question by what it wants."),
+    typer.Option(
+        "--intents",
+        envvar="LLAMA_INDEX_CONTEXTUAL_INTENTS",
+        show_envvar=False,
+        help="Search every question by what it wants.",
+    ),
 ]
 Day = Annotated[
     date | None,
@@ -74,19 +89,23 @@ Day = Annotated[
         parser=_day,
         metavar="DAY",
         envvar="LLAMA_INDEX_CONTEXTUAL_REFERENCE_DATE",
+        show_envvar=False,
         help="Day by which `last quarter` and the like are understood: 2026-11-22, or today.",
     ),
 ]
 FirstToken = Annotated[
     float,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_FIRST_TOKEN_TIMEOUT", help="Seconds to wait for the answer's beginning."
+        envvar="LLAMA_INDEX_CONTEXTUAL_FIRST_TOKEN_TIMEOUT",
+        show_envvar=False,
+        help="Seconds to wait for the answer's beginning.",
     ),
 ]
 BetweenTokens = Annotated[
     float,
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_BETWEEN_TOKENS_TIMEOUT",
+        show_envvar=False,
         help="Seconds to wait for its next piece; then it ends as a partial answer.",
     ),
 ]

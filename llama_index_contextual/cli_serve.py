@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_root
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.terminal import errors_in_one_line, safe, say, say_json
 
 serving = typer.Typer()
 
 
-@serving.command("inspect")
+@serving.command("inspect", rich_help_panel=QUESTIONS)
 def inspect_project(
     name: Name,
     html: Annotated[Path | None, typer.Option(help="File to write; otherwise NAME.html.")] = None,
@@ -34,9 +34,9 @@ def inspect_project(
             say(f"Wrote {safe(str(path))}: open it in a browser.")
 
 
-@serving.command("mcp")
+@serving.command("mcp", rich_help_panel=QUESTIONS)
 def serve_mcp(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of the projects.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Serve projects to a client of the Model Context Protocol, over standard input and output; nothing is changed."""

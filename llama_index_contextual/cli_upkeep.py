@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, Json, Name, Root, interruptible, open_root, parse_setting
+from llama_index_contextual.cli_options import (
+    DEFAULT_ROOT,
+    DOCUMENTS,
+    UPKEEP,
+    Json,
+    Name,
+    Root,
+    interruptible,
+    open_root,
+    parse_setting,
+)
 from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
 
 if TYPE_CHECKING:
@@ -19,7 +29,7 @@ upkeep = typer.Typer()
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
-@upkeep.command("versions")
+@upkeep.command("versions", rich_help_panel=UPKEEP)
 def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List the versions of a project."""
     with errors_in_one_line():
@@ -28,13 +38,14 @@ def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) 
             say_json([asdict(version) for version in found])
             return
         for version in found:
-            facts = f"{version.created}  {version.documents:,} documents  {version.chunks:,} chunks"
-            if version.damage is not None:
-                facts = f"[red]damaged[/]: {safe(version.damage)}"
+            if version.damage is None:
+                facts = f"{version.created}  {version.documents:,} documents  {version.chunks:,} chunks"
+            else:
+                facts = f"[red]damaged[/]  {safe(version.damage)}"
             say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=UPKEEP)
 def rollback(
     name: Name,
     to: Annotated[str | None, typer.Option(help="Name of the version; otherwise the one before.")] = None,
@@ -50,7 +61,7 @@ def rollback(
             say(f"Version [bold]{live}[/] is live.")
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=UPKEEP)
 def verify(
     name: Name,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without the documents.")] = False,
@@ -73,7 +84,7 @@ def verify(
             raise typer.Exit(1)
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=UPKEEP)
 def export(
     name: Name,
     directory: Annotated[Path, typer.Argument(help="A new directory.")],
@@ -89,7 +100,7 @@ def export(
             say(f"Exported to {safe(str(directory))}.")
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=DOCUMENTS)
 def remove(
     name: Name,
     doc_ids: Annotated[list[str], typer.Argument(help="Ids of documents, as `documents` lists them.")],
@@ -112,7 +123,7 @@ def remove(
             _show_forgotten(gone)
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=DOCUMENTS)
 def forget(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Remove from the disk what the live version does not hold: other versions, and their paid contexts."""
     with errors_in_one_line():
@@ -131,7 +142,7 @@ def _show_forgotten(gone: Forgotten) -> None:
         say(f"[yellow]given up[/] {gone.batched_requests:,} requests in batches: {left}", to=err)
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=DOCUMENTS)
 def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List the documents of the live version."""
     with errors_in_one_line():
@@ -142,10 +153,10 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
             say(f"{safe(record.doc_id)}  [dim]{record.chunks:,} chunks, {record.tokens:,} tokens[/]")
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=UPKEEP)
 def configure(
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE…", help="Settings to change.")],
+    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE", help="Settings to change.")],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -161,7 +172,7 @@ def configure(
             say("Changed; the next query uses it.")
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=DOCUMENTS)
 def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Publish a version by the present settings, from the documents as they are stored."""
     with errors_in_one_line():
@@ -169,7 +180,7 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
         _show(interruptible(project, lambda: project.rebuild(show_progress=not quiet)), as_json)
 
 
-@upkeep.command()
+@upkeep.command(rich_help_panel=DOCUMENTS)
 def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Ask again for the contexts that the LLM failed to write."""
     with errors_in_one_line():
@@ -185,7 +196,7 @@ def _show(report: IngestReport, as_json: bool) -> None:
 
 
 ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)
-upkeep.add_typer(ledger, name="ledger")
+upkeep.add_typer(ledger, name="ledger", rich_help_panel=UPKEEP)
 LedgerPath = Annotated[Path, typer.Argument(help="A JSON lines file.")]
 
 
@@ -207,4 +218,8 @@ def _tell_count(count: int, what: str, as_json: bool) -> None:
     if as_json:
         say_json({what: count})
     else:
-        say(f"{count:,} contexts {what}.")
+        say(
+            f"{count:,} contexts {what}."
+            if count or what != "exported"
+            else "No context has been paid for: nothing exported."
+        )

@@ -41,6 +41,7 @@ class Provider:
         takes_json_schema: Whether `response_format` can be sent.
         service_tiers: Values of `service_tier` that can be sent.
         has_batch_api: Whether it is spoken to by OpenAI's Batch API.
+        late_import: What its client imports at its first call, or None.
     """
 
     llm: str | None = None
@@ -59,6 +60,7 @@ class Provider:
     takes_json_schema: bool = False
     service_tiers: frozenset[str] = frozenset()
     has_batch_api: bool = False
+    late_import: str | None = None
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -77,6 +79,7 @@ PROVIDERS: Mapping[str, Provider] = {
         takes_json_schema=True,
         service_tiers=frozenset({"flex"}),
         has_batch_api=True,
+        late_import="openai.resources",
     ),
     "openai-like": Provider(
         llm="llama_index.llms.openai_like:OpenAILike",
@@ -88,6 +91,7 @@ PROVIDERS: Mapping[str, Provider] = {
         embedding_options={"max_retries": 0, "reuse_client": False},
         class_names=frozenset({"OpenAILike", "OpenAILikeEmbedding"}),
         cache="prefix",
+        late_import="openai.resources",
     ),
     "anthropic": Provider(
         llm="llama_index.llms.anthropic:Anthropic",
@@ -116,11 +120,15 @@ def provider_of(name: str) -> Provider | None:
     return PROVIDERS.get(name.partition(":")[0])
 
 
-def load_llm(name: str) -> LLM:
+_WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local` on the command line"
+
+
+def load_llm(name: str, *, instead: str = _WITHOUT_KEY) -> LLM:
     """Return the LLM of that name.
 
     Args:
         name: provider:model, such as "openai:gpt-4.1".
+        instead: What whoever has no key can do, for the message.
 
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
@@ -129,7 +137,7 @@ def load_llm(name: str) -> LLM:
     traits = PROVIDERS[provider]
     if traits.llm is None:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
-    _require_key(traits, name, setting="llm")
+    _require_key(traits, name, setting="llm", instead=instead)
     options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
@@ -154,12 +162,19 @@ def load_embed_model(name: str) -> BaseEmbedding:
             f"Provider {provider!r} has no embeddings; choose another in the setting 'embed_model'.",
             setting="embed_model",
         )
-    _require_key(traits, name, setting="embed_model")
+    _require_key(traits, name, setting="embed_model", instead=_WITHOUT_KEY)
     options = {**traits.embedding_options, **_address(traits), **_optional_key(traits)}
     # `model_name`, because OpenAI's class takes for `model` only what it knows itself.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
     return cast(BaseEmbedding, embedding(**options))
+
+
+def preload(model: BaseEmbedding | LLM) -> None:
+    """Import what a model's client imports at its first call: half a second, for which no event loop should wait."""
+    provider = provider_of(model_name(model))
+    if provider is not None and provider.late_import is not None:
+        importlib.import_module(provider.late_import)
 
 
 def _split(name: str, *, setting: str) -> tuple[str, str]:
@@ -175,12 +190,10 @@ def _split(name: str, *, setting: str) -> tuple[str, str]:
     return provider, model
 
 
-def _require_key(traits: Provider, name: str, *, setting: str) -> None:
+def _require_key(traits: Provider, name: str, *, setting: str, instead: str) -> None:
     if traits.key and not os.environ.get(traits.key):
         raise ModelError(
-            f"{name!r} needs {traits.key}, which is not set. Either set it, or work without a key:"
-            f" `ProjectConfig.local()` in Python, `--local` on the command line.",
-            setting=setting,
+            f"{name!r} needs {traits.key}, which is not set. Either set it, or {instead}.", setting=setting
         )
 
 

@@ -10,7 +10,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ModelError, NoVersionError
+from llama_index_contextual.errors import NoVersionError
 from llama_index_contextual.models import load_embed_model, load_llm
 from llama_index_contextual.retrievers.live import LiveIndexes
 from llama_index_contextual.storage.current import current_name, version_directory
@@ -61,10 +61,8 @@ class ProjectBase:
         return load_embed_model(setting)
 
     def _load_answering_llm(self) -> LLM:
-        try:
-            return load_llm(self.config.llm)
-        except ModelError as error:
-            raise ModelError(f"{error} Answers need an LLM: it can be passed as `llm=`.", setting="llm") from error
+        another = "take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`"
+        return load_llm(self.config.llm, instead=another)
 
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents of the live version; none before the first `ingest`."""

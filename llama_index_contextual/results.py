@@ -12,6 +12,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.excerpts import excerpt
 
 _COMMANDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -174,6 +175,11 @@ class RetrievedChunk:
             node=node,
         )
 
+    def excerpt(self, query: str, width: int) -> str:
+        """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""
+        terms = self.lexical.matched_terms if self.lexical else re.findall(r"\w{4,}", query)
+        return excerpt(_visible(self.text), terms, width)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the node is left out."""
         out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
@@ -311,17 +317,20 @@ class RetrievalResponse:
     def __repr__(self) -> str:
         sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
         head = f"{len(self.results)} results for {self.query!r} ({self.mode_used}{sure})"
-        lines = [f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.text)}" for chunk in self.results]
+        lines = [
+            f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
+        ]
         reasons = [str(one) for one in self.explanations]
         if self.near_misses:
             reasons += ["Near misses", *(str(one) for one in self.near_misses)]
         return "\n".join([head, *(f"  ! {_visible(warning)}" for warning in self.warnings), *lines, *reasons])
 
     def _repr_html_(self) -> str:
+        texts = [_shorten(chunk.excerpt(self.query, 300), 300) for chunk in self.results]
         rows = "".join(
             f"<tr><td>{chunk.rank}</td><td>{escape(str(chunk.source))}</td><td>{chunk.score:.4f}</td>"
-            f"<td><i>{escape(_shorten(chunk.context or '', 200))}</i><br>{escape(_shorten(chunk.text, 300))}</td></tr>"
-            for chunk in self.results
+            f"<td><i>{escape(_shorten(chunk.context or '', 200))}</i><br>{escape(text)}</td></tr>"
+            for chunk, text in zip(self.results, texts, strict=True)
         )
         warnings = "".join(f"<p>{escape(_visible(warning))}</p>" for warning in self.warnings)
         return (

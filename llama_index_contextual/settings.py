@@ -1,4 +1,4 @@
-"""Settings from outside the command: environment, a `.env` file, a JSON file.
+"""Settings from outside the command: environment, a `.env` file, a JSON file; and the list that explains them all.
 
 One table for all: every field of `ProjectConfig` as LLAMA_INDEX_CONTEXTUAL_<FIELD>, beside options of single commands
 (ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT, BETWEEN_TOKENS_TIMEOUT). What
@@ -10,15 +10,50 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 
 PREFIX = "LLAMA_INDEX_CONTEXTUAL_"
 
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting of a project, for a person who looks for it.
+
+    Attributes:
+        name: Its name.
+        value: Its value.
+        default: What it is where nobody sets it.
+        description: What it is for.
+        rebuild: Whether a change has no effect before the next `rebuild` or `ingest`.
+    """
+
+    name: str
+    value: Any
+    default: Any
+    description: str
+    rebuild: bool
+
+
+def explained(config: ProjectConfig) -> list[Setting]:
+    """Return every setting of a project, in the order in which `ProjectConfig` has them."""
+    values, defaults = config.model_dump(mode="json"), ProjectConfig().model_dump(mode="json")
+    return [
+        Setting(
+            name=name,
+            value=values[name],
+            default=defaults[name],
+            description=field.description or "",
+            rebuild=name not in RETRIEVAL_FIELDS,
+        )
+        for name, field in ProjectConfig.model_fields.items()
+    ]
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.project_info import ProjectInfo
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+    from llama_index_contextual.settings import Setting
 
 # Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
 out = Console(emoji=False, highlight=False)
@@ -111,6 +111,20 @@ def show_info(found: ProjectInfo) -> None:
         say(f"[dim]{label:<14}[/]{safe(value)}")
 
 
+def show_settings(settings: Sequence[Setting]) -> None:
+    """Print every setting as it could be given, with what it is for; what differs from the default stands out."""
+    for setting in settings:
+        value = snippet(json.dumps(setting.value, ensure_ascii=False), 60)
+        shown = value if setting.value == setting.default else f"[bold green]{value}[/]"
+        say(f"[bold]{setting.name}[/]={shown}{'  [yellow]rebuild[/]' if setting.rebuild else ''}")
+        say(f"[dim]{safe(setting.description)}[/]", indent=4)
+    say(
+        "\nrebuild: a change has no effect before the next `rebuild` or `ingest`. To set them: `create NAME --set"
+        " FIELD=VALUE`, `configure NAME FIELD=VALUE`; at `create` also LLAMA_INDEX_CONTEXTUAL_FIELD in the environment"
+        " or in a `.env` file."
+    )
+
+
 def show_report(report: IngestReport) -> None:
     """Print what an ingestion did; what needs attention goes to standard error."""
     for doc_id in report.missing:
@@ -121,10 +135,8 @@ def show_report(report: IngestReport) -> None:
         say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
     for failure in report.failures:
         say(f"[yellow]no LLM context[/] {safe(failure.doc_id)}: {safe(failure.error)}", to=err)
-    say(
-        f"Version [bold]{report.version}[/] is live: {report.summary()};"
-        f" {report.contexts_paid:,} contexts asked for; {report.seconds:.1f} s."
-    )
+    asked = f" {report.contexts_paid:,} contexts asked for;" if report.contexts_paid else ""
+    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 
@@ -136,7 +148,10 @@ def show_estimate(found: CostEstimate) -> None:
     for file in found.skipped:
         say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
     for line in str(found).splitlines():
-        out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
+        if line.startswith(("  ", CHOSEN)):  # a row: what wraps words would close up its columns
+            out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
+        else:
+            say(safe(line))
 
 
 def show_response(response: RetrievalResponse) -> None:
@@ -151,7 +166,7 @@ def show_response(response: RetrievalResponse) -> None:
         say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]  [dim]{ranks}[/]")
         if chunk.context:
             say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
-        say(snippet(_around(chunk.text, response.query), 320), indent=4)
+        say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)
         for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
             say_lines(str(reason).splitlines()[1:])
         say("")
@@ -165,15 +180,6 @@ def say_lines(lines: Sequence[str]) -> None:
     """Print lines as they are, dimmed."""
     for line in lines:
         say(f"[dim]{safe(line.strip())}[/]", indent=4)
-
-
-def _around(text: str, query: str) -> str:
-    """Return the text from shortly before the word of the query that it holds most rarely."""
-    words = {word for word in re.findall(r"\w+", query) if len(word) > 3}
-    places = [[hit.start() for hit in re.finditer(re.escape(word), text, re.IGNORECASE)] for word in words]
-    at = min(((len(found), found[0]) for found in places if found), default=(0, 0))[1]
-    start = 0 if at < 120 else text.rfind(" ", 0, at - 80) + 1
-    return ("… " if start else "") + text[start:]
 
 
 def show_answer(answer: DemoAnswer, *, top_k: int) -> None:

@@ -34,6 +34,7 @@ SECONDS = 60.0
 # Every command with arguments that succeed on a project "a" with one version of two documents.
 COMMANDS: dict[str, list[str]] = {
     "create": ["b", "--local"],
+    "settings": ["a"],
     "list": [],
     "info": ["a"],
     "estimate": ["a", "{folder}"],
@@ -196,9 +197,7 @@ def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> Non
     assert run("list").out == "reports\n"
     (text_folder / "w.docx").write_text("x")
     done = run("ingest", "reports", text_folder, "--quiet")
-    assert re.fullmatch(
-        r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; 0 contexts asked for; \d+\.\d s\.\n", done.out
-    )
+    assert re.fullmatch(r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; \d+\.\d s\.\n", done.out)
     assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
     assert done.err.count("\n") == 1
     found = run("search", "reports", "error TS-999", "--top-k", 1)
@@ -215,9 +214,29 @@ def test_a_passage_is_shown_from_the_rarest_word_of_the_question_on(root: Path, 
     (tmp_path / "long.txt").write_text(text)
     ProjectManager(root).create("a", ProjectConfig.local(context="none")).ingest([tmp_path / "long.txt"])
     passage = run("search", "a", "Was the pump inspected in Ukraine?").out.splitlines()[1].strip()
-    assert passage.startswith("… ")
-    assert 60 < passage.index("Then Ukraine was named.") < 120
+    assert passage.startswith("… Then Ukraine was named. The pump")
     assert len(passage) <= 320
+
+
+def test_the_settings_are_listed_with_values_and_the_sentences_that_explain_them(ingested: Project) -> None:
+    defaults, own = run("settings").out, run("settings", "a").out
+    for name, field in ProjectConfig.model_fields.items():
+        assert re.search(rf"^{name}=.*\n    {re.escape(field.description or '-')}$", defaults, re.MULTILINE), name
+    assert 'embed_model="openai:text-embedding-3-small"  rebuild\n' in defaults
+    assert 'embed_model="local"  rebuild\n' in own
+    assert "top_k=20\n" in own
+    listed = json.loads(run("settings", "a", "--json").out)
+    assert [row["name"] for row in listed] == list(ProjectConfig.model_fields)
+    (changed,) = (row for row in listed if row["name"] == "embed_model")
+    assert (changed["value"], changed["default"]) == ("local", "openai:text-embedding-3-small")
+    assert changed["rebuild"]
+
+
+def test_help_shows_the_commands_in_four_groups() -> None:
+    shown = run("--help").out
+    places = [shown.index(f"─ {title} ─") for title in ("Projects", "Documents", "Questions", "Upkeep")]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in shown
 
 
 def test_nothing_found_is_said(ingested: Project) -> None:
@@ -565,9 +584,9 @@ def test_on_a_terminal_the_bar_fills_fits_and_is_followed_by_the_result(root: Pa
     lines = lines_of(show(80, "ingest", "a", text_folder))
     assert all(cell_len(line) <= 80 for line in lines)
     bars = [line for line in lines if "documents ·" in line]
-    assert re.search(r"━+ 2/2 documents · 2 chunks.* \d:\d\d:\d\d left 0:00:00$", bars[-1])
+    assert re.search(r"━+ 2/2 documents · 2 chunks.* \d:\d\d:\d\d$", bars[-1])
     result = " ".join(lines[lines.index(bars[-1]) + 1 :])
-    assert "Version v000001 is live: 2 added; 2 chunks; 0 contexts asked for;" in result
+    assert "Version v000001 is live: 2 added; 2 chunks;" in result
 
 
 def test_the_bar_is_not_shown_when_there_is_nothing_to_do(ingested: Project, text_folder: Path) -> None:

@@ -224,8 +224,8 @@ def _lines(found: CostEstimate) -> Iterator[str]:
 
 def _row(option: CostOption, *, chosen: bool) -> tuple[str, ...]:
     price = money(option.dollars)
-    if option.dollars_if_cached is not None:
-        price += f" ({money(option.dollars_if_cached)} if batches are cached)"
+    if option.dollars_if_cached not in (None, option.dollars):
+        price += f" ({money(option.dollars_if_cached)} if cached)"
     return (
         f"{CHOSEN if chosen else ' '} {option.chunks_per_call}",
         option.sender,

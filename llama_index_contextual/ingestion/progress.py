@@ -78,11 +78,11 @@ def progress_bar() -> Iterator[ReportProgress]:
         BarColumn(bar_width=None),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
-        TextColumn("left {task.fields[left]}"),
+        TextColumn("{task.fields[left]}"),
         console=Console(stderr=True),
         expand=True,
     )
-    task = bar.add_task("", total=None, left="-:--:--")
+    task = bar.add_task("", total=None, left="")
 
     def report(state: IngestProgress) -> None:
         if not state.documents_total:
@@ -118,7 +118,7 @@ def _describe(state: IngestProgress, seconds: float) -> str:
 
 def _time_left(state: IngestProgress, seconds: float) -> str:
     """Return the time left at the mean rate so far: documents are finished in bursts, which mislead a moving one."""
-    if not state.bytes_done:
-        return "-:--:--"
+    if not state.bytes_done or state.stage == "done":
+        return ""
     left = seconds * (state.bytes_total - state.bytes_done) / state.bytes_done
-    return str(timedelta(seconds=round(left)))
+    return f"· {timedelta(seconds=round(left))} left"

@@ -1,0 +1,46 @@
+"""The part of a passage that shows why it was found. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+_BEFORE = 40
+"""Characters that are shown before the first term, at most."""
+
+
+def excerpt(text: str, terms: Iterable[str], width: int) -> str:
+    """Return the text from shortly before the terms that say most; the caller cuts it at `width`.
+
+    Among the pieces that begin with a term, the one whose terms are rarest in the text is taken: each term counts once,
+    by one part in as many as the text holds of it. Of pieces that are equal, the last one begins nearest to them.
+
+    Args:
+        text: The passage, in one line.
+        terms: Beginnings of words, as the lexical index found them.
+        width: Characters that will be shown.
+
+    Example:
+        >>> excerpt("The pump was serviced. " * 9 + "TS-999: the pump runs dry.", ["pump", "ts-999"], 50)
+        '… TS-999: the pump runs dry.'
+    """
+    wanted = {term.casefold() for term in terms}
+    if len(text) <= width or not wanted:
+        return text
+    pattern = "|".join(re.escape(term) for term in sorted(wanted, key=len, reverse=True))
+    hits = [(hit.start(), hit[0].casefold()) for hit in re.finditer(rf"(?<!\w)(?:{pattern})", text, re.IGNORECASE)]
+    if not hits:
+        return text
+    counts = Counter(term for _, term in hits)
+
+    def weight(start: int) -> float:
+        shown = {term for at, term in hits if start <= at < start + width - _BEFORE}
+        return math.fsum(1 / counts[term] for term in shown)
+
+    best = max((at for at, _ in reversed(hits)), key=weight)
+    begin = text.rfind(" ", 0, max(0, best - _BEFORE)) + 1 if best > _BEFORE else 0
+    sentence = max(text.rfind(mark, begin, best) for mark in (". ", "? ", "! "))
+    begin = sentence + 2 if sentence >= 0 else begin
+    return f"… {text[begin:]}" if begin else text
