@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_every_test_that_is_named_is_there() -> None:
     for file, names in cited():
         tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
         assert is_defined(tree.body, names), f"{file}::{'::'.join(names)}"
+
+
+def test_no_dependency_may_be_as_old_as_its_last_known_hole() -> None:
+    fixed = {"pypdf": (7,), "llama-index-core": (0, 13), "filelock": (3, 20, 1), "mcp": (1, 23)}
+    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
+    lowest = {
+        match[1].lower(): tuple(int(part) for part in match[2].split("."))
+        for line in lines
+        if (match := re.match(r"([\w-]+)>=(\d+(?:\.\d+)*)", line))
+    }
+    assert {name: lowest[name] for name, version in fixed.items() if lowest[name] < version} == {}
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------

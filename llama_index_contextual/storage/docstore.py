@@ -345,12 +345,14 @@ def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
     shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
     shape = {"type": raw["__type__"], "has_text": "text" in data, "data": shared}
     source = node.relationships.get(NodeRelationship.SOURCE)
+    text, start = data.get("text", ""), data.get("start_char_idx")
     row = {
         "id": node.node_id,
         "doc_id": None if source is None or isinstance(source, list) else source.node_id,
-        "start": data.get("start_char_idx"),
-        "end": data.get("end_char_idx"),
-        "text": _packed(data.get("text", "")),
+        "start": start,
+        # Not what the node says: ready chunks may say anything.
+        "end": None if start is None else start + len(text),
+        "text": _packed(text),
         "metadata": _dump(node.metadata),
         "body": _dump(own),
     }

@@ -119,7 +119,9 @@ def _free_name(path: Path) -> Path:
 
 
 def _command(project_dir: Path, *words: str) -> str:
-    return " ".join(("llama-index-contextual", words[0], shlex.quote(project_dir.name), *words[1:]))
+    # With the root folder, which need not be the one that the command takes by itself.
+    name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
+    return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
 
 def _live(project_dir: Path) -> str | None:

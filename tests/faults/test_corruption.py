@@ -138,13 +138,13 @@ def test_one_changed_bit_of_the_small_files_is_noticed_or_means_the_same(copy: P
 # ---- what verify prints mends it -----------------------------------------------------------------------------------
 
 
-def run_remedy(remedy: str, project_dir: Path, folder: Path) -> None:
+def run_remedy(remedy: str, folder: Path) -> None:
     """Run a command that `verify` printed, with the documents' folder for PATHS."""
     from llama_index_contextual.cli import app
 
     words = [str(folder) if word == "PATHS" else word for word in shlex.split(remedy)]
     assert words[0] == "llama-index-contextual"
-    result = CliRunner().invoke(app, [*words[1:], "--root", str(project_dir.parent)])
+    result = CliRunner().invoke(app, words[1:])
     assert result.exit_code == 0, result.output
 
 
@@ -197,7 +197,7 @@ def test_the_command_that_verify_prints_mends_it(
     for _ in range(3):
         if not (problems := verify_project(project_dir).problems):
             break
-        run_remedy(problems[0].remedy, project_dir, folder)
+        run_remedy(problems[0].remedy, folder)
     assert list(problems) == []
     project = manager(project_dir.parent.parent).load(NAME)
     assert project.retrieve("alpha report").results

@@ -93,7 +93,8 @@ def test_repair_keeps_what_can_be_read_of_a_damaged_ledger(tmp_path: Path) -> No
     content[len(content) // 2 : len(content) // 2 + 4096] = b"\xff" * 4096
     path.write_bytes(content)
     problems = verify_project(project_dir).problems
-    assert [(p.file, p.remedy) for p in problems] == [(LEDGER_FILE, f"llama-index-contextual verify {NAME} --repair")]
+    remedy = f"llama-index-contextual verify {NAME} --repair --root {project_dir.parent}"
+    assert [(p.file, p.remedy) for p in problems] == [(LEDGER_FILE, remedy)]
     assert list(repair_project(project_dir).problems) == []
     assert (project_dir / f"{LEDGER_FILE}{DAMAGED}").read_bytes() == content
     with contextlib.closing(Ledger(path)) as ledger:

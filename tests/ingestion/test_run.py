@@ -225,6 +225,11 @@ def test_chunks_that_do_not_say_where_they_stand_cannot_be_read_back_as_a_text(c
     ]
     counted.ingest([*placed, chunk("a", doc_id="loose"), chunk("b", doc_id="loose")])
     assert counted.read("placed") == whole
+    for end in (None, 0, 14):
+        placed[1].end_char_idx = end
+        counted.ingest(placed)
+        assert counted.read("placed") == whole, end
+        assert counted.read("placed", 20, 24) == whole[20:24], end
     with pytest.raises(InputError, match=r"'loose' came as chunks that do not say where they stand: read its chunks"):
         counted.read("loose")
 

@@ -36,7 +36,8 @@ def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_aga
     flip(version.with_name("v000002") / "docstore.sqlite")
     report = published.verify()
     assert not report.sound
-    assert found(report) == {"versions/v000002/docstore.sqlite": "llama-index-contextual rollback reports --to v000001"}
+    remedy = f"llama-index-contextual rollback reports --to v000001 --root {published.directory.parent}"
+    assert found(report) == {"versions/v000002/docstore.sqlite": remedy}
     assert "has another content than when it was published" in report.problems[0].message
 
     published.rollback()
@@ -82,7 +83,8 @@ def test_a_damaged_or_missing_pointer_is_mended_by_naming_a_version(content: byt
         current.write_bytes(content)
     report = published.verify()
     assert not report.sound
-    assert found(report)["CURRENT"] == "llama-index-contextual rollback reports --to v000001"
+    remedy = f"llama-index-contextual rollback reports --to v000001 --root {published.directory.parent}"
+    assert found(report)["CURRENT"] == remedy
     published.rollback("v000001")
     assert published.verify().sound
     assert published.retrieve("pump").results
