@@ -45,10 +45,8 @@ class ContextualKnowledge:
     def __init__(
         self, source: Project | BaseRetriever, *, max_results: int = 10, description: str | None = None
     ) -> None:
-        if max_results < 1:
-            raise InputError(f"max_results is {max_results}: ask for at least one passage.", value=max_results)
         self.source = source
-        self.max_results = max_results
+        self.max_results = _at_least_one(max_results)
         self._description = description
 
     # ---- searching -------------------------------------------------------------------------------------------------
@@ -64,14 +62,16 @@ class ContextualKnowledge:
         Raises:
             ContextualError: The search cannot be done; the message says why and what to do.
         """
-        return _documents(_respond(self.source, query, max_results or self.max_results, self._checked(filters)))
+        k = self.max_results if max_results is None else _at_least_one(max_results)
+        return _documents(_respond(self.source, query, k, self._checked(filters)))
 
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
         """Do as `search` does, without blocking the event loop."""
+        k = self.max_results if max_results is None else _at_least_one(max_results)
         checked = await asyncio.to_thread(self._checked, filters)
-        return _documents(await _arespond(self.source, query, max_results or self.max_results, checked))
+        return _documents(await _arespond(self.source, query, k, checked))
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
         """Do as `search` does; what goes wrong is the one document of the answer, because a model reads it."""
@@ -187,8 +187,8 @@ def _respond(source: Project | BaseRetriever, query: str, k: int, filters: Metad
     if isinstance(source, Project):
         return source.retrieve(query, top_k=k, filters=filters)
     if isinstance(source, RankingRetriever):
-        return _response(query, source.search(_asked(query), k, filters), k)
-    return _response(query, source.retrieve(_asked(query)), k)
+        return RetrievalResponse.of_nodes(query, source.search(_asked(query), k, filters))
+    return RetrievalResponse.of_nodes(query, source.retrieve(_asked(query))[:k])
 
 
 async def _arespond(
@@ -198,19 +198,20 @@ async def _arespond(
         return await source.aretrieve(query, top_k=k, filters=filters)
     if isinstance(source, RankingRetriever):
         prepared = await source.aprepare(_asked(query))
-        return _response(query, await asyncio.to_thread(source.search, prepared, k, filters), k)
-    return _response(query, await source.aretrieve(_asked(query)), k)
+        return RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
+    return RetrievalResponse.of_nodes(query, (await source.aretrieve(_asked(query)))[:k])
+
+
+def _at_least_one(max_results: int) -> int:
+    if max_results < 1:
+        raise InputError(f"max_results is {max_results}: ask for at least one passage.", value=max_results)
+    return max_results
 
 
 def _asked(query: str) -> QueryBundle:
     if not query.strip():
         raise InputError("The query is empty: ask something.", value=query)
     return QueryBundle(query)
-
-
-def _response(query: str, hits: Sequence[Any], k: int) -> RetrievalResponse:
-    results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits[:k], start=1))
-    return RetrievalResponse(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------

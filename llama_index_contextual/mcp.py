@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -14,15 +14,22 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel
 
 from llama_index_contextual._version import __version__
+from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project import Project
-from llama_index_contextual.tools import passages
+from llama_index_contextual.tools import passages, place
 
 T = TypeVar("T")
 
 MAX_CHARACTERS = 20_000
 """Characters that `read_passage` gives at a time."""
+
+MAX_DOCUMENTS = 200
+"""Documents that `list_documents` gives at a time."""
+
+MAX_RESULTS = 50
+"""Passages that `search` gives, at most."""
 
 
 class ListedDocument(BaseModel):
@@ -33,6 +40,14 @@ class ListedDocument(BaseModel):
     title: str
     chunks: int
     characters: int
+
+
+class DocumentList(BaseModel):
+    """Some of the documents, how many there are in all, and at which the rest begins."""
+
+    documents: list[ListedDocument]
+    total: int
+    next_start: int | None
 
 
 class ReadPassage(BaseModel):
@@ -90,7 +105,7 @@ class _Tools:
             top_k: Number of passages, 1 to 50.
             mode: "semantic" for meaning, "lexical" for exact words, "hybrid" for both; omitted: as the project is set.
         """
-        response = await self._project(project).aretrieve(query, top_k=min(top_k, 50), mode=mode)
+        response = await self._project(project).aretrieve(query, top_k=min(top_k, MAX_RESULTS), mode=mode)
         return passages(response, places=True)
 
     async def read_passage(
@@ -111,27 +126,31 @@ class _Tools:
         text = await asyncio.to_thread(source.read, doc_id, start, stop)
         return ReadPassage(text=text, next_start=stop if stop is not None and stop < length else None)
 
-    async def list_documents(self, project: str | None = None) -> list[ListedDocument]:
-        """Return the documents of a project, or of all.
+    async def list_documents(self, project: str | None = None, start: int = 0) -> DocumentList:
+        """Return the documents of a project, or of all, 200 at a time.
 
         Args:
             project: Name of the project; omitted: all.
+            start: How many documents to pass over; `next_start` of one answer gives the next.
         """
         chosen = list(self._projects.values()) if project is None else [self._project(project)]
-        return [
+        records = [(source.name, record) for source in chosen for record in source.documents()]
+        start = max(0, start)
+        listed = [
             ListedDocument(
-                project=source.name,
+                project=name,
                 doc_id=record.doc_id,
                 title=record.title or record.file_name or record.doc_id,
                 chunks=record.chunks,
                 characters=record.characters,
             )
-            for source in chosen
-            for record in source.documents()
+            for name, record in records[start : start + MAX_DOCUMENTS]
         ]
+        behind = start + len(listed)
+        return DocumentList(documents=listed, total=len(records), next_start=behind if behind < len(records) else None)
 
     async def ask(self, question: str, project: str | None = None) -> str:
-        """Return an answer written by the project's own LLM; where it has none, the passages to answer from.
+        """Return an answer written by the project's own LLM, and its sources; without an LLM, passages to answer from.
 
         Args:
             question: A whole question.
@@ -143,7 +162,7 @@ class _Tools:
         except ModelError as error:
             found = passages(await source.aretrieve(question, top_k=5), places=True)
             return f"There is no LLM to write an answer ({error}) These passages may hold it:\n\n{found}"
-        return str(await engine.aquery(question))
+        return _with_sources(cast(GroundedResponse, await engine.aquery(question)))
 
     def _project(self, name: str | None) -> Project:
         known = ", ".join(repr(known) for known in self._projects)
@@ -154,6 +173,15 @@ class _Tools:
         if name not in self._projects:
             raise InputError(f"There is no project {name!r} here: there is {known}.", value=name)
         return self._projects[name]
+
+
+def _with_sources(answer: GroundedResponse) -> str:
+    lines = [str(answer)]
+    if answer.partial:
+        lines.append(f"The answer is not whole: {answer.partial}")
+    sources = answer.cited_sources or list(enumerate(answer.sources, start=1))
+    lines += [f"[Source {number}] {source} ({place(source)})" for number, source in sources]
+    return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).rstrip()
 
 
 def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 from typing import Any
 
 from llama_index.core.tools import FunctionTool
@@ -15,6 +16,7 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 _SHOWN_DOCUMENTS = 8
 _LONGEST_TITLE = 60
 _NO_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_TOOL_NAME = 64
 
 
 def passages(response: RetrievalResponse, *, places: bool = False) -> str:
@@ -30,12 +32,13 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     blocks = [f"Note: {note}" for note in notes]
     for chunk in response:
         background = f"\nBackground: {chunk.context}" if chunk.context else ""
-        place = f"\nPlace: {_place(chunk.source)}" if places else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place}{background}\n{chunk.text}")
+        where = f"\nPlace: {place(chunk.source)}" if places else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}\n{chunk.text}")
     return "\n\n".join(blocks)
 
 
-def _place(source: Source) -> str:
+def place(source: Source) -> str:
+    """Return where a passage can be read on, in words for a model."""
     return f"doc_id {source.doc_id!r}, characters {source.start_char} to {source.end_char}"
 
 
@@ -63,6 +66,22 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     )
 
 
+def tool_name(name: str) -> str:
+    """Return a name for a tool that every provider takes: at most 64 letters a to z, digits, `_` and `-`.
+
+    Where something is replaced or cut off, a hash of the whole name follows, so that no two names become one.
+
+    Example:
+        >>> tool_name("search_contracts"), tool_name("search_契約"), tool_name("search_報告")
+        ('search_contracts', 'search_8d4d03b7', 'search_f8f44404')
+    """
+    plain = _NO_TOOL_NAME.sub("_", name)[:_LONGEST_TOOL_NAME]
+    if plain == name and name:
+        return name
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: _LONGEST_TOOL_NAME - 9].strip('_') or 'search'}_{digest}"
+
+
 def search_tool(
     name: str,
     description: str,
@@ -76,7 +95,7 @@ def search_tool(
     sentence, so that it can act on it.
 
     Args:
-        name: Name of the tool; what no provider takes in a name is replaced.
+        name: Name of the tool; see `tool_name`.
         description: What the search is good for.
         retrieve: The search.
         aretrieve: The same for agents, which await their tools.
@@ -100,7 +119,7 @@ def search_tool(
     return FunctionTool.from_defaults(
         search,
         async_fn=asearch,
-        name=_NO_TOOL_NAME.sub("_", name)[:64] or "search",
+        name=tool_name(name),
         description=description,
         callback=as_text,
     )

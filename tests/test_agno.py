@@ -202,6 +202,8 @@ class TestSources:
             ContextualKnowledge(project).search(QUESTION)
         with pytest.raises(InputError, match="ask for at least one passage"):
             ContextualKnowledge(project, max_results=0)
+        with pytest.raises(InputError, match="max_results is -1"):
+            ContextualKnowledge(project).search(QUESTION, max_results=-1)
         with pytest.raises(InputError, match="The query is empty"):
             ContextualKnowledge(FixedRetriever()).search(" ")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from llama_index_contextual import (
     WordLlamaEmbedding,
 )
 from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.tools import tool_name
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.records import Request
 from tests.support.replies import Reply
@@ -71,8 +73,29 @@ class TestTool:
 
     def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
         tool = project.as_tool(name="über alles!")
-        assert tool.metadata.name == "_ber_alles_"
+        assert re.fullmatch(r"ber_alles_[0-9a-f]{8}", tool.metadata.name or "")
         assert str(tool(query="x")).startswith("The search failed: Project 'reports' has no version yet")
+
+    def test_no_two_projects_have_tools_of_one_name(self) -> None:
+        names = [
+            "契約",
+            "報告",
+            "договор",
+            "отчёт",
+            "über",
+            "uber",
+            "a b",
+            "a_b",
+            "a.b",
+            "x" * 80,
+            "x" * 81,
+            "",
+            "日" * 64,
+        ]
+        tools = [tool_name(name) for name in names]
+        assert len(set(tools)) == len(names)
+        assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool) for tool in tools)
+        assert tool_name("search_a-b_2") == "search_a-b_2"
 
     async def test_nothing_found_is_said(self, filled: Project) -> None:
         found = await filled.as_tool(mode="lexical").acall(query="zebra")

@@ -16,6 +16,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
+from llama_index_contextual import mcp
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.manager import ProjectManager
@@ -99,12 +100,26 @@ async def test_the_documents_of_all_projects_are_listed(filled: Project, manager
     empty = manager.create("empty", ProjectConfig.local())
     found = (await called(make_server([filled, empty]), "list_documents")).structured_content
     assert found is not None
-    listed = {(row["project"], row["doc_id"]): row["title"] for row in found["result"]}
+    assert (found["total"], found["next_start"]) == (3, None)
+    listed = {(row["project"], row["doc_id"]): row["title"] for row in found["documents"]}
     assert listed == {
         ("reports", "reports/quarter.md"): "Orlen Valve Works, second quarter",
         ("reports", "reports/manual.txt"): "manual.txt",
         ("reports", "reports/tariff.pdf"): "Tariff note",
     }
+
+
+async def test_many_documents_are_listed_piece_by_piece(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp, "MAX_DOCUMENTS", 2)
+    server, names, start = make_server([filled]), [], 0
+    while start is not None:
+        content = (await called(server, "list_documents", start=start)).structured_content
+        assert content is not None
+        assert len(content["documents"]) <= 2
+        assert content["total"] == 3
+        names += [row["doc_id"] for row in content["documents"]]
+        start = content["next_start"]
+    assert names == [record.doc_id for record in filled.documents()]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +150,9 @@ async def test_an_error_is_a_sentence_that_the_model_can_act_on(
 
 async def test_a_question_is_answered_by_the_projects_llm(filled: Project, manager: ProjectManager) -> None:
     with_llm = manager.load("reports", llm=MockLLM())
-    assert "TS-999 means that the pump runs dry" in text_of(
-        await called(make_server([with_llm]), "ask", question=QUESTION)
-    )
+    told = text_of(await called(make_server([with_llm]), "ask", question=QUESTION))
+    assert "TS-999 means that the pump runs dry" in told
+    assert "\n[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 0 to " in told
 
 
 async def test_without_an_llm_the_passages_are_given_and_it_is_said(filled: Project) -> None:
