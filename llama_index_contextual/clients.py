@@ -34,7 +34,7 @@ def unconnected(model: T) -> T:
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})
         copied._client = copied._aclient = None
-    elif isinstance(model, BaseComponent) and model.class_name() in _OLLAMA:
+    elif isinstance(model, BaseComponent) and model.class_name() in _OLLAMA and hasattr(model, "_async_client"):
         copied = given.model_copy()
         copied._async_client = _another(given._async_client)
     elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -114,25 +115,20 @@ class Contextualizer(TransformComponent):
             nodes: All chunks of one or more documents: the segments are rebuilt from them.
             progress: Called as chunks are done.
         """
-        work = []
-        for segment in segments(nodes, segment_size=self.segment_size):
-            if todo := [chunk for chunk in segment.chunks if not has_given_context(chunk)]:
-                work.append((segment, todo))
+        work = await asyncio.to_thread(self._work, nodes)
         contexts: dict[str, ChunkContext] = {}
         tell = progress or _ignore_progress
         if given := len(nodes) - sum(len(chunks) for _, chunks in work):
             tell(given)
         for (_, chunks), found in zip(work, await self._acontexts_of_all(work, tell), strict=True):
             contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, found, strict=True))
-        return Contextualized(
-            nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
-            failures=[
-                ChunkFailure(node.node_id, node.ref_doc_id or "", error)
-                for node in nodes
-                if node.node_id in contexts and (error := contexts[node.node_id].error)
-            ],
-            paid=sum(context.paid for context in contexts.values()),
-        )
+        return await asyncio.to_thread(_contextualized, nodes, contexts)
+
+    def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
+        """Return the segments, and the chunks of each that need a context."""
+        found = segments(nodes, segment_size=self.segment_size)
+        work = [(segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)]) for segment in found]
+        return [(segment, chunks) for segment, chunks in work if chunks]
 
     def contextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
         """Return the chunks with their contexts, and what went wrong; also from inside a running event loop."""
@@ -145,6 +141,18 @@ class Contextualizer(TransformComponent):
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Return the chunks with their contexts; failures are logged."""
         return _logged(await self.acontextualize(nodes))
+
+
+def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
+    return Contextualized(
+        nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
+        failures=[
+            ChunkFailure(node.node_id, node.ref_doc_id or "", error)
+            for node in nodes
+            if node.node_id in contexts and (error := contexts[node.node_id].error)
+        ],
+        paid=sum(context.paid for context in contexts.values()),
+    )
 
 
 def has_given_context(node: BaseNode) -> bool:

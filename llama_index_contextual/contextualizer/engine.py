@@ -15,9 +15,9 @@ from llama_index_contextual.contextualizer.quality import judge, read_group
 from llama_index_contextual.contextualizer.requests import (
     ChunksPerCall,
     ContextRequest,
-    context_key,
     group_requests,
-    plan_requests,
+    keyed,
+    plan_keyed,
     single_requests,
 )
 from llama_index_contextual.contextualizer.scheduler import Scheduler
@@ -143,10 +143,7 @@ class Engine:
 
     async def _segment(self, segment: Segment, chunks: Sequence[BaseNode], settled: Settled) -> None:
         try:
-            by_key: dict[str, list[BaseNode]] = {}
-            for chunk in chunks:
-                key = context_key(segment, chunk, prompt=self._prompt, model=self._model)
-                by_key.setdefault(key, []).append(chunk)
+            by_key = await asyncio.to_thread(keyed, segment, chunks, prompt=self._prompt, model=self._model)
             await self._find(_Work(segment, by_key, settled))
         except ContextualError as error:
             self._scheduler.stop(error)
@@ -178,14 +175,14 @@ class Engine:
     async def _ask_for(self, work: _Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        requests = plan_requests(
-            work.segment,
-            list(work.wanted(keys).values()),
-            prompt=self._prompt,
-            model=self._model,
-            chunks_per_call=self._chunks_per_call,
-        )
+        requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
         await self._ask_all(work, requests, asked=1)
+
+    def _plan(self, segment: Segment, wanted: Mapping[str, BaseNode]) -> list[ContextRequest]:
+        found = plan_keyed(segment, wanted, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
+        for request in found:
+            _ = request.input_tokens, request.cache_key  # counted and hashed here, not in the event loop
+        return found
 
     async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
         async with asyncio.TaskGroup() as group:

@@ -11,7 +11,7 @@ from llama_index_contextual.contextualizer.base import ChunkContext, has_given_c
 from llama_index_contextual.contextualizer.cost import CallForm, Tokens, count_segment, rounds
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
-from llama_index_contextual.contextualizer.requests import ChunksPerCall, ContextRequest, context_key, plan_requests
+from llama_index_contextual.contextualizer.requests import ChunksPerCall, ContextRequest, keyed, plan_requests
 from llama_index_contextual.contextualizer.segments import Segment, segments
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.batching import embedding_tokens
@@ -33,17 +33,11 @@ def missing(
     """
     prompt, ledger = contextualizer.template, contextualizer.ledger
     for segment in segments(nodes, segment_size=contextualizer.segment_size):
-        todo, known = [], {}
-        for chunk in segment.chunks:
-            if has_given_context(chunk):
-                continue
-            key = context_key(segment, chunk, prompt=prompt, model=contextualizer.model)
-            context = None if ledger is None else ledger.context(key)
-            if context is None:
-                todo.append(chunk)
-            else:
-                known[chunk.node_id] = context
-        yield segment, todo, known
+        wanted = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+        by_key = keyed(segment, wanted, prompt=prompt, model=contextualizer.model)
+        found = {} if ledger is None else ledger.contexts(list(by_key))
+        known = {chunk.node_id: found[key] for key in found for chunk in by_key[key]}
+        yield segment, [chunk for chunk in wanted if chunk.node_id not in known], known
 
 
 def requests_of(

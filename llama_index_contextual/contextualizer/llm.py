@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,7 +26,7 @@ from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.senders import LiveSender, Reply, Sender, ServiceTier
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.errors import ContextualError, ContextualizationError
-from llama_index_contextual.models import load_llm, model_name, provider_of
+from llama_index_contextual.models import load_llm, model_name, preload, provider_of
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt, check_template
 
@@ -204,13 +205,23 @@ class _LazySender:
     def __init__(self, contextualizer: LLMContextualizer, stack: AsyncExitStack, limiter: Limiter) -> None:
         self._contextualizer, self._stack, self._limiter = contextualizer, stack, limiter
         self._live: LiveSender | None = None
+        self._making = asyncio.Lock()
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
         if self._live is None:
-            given = self._contextualizer
-            llm = await self._stack.enter_async_context(
-                own_client(given.llm or load_llm(given.model), self._limiter.heed)
-            )
-            self._live = LiveSender(llm, service_tier=given.service_tier)
+            async with self._making:
+                self._live = self._live or await self._make()
         return await self._live.send(request)
+
+    async def _make(self) -> LiveSender:
+        given = self._contextualizer
+        llm = await asyncio.to_thread(_load, given.llm, given.model)
+        connected = await self._stack.enter_async_context(own_client(llm, self._limiter.heed))
+        return LiveSender(connected, service_tier=given.service_tier)
+
+
+def _load(llm: LLM | None, model: str) -> LLM:
+    loaded = llm or load_llm(model)
+    preload(loaded)
+    return loaded

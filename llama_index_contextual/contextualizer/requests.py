@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from llama_index_contextual.contextualizer.prompts import group_suffix, header, 
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.metadata import SECTION
 from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.storage.ledger import content_key
+from llama_index_contextual.storage.ledger import ContentKeys
 from llama_index_contextual.templates import ContextPrompt
 
 ChunksPerCall = int | Literal["all"]
@@ -69,27 +69,56 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """What all calls of a segment begin with; its counts are made once for all of them.
+
+    Attributes:
+        text: Header and segment.
+    """
+
+    text: str
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of the text (o200k_base)."""
+        return count_tokens(self.text)
+
+    @cached_property
+    def cache_key(self) -> str:
+        """A short hash of the text."""
+        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
 class ContextRequest:
     """One call: a prefix that is the same for all calls of a segment, and what is asked.
 
     Attributes:
         segment: Where the chunks stand.
         chunks: The chunks whose contexts are asked for.
-        prefix: Header and segment.
+        shared: Header and segment.
         suffix: The chunk with its own section path, or the ids of several.
-        keys: Under which the context of each chunk is kept; see `context_key`.
-        prefix_tokens: Tokens of the prefix (o200k_base).
+        keys: Under which the context of each chunk is kept; see `keyed`.
         ids: Numbers by which several chunks are named, one per chunk; empty where the chunk itself is in the suffix
             and the answer is its context.
     """
 
     segment: Segment
     chunks: tuple[BaseNode, ...]
-    prefix: str
+    shared: Prefix
     suffix: str
     keys: tuple[str, ...]
-    prefix_tokens: int
     ids: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """Header and segment."""
+        return self.shared.text
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens of the prefix (o200k_base)."""
+        return self.shared.tokens
 
     @property
     def prompt(self) -> str:
@@ -111,22 +140,28 @@ class ContextRequest:
         """Tokens of the prompt's text (o200k_base), without what the chat format adds."""
         return self.prefix_tokens + self.suffix_tokens
 
-    @cached_property
+    @property
     def cache_key(self) -> str:
         """The same for all calls that share a prefix, so that a provider can bring them to the same machine."""
-        return hashlib.sha256(self.prefix.encode("utf-8", "replace")).hexdigest()[:32]
+        return self.shared.cache_key
 
 
-def context_key(segment: Segment, chunk: BaseNode, *, prompt: ContextPrompt, model: str) -> str:
-    """Return the key of a context: template, model, header, segment, chunk.
+def keyed(
+    segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
+) -> dict[str, list[BaseNode]]:
+    """Return chunks of a segment by the keys of their contexts: template, model, header, segment, chunk.
 
-    How many chunks a call asks for is not part of it, so a change of `chunks_per_call` pays for nothing again. Nor is
-    the document's opening: a few words at its head would otherwise change the keys of all its chunks. A chunk's own
+    How many chunks a call asks for is not part of a key, so a change of `chunks_per_call` pays for nothing again. Nor
+    is the document's opening: a few words at its head would otherwise change the keys of all its chunks. A chunk's own
     section is, where another chunk has the same text in another section.
     """
-    text = chunk.get_content()
-    section = [str(chunk.metadata.get(SECTION))] if text in segment.ambiguous else []
-    return content_key(prompt.identity, model, header(segment, opening=False), segment.text, text, *section)
+    keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
+    found: dict[str, list[BaseNode]] = {}
+    for chunk in chunks:
+        text = chunk.get_content()
+        section = [str(chunk.metadata.get(SECTION))] if text in segment.ambiguous else []
+        found.setdefault(keys.key(text, *section), []).append(chunk)
+    return found
 
 
 def plan_requests(
@@ -144,11 +179,23 @@ def plan_requests(
         chunks: Those of its chunks that need a context.
         prompt: The template.
         model: Name of the LLM, as provider:name.
+        chunks_per_call: See `plan_keyed`.
+    """
+    wanted = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
+    return plan_keyed(segment, wanted, prompt=prompt, chunks_per_call=chunks_per_call)
+
+
+def plan_keyed(
+    segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
+) -> list[ContextRequest]:
+    """Return the calls for the contexts of some chunks of a segment, which are given by their keys.
+
+    Args:
+        segment: The segment.
+        wanted: Chunks by the keys of their contexts; see `keyed`.
+        prompt: The template.
         chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
     """
-    wanted: dict[str, BaseNode] = {}
-    for chunk in chunks:
-        wanted.setdefault(context_key(segment, chunk, prompt=prompt, model=model), chunk)
     size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
     if size == 1 or len(wanted) == 1:
         return single_requests(segment, wanted, prompt=prompt)
@@ -156,7 +203,7 @@ def plan_requests(
 
 
 def group_requests(
-    segment: Segment, wanted: dict[str, BaseNode], *, prompt: ContextPrompt, size: int
+    segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, size: int
 ) -> list[ContextRequest]:
     """Return calls that ask for up to `size` chunks each by their marks.
 
@@ -167,24 +214,22 @@ def group_requests(
         size: Chunks of a call, at most.
     """
     numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
-    shared = prefix(prompt, segment, marked=True)
-    tokens = count_tokens(shared)
+    shared = Prefix(prefix(prompt, segment, marked=True))
 
     def requests() -> Iterator[ContextRequest]:
         items = list(wanted.items())
         for at in range(0, len(items), size):
             keys, group = zip(*items[at : at + size], strict=True)
             ids = tuple(numbers[chunk.node_id] for chunk in group)
-            yield ContextRequest(segment, group, shared, group_suffix(prompt, segment, ids), keys, tokens, ids)
+            yield ContextRequest(segment, group, shared, group_suffix(prompt, segment, ids), keys, ids)
 
     return list(requests())
 
 
-def single_requests(segment: Segment, wanted: dict[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
+def single_requests(segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
     """Return one call for each chunk, as the published method has it."""
-    shared = prefix(prompt, segment)
-    tokens = count_tokens(shared)
+    shared = Prefix(prefix(prompt, segment))
     return [
-        ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,), tokens)
+        ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))
         for key, chunk in wanted.items()
     ]

@@ -6,6 +6,7 @@ long document lacks most.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -46,7 +47,7 @@ class StructuralContextualizer(Contextualizer):
         return "StructuralContextualizer"
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        return self.contexts(segment, chunks)
+        return await asyncio.to_thread(self.contexts, segment, chunks)
 
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         """Return the contexts of some chunks of a segment."""

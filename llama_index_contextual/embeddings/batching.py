@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -62,7 +63,7 @@ async def aembed(
     """
     if not texts:
         return np.zeros((0, 0), dtype=np.float32)
-    counts = [0] * len(texts) if name == LOCAL else [embedding_tokens(text) for text in texts]
+    counts = [0] * len(texts) if name == LOCAL else await asyncio.to_thread(tokens_of, texts)
     longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
@@ -81,7 +82,17 @@ async def aembed(
             f" choose another embedding model.",
             setting="embed_model",
         )
-    return unit_vectors(np.asarray(rows, dtype=np.float32))
+    return await asyncio.to_thread(_units_of, rows)
+
+
+def _units_of(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+    # Row by row, so that other threads have their turn in between.
+    return unit_vectors(np.stack([np.array(row, dtype=np.float32) for row in rows]))
+
+
+def tokens_of(texts: Sequence[str]) -> list[int]:
+    """Return the tokens of each text as OpenAI's embedding models count them."""
+    return [embedding_tokens(text) for text in texts]
 
 
 def embedding_tokens(text: str) -> int:

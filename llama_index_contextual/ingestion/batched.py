@@ -15,7 +15,7 @@ from llama_index_contextual.contextualizer.requests import ContextRequest
 from llama_index_contextual.contextualizer.spending import CallBudget, Reservation, Spending
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.ingestion.pipeline import Stages
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.storage.batches import BatchReply
 
 

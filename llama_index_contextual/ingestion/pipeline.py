@@ -1,123 +1,25 @@
-"""Documents into a version: parse, contextualise, embed, append; many documents in flight.
-
-The stages are ordinary LlamaIndex components. Memory holds a few batches of documents, the vectors and the lexical
-terms.
-"""
+"""Documents into a version, many of them in flight: memory holds a few batches of them, and the lexical terms."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from llama_index.core.schema import BaseNode
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.config import LOCAL
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, with_context
-from llama_index_contextual.contextualizer.estimate import expect
-from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.spending import Spending
-from llama_index_contextual.embeddings.batching import aembed, embedding_tokens
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.storage.ledger import Ledger, vector_key
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import DocumentFrame
 
 BATCH_CHUNKS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stages:
-    """The components that a document passes.
-
-    Attributes:
-        parsers: Segment and chunk parser.
-        contextualizer: Writes the contexts, or None for plain RAG.
-        embed_model: Embeds the chunks, or None without a semantic index.
-        embed_model_name: Its name.
-        ledger: Keeps what was paid for.
-        spending: Books what embeddings cost, and what is to be expected of the documents, or None.
-    """
-
-    parsers: Sequence[TransformComponent]
-    contextualizer: Contextualizer | None
-    embed_model: BaseEmbedding | None
-    embed_model_name: str | None
-    ledger: Ledger
-    spending: Spending | None = None
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Stages]:
-        """Give stages for one run, whose batches share the contextualizer's client and limits."""
-        if self.contextualizer is None:
-            yield self
-            return
-        async with self.contextualizer.opened() as ready:
-            yield replace(self, contextualizer=ready)
-
-    def parse(self, job: Job) -> list[BaseNode]:
-        """Return the chunks of a document."""
-        if job.document is None:
-            return list(job.nodes or [])
-        nodes: Sequence[BaseNode] = [job.document]
-        for parser in self.parsers:
-            nodes = parser(nodes)
-        return list(nodes)
-
-    def expect(self, nodes: Sequence[BaseNode]) -> None:
-        """Add what the chunks of a document will need to what the run expects."""
-        writer = self.contextualizer
-        if self.spending is None or not isinstance(writer, LLMContextualizer):
-            return
-        expect(
-            self.spending,
-            writer,
-            nodes,
-            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
-            is_batched=None if writer.replies is None else writer.replies.has,
-        )
-
-    async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
-        """Return the chunks with their contexts."""
-        if self.contextualizer is None:
-            progress(len(nodes))
-            return Contextualized([with_context(node, None) for node in nodes], [], 0)
-        return await self.contextualizer.acontextualize(nodes, progress=progress)
-
-    async def aembed(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
-        """Return the unit vectors of chunks; those that were paid for before come from the ledger."""
-        if self.embed_model is None or self.embed_model_name is None or not nodes:
-            return None
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-        if self.embed_model_name == LOCAL:
-            return await aembed(self.embed_model, texts, name=LOCAL)
-        # One model gives vectors of the length that it is asked for.
-        length = getattr(self.embed_model, "dimensions", None)
-        names = [vector_key(text, self.embed_model_name, length) for text in texts]
-        known = self.ledger.vectors(names)
-        missing = [at for at, name in enumerate(names) if name not in known]
-        fresh = await self._aembed_paid(self.embed_model, [texts[at] for at in missing], self.embed_model_name)
-        if missing:
-            self.ledger.add_vectors(self.embed_model_name, [names[at] for at in missing], fresh)
-            known.update((names[at], row) for at, row in zip(missing, fresh, strict=True))
-        return np.stack([known[name] for name in names])
-
-    async def _aembed_paid(self, model: BaseEmbedding, texts: Sequence[str], name: str) -> NDArray[np.float32]:
-        if self.spending is None or not texts:
-            return await aembed(model, texts, name=name)
-        tokens = sum(map(embedding_tokens, texts))
-        call = self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
-        vectors = await aembed(model, texts, name=name)
-        call.settle_embeddings(tokens)
-        return vectors
 
 
 async def abuild(

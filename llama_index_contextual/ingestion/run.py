@@ -21,10 +21,11 @@ from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.ingestion.batched import abring_replies, paid_stages, spending_of
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
-from llama_index_contextual.ingestion.pipeline import Stages, abuild
+from llama_index_contextual.ingestion.pipeline import abuild
 from llama_index_contextual.ingestion.plan import Plan, make_plan
 from llama_index_contextual.ingestion.progress import ProgressCounter
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
+from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.storage.manifest import DocumentRecord

@@ -1,17 +1,128 @@
-"""The components that a project's settings ask for."""
+"""What a document passes: parsers, contextualizer, embedding, as a project's settings ask for them.
+
+The components are ordinary ones of LlamaIndex; here they meet the ledger, and the account of the run.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from numpy.typing import NDArray
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
+from llama_index_contextual.contextualizer.base import Contextualized, with_context
+from llama_index_contextual.contextualizer.estimate import expect
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.ingestion.pipeline import Stages
-from llama_index_contextual.models import model_name
+from llama_index_contextual.contextualizer.spending import Spending
+from llama_index_contextual.embeddings.batching import aembed, tokens_of
+from llama_index_contextual.ingestion.jobs import Job
+from llama_index_contextual.models import model_name, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.ledger import Ledger, vector_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The components that a document passes.
+
+    Attributes:
+        parsers: Segment and chunk parser.
+        contextualizer: Writes the contexts, or None for plain RAG.
+        embed_model: Embeds the chunks, or None without a semantic index.
+        embed_model_name: Its name.
+        ledger: Keeps what was paid for.
+        spending: Books what embeddings cost, and what is to be expected of the documents, or None.
+    """
+
+    parsers: Sequence[TransformComponent]
+    contextualizer: Contextualizer | None
+    embed_model: BaseEmbedding | None
+    embed_model_name: str | None
+    ledger: Ledger
+    spending: Spending | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Stages]:
+        """Give stages for one run, whose batches share the contextualizer's client and limits."""
+        if self.contextualizer is None:
+            yield self
+            return
+        async with self.contextualizer.opened() as ready:
+            yield replace(self, contextualizer=ready)
+
+    def parse(self, job: Job) -> list[BaseNode]:
+        """Return the chunks of a document."""
+        if job.document is None:
+            return list(job.nodes or [])
+        nodes: Sequence[BaseNode] = [job.document]
+        for parser in self.parsers:
+            nodes = parser(nodes)
+        return list(nodes)
+
+    def expect(self, nodes: Sequence[BaseNode]) -> None:
+        """Add what the chunks of a document will need to what the run expects."""
+        writer = self.contextualizer
+        if self.spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        expect(
+            self.spending,
+            writer,
+            nodes,
+            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
+            is_batched=None if writer.replies is None else writer.replies.has,
+        )
+
+    async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
+        """Return the chunks with their contexts."""
+        if self.contextualizer is None:
+            progress(len(nodes))
+            return Contextualized([with_context(node, None) for node in nodes], [], 0)
+        return await self.contextualizer.acontextualize(nodes, progress=progress)
+
+    async def aembed(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
+        """Return the unit vectors of chunks; those that were paid for before come from the ledger."""
+        if self.embed_model is None or self.embed_model_name is None or not nodes:
+            return None
+        texts = await asyncio.to_thread(_texts_to_embed, nodes)
+        if self.embed_model_name == LOCAL:
+            return await aembed(self.embed_model, texts, name=LOCAL)
+        names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
+        missing = [at for at, name in enumerate(names) if name not in known]
+        if missing:
+            fresh = await self._aembed_paid(self.embed_model, [texts[at] for at in missing], self.embed_model_name)
+            new = [names[at] for at in missing]
+            await asyncio.to_thread(self.ledger.add_vectors, self.embed_model_name, new, fresh)
+            known.update(zip(new, fresh, strict=True))
+        return np.stack([known[name] for name in names])
+
+    def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
+        """Return the key of each text, and the vectors of those that were paid for before."""
+        # One model gives vectors of the length that it is asked for.
+        length = getattr(self.embed_model, "dimensions", None)
+        names = [vector_key(text, model, length) for text in texts]
+        return names, self.ledger.vectors(names)
+
+    async def _aembed_paid(self, model: BaseEmbedding, texts: Sequence[str], name: str) -> NDArray[np.float32]:
+        await asyncio.to_thread(preload, model)
+        if self.spending is None:
+            return await aembed(model, texts, name=name)
+        tokens = sum(await asyncio.to_thread(tokens_of, texts))
+        call = self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
+        vectors = await aembed(model, texts, name=name)
+        call.settle_embeddings(tokens)
+        return vectors
+
+
+def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:
+    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
 def make_stages(config: ProjectConfig, *, ledger: Ledger, llm: LLM | None, embed_model: BaseEmbedding | None) -> Stages:

@@ -102,6 +102,27 @@ def content_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+class ContentKeys:
+    """Keys of questions that begin alike: what they share is hashed once.
+
+    Args:
+        *shared: The first parts of each question.
+
+    Example:
+        >>> ContentKeys("a", "b").key("c") == content_key("a", "b", "c")
+        True
+    """
+
+    def __init__(self, *shared: str) -> None:
+        self._begun = hashlib.sha256(json.dumps(shared)[:-1].encode())
+
+    def key(self, *parts: str) -> str:
+        """Return the key of the question that goes on with one or more parts."""
+        whole = self._begun.copy()
+        whole.update(f", {json.dumps(parts)[1:]}".encode())
+        return whole.hexdigest()
+
+
 def vector_key(text: str, model: str, dimensions: int | None) -> str:
     """Return the key of the embedding of a text.
 

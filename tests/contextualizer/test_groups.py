@@ -12,7 +12,7 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ChunksPerCall, context_key, plan_requests
+from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ChunksPerCall, keyed, plan_requests
 from llama_index_contextual.contextualizer.segments import segments
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt
@@ -62,9 +62,9 @@ def test_chunks_are_named_by_their_numbers_in_groups(per_call: ChunksPerCall, gr
     planned = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=per_call)
     assert [request.ids for request in planned] == groups
     assert len({request.prefix for request in planned}) == 1
-    assert [key for request in planned for key in request.keys] == [
-        context_key(segment, chunk, prompt=PROMPT, model=MODEL) for chunk in segment.chunks
-    ]
+    assert [key for request in planned for key in request.keys] == list(
+        keyed(segment, segment.chunks, prompt=PROMPT, model=MODEL)
+    )
     assert all((request.response_format == RESPONSE_FORMAT) == bool(request.ids) for request in planned)
 
 

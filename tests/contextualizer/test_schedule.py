@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from llama_index.core.schema import BaseNode
@@ -29,20 +30,34 @@ MODEL = "openai:gpt-4o-mini"
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop in which nobody waits: when nothing is to be done, it is the time of the next timer."""
+    """An event loop in which nobody waits: when nothing is to be done, it is the time of the next timer.
+
+    What is done in threads takes no time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
+        self._in_threads = 0
         look: Callable[[float | None], list[object]] = self._selector.select  # type: ignore[attr-defined]
 
         def select(timeout: float | None) -> list[object]:
-            found = look(0 if timeout is not None else None)
+            found = look(None if timeout is None or (timeout and self._in_threads) else 0)
             if not found and timeout:
                 self._now += timeout
             return found
 
         self._selector.select = select  # type: ignore[attr-defined]
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
+        """Do something in a thread."""
+        working = super().run_in_executor(executor, func, *given)
+        self._in_threads += 1
+        working.add_done_callback(self._is_done)
+        return working
+
+    def _is_done(self, _working: asyncio.Future[Any]) -> None:
+        self._in_threads -= 1
 
     def time(self) -> float:
         """Return the time that the clock shows."""

@@ -24,6 +24,7 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError, Inpu
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import (
     FORMAT_VERSION,
+    ContentKeys,
     Ledger,
     LedgerEntry,
     LedgerInfo,
@@ -105,6 +106,12 @@ def test_a_batch_under_way_does_not_bring_back_what_was_removed(ledger: Ledger) 
 @example([], [""])
 def test_two_questions_have_one_key_only_if_all_their_parts_are_equal(one: list[str], other: list[str]) -> None:
     assert (content_key(*one) == content_key(*other)) == (one == other)
+
+
+@given(shared=st.lists(st.text(), min_size=1, max_size=3), rest=st.lists(st.text(), min_size=1, max_size=3))
+def test_a_key_is_the_same_where_its_beginning_was_hashed_before(shared: list[str], rest: list[str]) -> None:
+    keys = ContentKeys(*shared)
+    assert [keys.key(*rest), keys.key(*rest)] == [content_key(*shared, *rest)] * 2
 
 
 def test_every_split_of_one_text_has_its_own_key() -> None:

@@ -1,0 +1,113 @@
+"""Whoever awaits an ingestion can do other things meanwhile: what takes long is done in other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer import base as contextualizer
+from llama_index_contextual.contextualizer import engine, structural
+from llama_index_contextual.embeddings import batching
+from llama_index_contextual.ingestion import batched, stages
+from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.storage.ledger import Ledger
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+ALWAYS = [
+    (contextualizer, "segments"),
+    (contextualizer, "with_context"),
+    (batching, "embedding_tokens"),
+    (batching, "unit_vectors"),
+    (Ledger, "vectors"),
+    (Ledger, "add_vectors"),
+    (VersionBuilder, "append"),
+]
+OF_AN_LLM = [
+    (stages, "expect"),
+    (engine, "keyed"),
+    (engine, "plan_keyed"),
+    (Ledger, "contexts"),
+    (Ledger, "add_contexts"),
+]
+OF_BATCHES = [(batched, "missing"), (batched, "requests_of")]
+DOCUMENTS = [Document(id_=name, text=f"Pump {name} runs dry.\n\nValve {name} is shut.") for name in "abc"]
+
+
+class Clock:
+    """Ticks in the event loop, while there is somebody who waits for it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[threading.Event] = []
+        self.waited_in: set[str] = set()
+
+    async def run(self) -> None:
+        """Tick until it is cancelled."""
+        while True:
+            while self._waiting:
+                self._waiting.pop().set()
+            await asyncio.sleep(0)
+
+    def watch(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        """Let a function begin only when the event loop has ticked meanwhile."""
+        work = getattr(owner, name)
+
+        def watched(*given: Any, **options: Any) -> Any:
+            ticked = threading.Event()
+            self._waiting.append(ticked)
+            assert ticked.wait(10), f"{name} holds up the event loop"
+            self.waited_in.add(name)
+            return work(*given, **options)
+
+        patch.setattr(owner, name, watched)
+
+
+async def beside_a_clock(watched: list[tuple[Any, str]], work: Callable[[], Any]) -> None:
+    """Await some work while a clock ticks in the same event loop, and see that all the functions had a part in it."""
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in watched:
+            clock.watch(patch, owner, name)
+        ticking = asyncio.create_task(clock.run())
+        try:
+            await work()
+        finally:
+            ticking.cancel()
+    assert clock.waited_in == {name for _, name in watched}
+
+
+@pytest.mark.parametrize(
+    ("context", "more"),
+    [("llm", OF_AN_LLM), ("structural", [(structural, "characteristic_terms")])],
+    ids=["llm", "structural"],
+)
+async def test_the_event_loop_goes_on_while_documents_are_ingested(
+    manager: ProjectManager, model: CountingEmbedding, context: str, more: list[tuple[Any, str]]
+) -> None:
+    config = ProjectConfig(context=context, bm25=False)  # type: ignore[arg-type]
+    project = manager.create("loop", config, llm=ScriptedLLM(), embed_model=model)
+    await beside_a_clock([*ALWAYS, *more], lambda: project.aingest(DOCUMENTS))
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    with LoopbackProvider(context_tokens=10) as running:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
+        yield running
+
+
+async def test_the_event_loop_goes_on_while_batches_are_put_together(
+    provider: LoopbackProvider, manager: ProjectManager
+) -> None:
+    project = manager.create("loop", ProjectConfig(faiss=False))
+    await beside_a_clock(OF_BATCHES, lambda: project.aingest(DOCUMENTS, batch=True))
+    assert len(provider.batch_history) == len(DOCUMENTS)
