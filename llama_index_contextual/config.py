@@ -27,6 +27,7 @@ RETRIEVAL_FIELDS = frozenset(
         "semantic_weight",
         "lexical_weight",
         "document_weight",
+        "sibling_weight",
         "rrf_k",
         "acronyms",
         "rerank",
@@ -135,7 +136,8 @@ class ProjectConfig(BaseModel):
     top_k: int = Field(default=20, ge=1, description="Results of a query.")
     candidates: int = Field(default=100, ge=1, description="Hits taken from each index before they are fused.")
     fusion: Fusion = Field(
-        default="rrf", description="Fuse by reciprocal ranks (`rrf`) or by scores scaled to 0..1 (`score`)."
+        default="rrf",
+        description="Fuse by reciprocal ranks (`rrf`), or by scores in units of their standard deviation (`score`).",
     )
     semantic_weight: float = Field(default=0.5, ge=0, description="Weight of the semantic ranking.")
     lexical_weight: float = Field(default=0.5, ge=0, description="Weight of the lexical ranking.")
@@ -144,6 +146,12 @@ class ProjectConfig(BaseModel):
         ge=0,
         description="Weight of the document that a chunk is of (BM25 over file name, title and opening) beside the two"
         " rankings, whose weights are scaled to a sum of 1.",
+    )
+    sibling_weight: float = Field(
+        default=0.5,
+        ge=0,
+        description="How much of the score of its document's best chunk a chunk gains; without effect where documents"
+        " are single chunks, or where there is one document.",
     )
     rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
     acronyms: bool = Field(
@@ -183,14 +191,14 @@ class ProjectConfig(BaseModel):
         defaults: dict[str, Any] = {
             "embed_model": "local",
             "context": "structural",
-            "semantic_weight": 0.3,
-            "lexical_weight": 0.7,
+            "semantic_weight": 0.4,
+            "lexical_weight": 0.6,
             "candidates": 200,
             "fusion": "score",
         }
         return cls(**{**defaults, **changes})
 
-    @field_validator("semantic_weight", "lexical_weight", "document_weight", "rrf_k")
+    @field_validator("semantic_weight", "lexical_weight", "document_weight", "sibling_weight", "rrf_k")
     @classmethod
     def _finite(cls, value: float) -> float:
         if not math.isfinite(value):

@@ -1,10 +1,13 @@
-"""The document leg: BM25 over one entry per document, whose score supports the chunks of that document.
+"""What the documents say of their chunks, by their names and by their best chunk.
 
 A question often names its document ("the agreement between A and B", "the MergeScheduler") and asks for a passage that
-does not. The entry is what names a document: file name, title, opening.
+does not. So there is BM25 over one entry per document, which is what names it: file name, title, opening. And a
+document is as good as its best chunk, which so speaks for the others: nothing changes where a document is a single
+chunk, or where there is a single document.
 
 Source: evidence of the document beside that of the passage, as in Callan, "Passage-Level Evidence in Document
-Retrieval", SIGIR 1994.
+Retrieval", SIGIR 1994; the best passage as the document's, as in Dai, Callan, "Deeper Text Understanding for IR with
+Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
 """
 
 from __future__ import annotations
@@ -133,3 +136,7 @@ class DocumentLeg:
     def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> Support:
         """Return score and rank of each chunk's document."""
         return self._index.support(query, rows)
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the document of each chunk, as its row among the documents."""
+        return self._index.rows[rows]

@@ -12,6 +12,7 @@ from llama_index_contextual.retrievers.base import Found
 from llama_index_contextual.retrievers.trace import Evidence, Trace
 
 NEAR_MISSES = 5
+_BEST = "best chunk"
 _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 
@@ -96,7 +97,7 @@ def _shares(trace: Trace, at: int) -> list[_Share]:
     if recipe is None:
         return []
     found = []
-    for part, weight in zip(trace.parts, recipe.weights, strict=True):
+    for number, (part, weight) in enumerate(zip(trace.parts, recipe.weights, strict=True)):
         name, scores = part.name or "fused", part.hits.scores
         places = (part.hits.rows == row).nonzero()[0]
         if len(places) == 0:
@@ -106,15 +107,12 @@ def _shares(trace: Trace, at: int) -> list[_Share]:
         if recipe.by == "rrf":
             value, formula = weight / (recipe.k + place + 1), f"{weight:.4g} / ({recipe.k:g} + {place + 1})"
         else:
-            low, high, score = float(scores.min()), float(scores.max()), float(scores[place])
-            value = weight * ((score - low) / (high - low) if high > low else 1.0)
-            formula = (
-                f"{weight:.4g} × ({score:.4f} - {low:.4f}) / ({high:.4f} - {low:.4f})"
-                if high > low
-                else f"{weight:.4g}"
-            )
+            zero, unit = recipe.scales[number]
+            value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
+            above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
+            formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
         found.append(_Share(name, value, formula, place + 1, len(scores)))
-    return [*found, *_share_of_document(trace, at)]
+    return [*found, *_share_of_document(trace, at), *_share_of_best(trace, at)]
 
 
 def _share_of_document(trace: Trace, at: int) -> list[_Share]:
@@ -128,6 +126,13 @@ def _share_of_document(trace: Trace, at: int) -> list[_Share]:
     if recipe.by == "rrf":
         return [_Share("document", weight / (recipe.k + rank), f"{weight:.4g} / ({recipe.k:g} + {rank})", rank, 0)]
     return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
+
+
+def _share_of_best(trace: Trace, at: int) -> list[_Share]:
+    if trace.recipe is None or trace.best is None or not trace.recipe.sibling_weight:
+        return []
+    weight, best = trace.recipe.sibling_weight, float(trace.best[at])
+    return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
 
 
 def _with_reason(trace: Trace, made: Sequence[Explanation], at: int, last: int) -> Explanation:
@@ -146,7 +151,10 @@ def _with_reason(trace: Trace, made: Sequence[Explanation], at: int, last: int) 
 
 
 def _deficit(mine: _Share, theirs: _Share) -> str:
-    less = f"{theirs.value - mine.value:.4f} less from the {mine.name} ranking"
+    less = f"{theirs.value - mine.value:.4f} less from the {mine.name}"
+    if mine.name == _BEST:
+        return f"{less} of its document"
+    less = f"{less} ranking"
     if mine.place:
         return f"{less} (rank {mine.place} against {theirs.place})"
     if mine.name == "document":

@@ -32,6 +32,18 @@ class Hits(NamedTuple):
         return Hits(self.rows[:k], self.scores[:k])
 
 
+class Scale(NamedTuple):
+    """What makes the scores of rankings comparable.
+
+    Attributes:
+        zero: The score that counts 0.
+        unit: How much more counts 1; 0 where no score differs from another, and each counts 1.
+    """
+
+    zero: float
+    unit: float
+
+
 def reciprocal_rank_fusion(
     rankings: Sequence[Ranking], weights: Sequence[float], *, k: float = 60.0
 ) -> list[tuple[str, float]]:
@@ -74,6 +86,7 @@ def fuse(
     *,
     by: Literal["rrf", "score"],
     k: float = 60.0,
+    scales: Sequence[Scale] | None = None,
     names: Sequence[str] | None = None,
 ) -> Hits:
     """Fuse rankings of rows as `reciprocal_rank_fusion` and `score_fusion` do.
@@ -83,6 +96,7 @@ def fuse(
         weights: One per ranking.
         by: Reciprocal ranks or scaled scores.
         k: Constant of reciprocal ranks.
+        scales: Of the scores, one per ranking; without, each ranking's own lowest and highest score count 0 and 1.
         names: Id of each row, for ties; without, ties go by row.
 
     Example:
@@ -98,7 +112,10 @@ def fuse(
     for number, (hits, weight) in enumerate(zip(rankings, weights, strict=True)):
         at = where[start : (start := start + len(hits.rows))]
         ranks = np.arange(1, len(at) + 1)
-        shares[number, at] = share_of_rank(ranks, weight, k=k) if by == "rrf" else share_of_score(hits.scores, weight)
+        if by == "rrf":
+            shares[number, at] = share_of_rank(ranks, weight, k=k)
+        else:
+            shares[number, at] = share_of_score(hits.scores, weight, scale=scales[number] if scales else None)
         best[at] = np.minimum(best[at], ranks)
     # Smallest first, so that the order of the rankings does not decide between equal sums.
     scores: NDArray[np.float64] = np.sort(shares, axis=0).sum(axis=0)
@@ -113,12 +130,23 @@ def share_of_rank(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArr
     return weight / (k + ranks.astype(np.float64))
 
 
-def share_of_score(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Return weight * score, scaled to 0..1 over the scores; equal scores count 1 each."""
+def share_of_score(scores: NDArray[np.float64], weight: float, *, scale: Scale | None = None) -> NDArray[np.float64]:
+    """Return weight * score on a scale; without one, scaled to 0..1 over the scores."""
+    zero, unit = scale or min_max(scores)
+    return weight * ((scores - zero) / unit if unit > 0 else np.ones(len(scores)))
+
+
+def min_max(scores: NDArray[np.float64]) -> Scale:
+    """Return the scale on which the lowest score counts 0 and the highest 1.
+
+    Example:
+        >>> min_max(np.array([7.0, 9.0, 5.0]))
+        Scale(zero=5.0, unit=4.0)
+    """
     if len(scores) == 0:
-        return scores
-    low, high = scores.min(), scores.max()
-    return weight * ((scores - low) / (high - low) if high > low else np.ones(len(scores)))
+        return Scale(0.0, 0.0)
+    low, high = float(scores.min()), float(scores.max())
+    return Scale(low, high - low)
 
 
 def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[np.intp]]:
@@ -160,6 +188,23 @@ def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> N
         [0.25, 0.25, 0.0, 0.125]
     """
     return np.where(ranks > 0, share_of_rank(ranks, weight, k=k), 0.0)
+
+
+def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return for each score the largest one of its group.
+
+    Args:
+        scores: Shape (n,).
+        groups: Which group each of them is of; shape (n,).
+
+    Example:
+        >>> best_of_group(np.array([3.0, 1.0, 2.0]), np.array([7, 7, 5])).tolist()
+        [3.0, 3.0, 2.0]
+    """
+    _, where = np.unique(groups, return_inverse=True)
+    best = np.full(len(scores), -np.inf)
+    np.maximum.at(best, where, scores)
+    return best[where]
 
 
 def normalise_weights(weights: Sequence[float], count: int) -> list[float]:

@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.results import ScoredChunk
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, lexical_query
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, lexical_query, specificity_of
 from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
+    Hits,
+    Scale,
     add_support,
+    best_of_group,
     fuse,
+    min_max,
     normalise_weights,
     reciprocal_rank_fusion,
     reciprocal_shares,
@@ -49,7 +53,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
         documents: What the documents say of the candidates; needs legs that rank ids, and a single query.
-        document_weight: Weight of `documents` beside the legs, whose weights are scaled to a sum of 1.
+        document_weight: Weight of the documents' names beside the legs, whose weights are scaled to a sum of 1.
+        sibling_weight: How much of the score of its document's best chunk a chunk gains; needs `documents`.
         filters: Only nodes that pass count; needs legs that rank ids, and a single query.
         llm: Writes further queries when num_queries > 1.
         num_queries: Queries in all, the given one included.
@@ -70,6 +75,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         rrf_k: float = 10.0,
         documents: DocumentLeg | None = None,
         document_weight: float = 0.1,
+        sibling_weight: float = 0.5,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
@@ -93,13 +99,14 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.candidates = candidates
         self.fusion = fusion
         self.rrf_k = rrf_k
-        if not (math.isfinite(document_weight) and document_weight >= 0):
-            raise ConfigurationError(
-                f"HybridRetriever: document_weight ({document_weight}) must be finite and not negative.",
-                setting="document_weight",
-            )
+        for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ConfigurationError(
+                    f"HybridRetriever: {name} ({weight}) must be finite and not negative.", setting=name
+                )
         self._documents = documents
         self.document_weight = document_weight
+        self.sibling_weight = sibling_weight
         self._filters = filters
         if filters is not None and not self._ranks_ids:
             raise ConfigurationError(
@@ -133,29 +140,53 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             )
         bundle, wanted = as_bundle(query), max(self.candidates, k)
         parts = [leg.trace(bundle, wanted, filters or self._filters) for leg in self._legs]
+        rankings = [part.hits.first(wanted) for part in parts]
+        scales = self._scales(parts, rankings)
         hits = fuse(
-            [part.hits.first(wanted) for part in parts],
+            rankings,
             self._retriever_weights,
             by=self.fusion,
             k=self.rrf_k,
+            scales=scales,
             names=self.docstore.ids,
         )
-        recipe = Recipe(self.fusion, self._retriever_weights, self.rrf_k, self.document_weight)
+        weight = self._document_weight(hits)
+        recipe = Recipe(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
         if self._documents is None:
             return Trace(hits, parts=parts, recipe=recipe)
         support = self._documents.support(lexical_query(bundle), hits.rows)
-        supported, before = add_support(hits, self._shares(support))
-        return Trace(supported, parts=parts, support=support.at(before), recipe=recipe)
+        shares = self._shares(support, weight)
+        best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
+        supported, before = add_support(hits, shares + self.sibling_weight * best)
+        return Trace(supported, parts=parts, support=support.at(before), best=best[before], recipe=recipe)
 
-    def _shares(self, support: Support) -> NDArray[np.float64]:
+    def _scales(self, parts: Sequence[Trace], rankings: Sequence[Hits]) -> list[Scale]:
+        """Return the scales of the rankings' scores: standard deviations where all know theirs, else min-max."""
+        if self.fusion == "rrf":
+            return []
+        known = [part.scale for part in parts if part.scale is not None]
+        if len(known) == len(parts):
+            return [scale() for scale in known]
+        return [min_max(hits.scores) for hits in rankings]
+
+    def _document_weight(self, hits: Hits) -> float:
+        """Return the weight of the documents' names; fused scores have no fixed range, so the best of them is 1."""
+        return self.document_weight * (1.0 if self.fusion == "rrf" else float(hits.scores.max(initial=0.0)))
+
+    def _shares(self, support: Support, weight: float) -> NDArray[np.float64]:
         if self.fusion == "score":
-            return scaled_shares(support.scores.astype(np.float64), self.document_weight)
-        return reciprocal_shares(support.ranks, self.document_weight, k=self.rrf_k)
+            return scaled_shares(support.scores.astype(np.float64), weight)
+        return reciprocal_shares(support.ranks, weight, k=self.rrf_k)
 
     def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
         if self.fusion == "score":
             return score_fusion(rankings, weights)
         return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is, as the first of its retrievers that can tell says; see `specificity_of`."""
+        said = (specificity_of(retriever, text) for retriever in self._retrievers)
+        return next((found for found in said if found is not None), None)
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with what every leg has to await."""

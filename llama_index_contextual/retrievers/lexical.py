@@ -18,7 +18,7 @@ from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, lexical_query
-from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.fusion import Hits, Scale
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -105,13 +105,19 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
         """Rank the k best by BM25; scores are above 0."""
         terms = self.lexical_index.query(lexical_query(as_bundle(query)))
-        scores = self.lexical_index.scores(terms)
+        scores = everything = self.lexical_index.scores(terms)
         mask = self.docstore.mask(filters or self._filters)
         if mask is not None:
             scores = np.where(mask, scores, 0.0)
         rows = np.flatnonzero(scores > 0)
         best, places = top(scores[rows], k)
-        return Trace(Hits(rows[places], best.astype(np.float64)), name="lexical", terms=terms)
+        hits = Hits(rows[places], best.astype(np.float64))
+        # A chunk that is not found has the score 0, and counts 0.
+        return Trace(hits, name="lexical", terms=terms, scale=lambda: Scale(0.0, float(everything.std())))
+
+    def specificity(self, text: str) -> float:
+        """Return how specific a text is among the chunks; see `specificity_of`."""
+        return self.lexical_index.specificity(text)
 
     @property
     def docstore(self) -> SQLiteDocumentStore:

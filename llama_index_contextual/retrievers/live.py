@@ -40,6 +40,7 @@ from llama_index_contextual.retrievers.rerank import Rerankers
 from llama_index_contextual.retrievers.respond import Request, respond
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import CURRENT, current_name, version_directory
+from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,15 @@ logger = logging.getLogger(__name__)
 ACRONYM_WEIGHT = 0.1
 """Weight of each term that a question gains by acronyms, in the lexical indexes; 1 is a term of the question."""
 
-_FUSION_FIELDS = ("semantic_weight", "lexical_weight", "document_weight", "candidates", "fusion", "rrf_k")
+_FUSION_FIELDS = (
+    "semantic_weight",
+    "lexical_weight",
+    "document_weight",
+    "sibling_weight",
+    "candidates",
+    "fusion",
+    "rrf_k",
+)
 
 
 _FILES_GONE = (ContextualError, OSError, sqlite3.Error)
@@ -144,8 +153,9 @@ class VersionIndexes:
             candidates=config.candidates,
             fusion=config.fusion,
             rrf_k=config.rrf_k,
-            documents=self.documents if config.document_weight else None,
+            documents=self.documents if config.document_weight or config.sibling_weight else None,
             document_weight=config.document_weight,
+            sibling_weight=config.sibling_weight,
         )
 
     def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
@@ -277,12 +287,24 @@ class ProjectRetriever(BaseRetriever):
         )
 
     def widened(self) -> ProjectRetriever:
-        """Return a retriever that looks further: every index, five times the candidates, twice the results."""
-        return self.changed(
-            mode="hybrid",
-            similarity_top_k=2 * self.similarity_top_k,
-            candidates=5 * self._config.candidates,
-        )
+        """Return a retriever that looks further in the same indexes: five times the candidates, twice the results.
+
+        Who has chosen "lexical" may not want a question to leave the machine.
+        """
+        return self.changed(similarity_top_k=2 * self.similarity_top_k, candidates=5 * self._config.candidates)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether queries need the embedding model: not where the lexical index alone answers."""
+        try:
+            return self.mode != "lexical" and self._indexes.current().version.has_semantic
+        except NoVersionError:
+            return self._config.faiss
+
+    def docstore_of(self, version: str | None) -> SQLiteDocumentStore | None:
+        """Return where the chunks of a version are, while it is live; None afterwards."""
+        live = self._indexes.current().version
+        return live.docstore if live.name == version else None
 
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Return the results with their evidence, and where `explain`, why they and not the next ones."""
@@ -290,6 +312,16 @@ class ProjectRetriever(BaseRetriever):
             current = self._current(bundle)
             try:
                 return self._respond(bundle, current, *self._prepare(current), explain=explain)
+            except _FILES_GONE:
+                if not self._indexes.overtaken(current):
+                    raise
+
+    def specificity(self, text: str) -> float | None:
+        """Return how specific a text is among the chunks of the live version; see `specificity_of`."""
+        while True:
+            current = self._indexes.current()
+            try:
+                return current.lexical.specificity(text) if current.version.has_lexical else None
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.results import LegScore
-from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.fusion import Hits, Scale
 from llama_index_contextual.retrievers.lexical_index import QueryTerms
 
 Evidence = dict[str, LegScore]
@@ -42,13 +42,17 @@ class Recipe:
         by: Reciprocal ranks or scaled scores.
         weights: One for each ranking.
         k: Constant of reciprocal ranks.
-        document_weight: Weight of what the documents say.
+        scales: Of the scores, one for each ranking; empty for reciprocal ranks.
+        document_weight: Weight of what the documents' names say, in the unit of the fused scores.
+        sibling_weight: Weight of the best chunk of a document.
     """
 
     by: Fusion
     weights: Sequence[float]
     k: float
+    scales: Sequence[Scale]
     document_weight: float
+    sibling_weight: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,11 @@ class Trace:
         name: Of an index's own ranking; None for a fused one.
         parts: What was fused.
         terms: The query as the lexical index sees it.
+        scale: Gives the scale of the scores among those of everything that could have been found: their standard
+            deviation counts 1. None where that is not known.
         support: What the documents say of `hits`.
+        best: For each of `hits`, the score of the best chunk of its document before it was added; None where the
+            documents say nothing.
         recipe: How `parts` were fused.
     """
 
@@ -68,7 +76,9 @@ class Trace:
     name: str | None = None
     parts: Sequence[Trace] = ()
     terms: QueryTerms | None = None
+    scale: Callable[[], Scale] | None = None
     support: Support | None = None
+    best: NDArray[np.float64] | None = None
     recipe: Recipe | None = None
 
     def leaves(self) -> Iterator[Trace]:

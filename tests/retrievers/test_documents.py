@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ConfigurationError, InputError
@@ -17,7 +19,13 @@ from llama_index_contextual.retrievers.documents import (
     DocumentLeg,
     document_entry,
 )
-from llama_index_contextual.retrievers.fusion import Hits, add_support, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.fusion import (
+    Hits,
+    add_support,
+    best_of_group,
+    reciprocal_shares,
+    scaled_shares,
+)
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import FixedRetriever, hits
 
@@ -142,10 +150,47 @@ def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion:
 
 def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
-    plain = dict(hybrid(fusion="score", document_weight=0.0).rank(query, 5))
-    supported = dict(hybrid(fusion="score", document_weight=0.1).rank(query, 5))
-    # Only b holds a term of the query in its entry: its share is the whole weight.
-    assert {key: round(supported[key] - plain[key], 12) for key in plain} == {"a1": 0.0, "b0": 0.1, "b1": 0.1}
+    plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5))
+    supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5))
+    # Only b holds a term of the query in its entry: its share is the whole weight, of the best score without it.
+    share = 0.1 * max(plain.values())
+    wanted = {"a1": 0.0, "b0": share, "b1": share}
+    assert {key: supported[key] - plain[key] for key in plain} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("fusion", ["score", "rrf"])
+def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
+    query = "licence Aurora"
+    plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5))
+    best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
+    wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
+    assert dict(hybrid(fusion=fusion, sibling_weight=0.5).rank(query, 5)) == pytest.approx(wanted)
+
+
+def test_of_two_passages_alike_the_one_beside_a_better_one_comes_first() -> None:
+    alone, together = (
+        dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=weight).rank("licence Aurora", 5))
+        for weight in (0.0, 0.5)
+    )
+    assert alone["a1"] == alone["b1"] < alone["a0"]
+    assert list(together) == ["a0", "a1", "b1"]
+
+
+def test_the_best_of_a_group_is_its_largest_score() -> None:
+    best = best_of_group(np.array([-1.0, -3.0, 2.0, 0.0]), np.array([4, 4, 1, 4], dtype=np.int32))
+    assert best.tolist() == [0.0, 0.0, 2.0, 0.0]
+    assert best_of_group(np.zeros(0), np.zeros(0, dtype=np.int32)).tolist() == []
+
+
+@given(
+    st.lists(st.floats(0, 1, width=16), min_size=1, max_size=8, unique=True),
+    st.sampled_from(["one document", "one chunk each"]),
+)
+def test_the_best_chunk_changes_no_order_in_one_document_nor_among_single_chunks(scores: list[float], of: str) -> None:
+    groups = np.zeros(len(scores)) if of == "one document" else np.arange(len(scores))
+    own = np.array(scores)
+    supported = own + 0.5 * best_of_group(own, groups.astype(np.int32))
+    assert np.argsort(supported).tolist() == np.argsort(own).tolist()
 
 
 def test_the_evidence_of_the_document_travels_with_the_hit() -> None:
@@ -166,7 +211,8 @@ def test_documents_need_legs_that_rank_ids() -> None:
         HybridRetriever([FixedRetriever(hits(a=1.0))], documents=DocumentLeg(index(), store))
 
 
+@pytest.mark.parametrize("name", ["document_weight", "sibling_weight"])
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
-def test_the_weight_of_the_documents_is_checked(weight: float) -> None:
-    with pytest.raises(ConfigurationError, match="document_weight"):
-        hybrid(document_weight=weight)
+def test_the_weights_of_the_documents_are_checked(name: str, weight: float) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        hybrid(**{name: weight})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,18 +40,41 @@ def ids(found: list[NodeWithScore]) -> list[str]:
 # ---- legs that rank ids ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fusion", ["rrf", "score"])
-def test_the_result_is_the_fusion_of_the_rankings(fusion: Any) -> None:
+def test_the_result_is_the_fusion_of_the_ranks() -> None:
     semantic, lexical = both_legs()
-    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion=fusion, rrf_k=7)
+    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], rrf_k=7)
     rankings = [semantic.rank(QUERY, 100), lexical.rank(QUERY, 100)]
-    wanted = (
-        score_fusion(rankings, [0.75, 0.25])
-        if fusion == "score"
-        else reciprocal_rank_fusion(rankings, [0.75, 0.25], k=7)
-    )
+    wanted = reciprocal_rank_fusion(rankings, [0.75, 0.25], k=7)
     assert hybrid.rank(QUERY, 100) == wanted
     assert [(hit.node.node_id, hit.score) for hit in hybrid.retrieve(QUERY)] == wanted
+
+
+def test_scores_are_fused_in_units_of_their_standard_deviation_over_all_chunks() -> None:
+    semantic, lexical = both_legs()
+    hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="score")
+    cosines, bm25 = dict(semantic.rank(QUERY, 100)), dict(lexical.rank(QUERY, 100))
+    assert 0 < len(bm25) < len(cosines) == 5  # what has no term of the query has the score 0
+    mean, spread = statistics.fmean(cosines.values()), statistics.pstdev(cosines.values())
+    unit = statistics.pstdev([bm25.get(key, 0.0) for key in cosines])
+    wanted = {key: 0.75 * (cosines[key] - mean) / spread + 0.25 * bm25.get(key, 0.0) / unit for key in cosines}
+    found = dict(hybrid.rank(QUERY, 100))
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert list(found) == sorted(wanted, key=lambda key: -wanted[key])
+
+
+def test_filters_and_candidates_do_not_change_a_score() -> None:
+    everything = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5))
+    some = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5, only("manual")))
+    few = HybridRetriever(list(both_legs()), fusion="score", candidates=1).rank(QUERY, 1)
+    assert some == {key: everything[key] for key in ("dry", "sensor", "valve")}
+    assert few[0] == next(iter(everything.items()))
+
+
+def test_scores_without_a_known_spread_are_scaled_to_their_own_range() -> None:
+    semantic, lexical = both_legs()
+    nested = HybridRetriever([HybridRetriever([lexical]), semantic], fusion="score")
+    rankings = [HybridRetriever([lexical]).rank(QUERY, 100), semantic.rank(QUERY, 100)]
+    assert nested.rank(QUERY, 100) == score_fusion(rankings, [0.5, 0.5])
 
 
 def test_without_weights_the_legs_weigh_alike() -> None:

@@ -120,7 +120,13 @@ def test_filters_count_in_every_mode(built: Project, mode: Mode) -> None:
 
 
 def test_settings_of_the_fusion_have_an_effect(tmp_path: Path) -> None:
-    options = {"semantic_weight": 0.0, "lexical_weight": 1.0, "document_weight": 0.0, "rrf_k": 1.0}
+    options = {
+        "semantic_weight": 0.0,
+        "lexical_weight": 1.0,
+        "document_weight": 0.0,
+        "sibling_weight": 0.0,
+        "rrf_k": 1.0,
+    }
     project = project_of(tmp_path, fusion="rrf", **options)
     assert [chunk.score for chunk in project.retrieve("TS-999", mode="hybrid")][:1] == [0.5]
 

@@ -17,7 +17,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.results import LegScore, ScoredChunk
-from llama_index_contextual.retrievers import SemanticRetriever, semantic
+from llama_index_contextual.retrievers import SemanticRetriever, query_embedding
 from tests.retrievers.corpus import PASSAGES, CountingStore, both_legs, passages, vector_index
 from tests.support.models import CountingEmbedding
 
@@ -239,7 +239,7 @@ class FailingEmbedding(CountingEmbedding):
 async def test_a_query_that_cannot_be_embedded_is_a_model_error(
     error: Exception, sentence: str, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(semantic, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    monkeypatch.setattr(query_embedding, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     model = FailingEmbedding(error=error)
     retriever = SemanticRetriever(vector_index(passages(), model, store))
     with pytest.raises(ModelError, match=sentence) as raised:
@@ -255,7 +255,7 @@ async def test_a_query_that_cannot_be_embedded_is_a_model_error(
 
 
 async def test_a_short_failure_is_tried_again(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(semantic, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
+    monkeypatch.setattr(query_embedding, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     for run in ("sync", "async"):
         model = FailingEmbedding(error=ConnectionError("refused"), times=2)
         retriever = SemanticRetriever(vector_index(passages(), model, CountingStore()))
