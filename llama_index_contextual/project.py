@@ -14,13 +14,13 @@ from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
 from llama_index_contextual.project_reading import ProjectReading
 from llama_index_contextual.project_writing import ProjectWriting
+from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
 from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
-from llama_index_contextual.storage.version import read_manifest
 
 if TYPE_CHECKING:
     from llama_index.core.llms import LLM

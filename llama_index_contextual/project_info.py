@@ -8,10 +8,10 @@ from pathlib import Path
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.storage.check import read_manifest
+from llama_index_contextual.storage.current import current_name, version_directory, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.storage.manifest import Manifest
-from llama_index_contextual.storage.publish import current_name, version_directory, version_names
-from llama_index_contextual.storage.version import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -82,7 +82,7 @@ def file_settings(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is no JSON: {error}.") from error
     if not isinstance(found, dict):
         raise ConfigurationError(f'{path} holds no settings: write an object, such as {{"top_k": 5}}.')

@@ -87,6 +87,11 @@ def current_name(project_dir: Path) -> str | None:
     return read_current(project_dir).live
 
 
+def live_if_sound(project_dir: Path) -> str | None:
+    """Return the name of the live version, or None where there is none or CURRENT is damaged."""
+    return _read_if_sound(project_dir).live
+
+
 def version_directory(project_dir: Path, name: str) -> Path:
     """Return where a version is."""
     return project_dir / VERSIONS / name

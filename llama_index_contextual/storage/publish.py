@@ -15,25 +15,23 @@ from pathlib import Path
 
 from llama_index.core.storage.storage_context import StorageContext
 
-from llama_index_contextual.errors import CorruptVersionError, InputError
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import check_files, check_headers, read_manifest
 from llama_index_contextual.storage.current import (
     BUILDING,
+    current_name,
+    live_if_sound,
     next_name,
     number,
     remove_leftovers,
     remove_version,
+    version_directory,
+    version_names,
     write_current,
 )
-from llama_index_contextual.storage.current import CURRENT as CURRENT
-from llama_index_contextual.storage.current import VERSIONS as VERSIONS
-from llama_index_contextual.storage.current import current_name as current_name
-from llama_index_contextual.storage.current import leftovers as leftovers
-from llama_index_contextual.storage.current import version_directory as version_directory
-from llama_index_contextual.storage.current import version_names as version_names
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damaged
-from llama_index_contextual.storage.version import check_files, check_headers, read_manifest
 
 
 def start_building(project_dir: Path) -> Path:
@@ -74,16 +72,11 @@ def publish(
     for directory in sorted({path.parent for path in files.walk(building)}):
         files.sync_directory(directory)
     _check_built(building, manifest)
-    before = _live(project_dir)
+    before = live_if_sound(project_dir)
     files.rename(building, version_directory(project_dir, name))
-    make_live(project_dir, name)
+    write_current(project_dir, name)
     _prune(project_dir, keep_versions, before)
     return manifest
-
-
-def make_live(project_dir: Path, name: str) -> None:
-    """Make a published version the live one."""
-    write_current(project_dir, name)
 
 
 def rollback(project_dir: Path, to: str | None = None) -> str:
@@ -107,7 +100,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
         raise InputError(f"There is no version {target or 'before the live one'}; versions: {known}.", value=to)
     directory = version_directory(project_dir, target)
     check_files(directory, read_manifest(directory), "xxh3")
-    make_live(project_dir, target)
+    write_current(project_dir, target)
     return target
 
 
@@ -132,13 +125,6 @@ def _check_built(building: Path, manifest: Manifest) -> None:
             raise damaged(DOCSTORE, f"holds {len(docstore)} chunks instead of {manifest.chunks}")
     finally:
         docstore.close()
-
-
-def _live(project_dir: Path) -> str | None:
-    try:
-        return current_name(project_dir)
-    except CorruptVersionError:
-        return None
 
 
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:

@@ -17,6 +17,7 @@ from llama_index_contextual.storage.current import (
     VERSIONS,
     current_name,
     leftovers,
+    live_if_sound,
     remove_version,
     version_directory,
     version_names,
@@ -94,7 +95,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
     """
     with write_lock(project_dir):
         names = version_names(project_dir)
-        live = _live(project_dir)
+        live = live_if_sound(project_dir)
         for name, found in _damaged_versions(project_dir, names).items():
             if live not in (None, name) and not isinstance(found, FormatError):
                 remove_version(project_dir, name)
@@ -124,13 +125,6 @@ def _command(project_dir: Path, *words: str) -> str:
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
 
-def _live(project_dir: Path) -> str | None:
-    try:
-        return current_name(project_dir)
-    except CorruptVersionError:
-        return None
-
-
 def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
     again = _command(project_dir, "ingest", "PATHS", "--replace")
     remedy = _command(project_dir, "rollback", f"--to {sound[-1]}") if sound else again
@@ -151,13 +145,13 @@ def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exce
             OpenVersion(directory, check="sha256").close()
         except (CorruptVersionError, FormatError, OSError) as error:
             # A writer may have removed an old version meanwhile.
-            if directory.is_dir() or name == _live(project_dir):
+            if directory.is_dir() or name == live_if_sound(project_dir):
                 damage[name] = error
     return damage
 
 
 def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exception]) -> Iterator[Problem]:
-    live = _live(project_dir)
+    live = live_if_sound(project_dir)
     for name, found in damage.items():
         file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
         if isinstance(found, FormatError):

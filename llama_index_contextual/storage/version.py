@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.graph_stores.simple import SimpleGraphStore
@@ -16,22 +16,17 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.headers import check_faiss, check_npy
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
     DOCUMENTS_DIRECTORY,
     FAISS_FILE,
-    MANIFEST,
     DocumentRecord,
-    Manifest,
-    damaged,
 )
 
 INDEX_ID = "contextual"
-Check = Literal["size", "xxh3", "sha256"]
 
 _DOCUMENTS = "contextual/documents"
 
@@ -214,55 +209,3 @@ def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
     if at < len(text):
         gaps.append((at, text[at:]))
     return gaps
-
-
-def read_manifest(directory: Path) -> Manifest:
-    """Read the manifest of a version.
-
-    Raises:
-        CorruptVersionError: It is missing, damaged, or that of another version.
-        FormatError: A newer release wrote it.
-    """
-    shown = _shown(directory, MANIFEST)
-    try:
-        manifest = Manifest.from_json(files.read(directory / MANIFEST), file=shown)
-    except FileNotFoundError as error:
-        raise damaged(shown, "is missing") from error
-    except OSError as error:
-        raise damaged(shown, f"cannot be read ({error.strerror})") from error
-    if manifest.version != directory.name:
-        raise damaged(shown, f"belongs to version {manifest.version}")
-    return manifest
-
-
-def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
-    """Compare every file of a version with its manifest.
-
-    Raises:
-        CorruptVersionError: A file is missing or has another size or content.
-    """
-    for name, expected in manifest.files.items():
-        path, shown = directory / name, _shown(directory, name)
-        if not path.is_file():
-            raise damaged(shown, "is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise damaged(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
-        if check != "size" and getattr(files, check)(path) != expected[check]:
-            raise damaged(shown, "has another content than when it was published")
-
-
-def check_headers(directory: Path, manifest: Manifest) -> None:
-    """Compare the headers of indexes with the sizes of their files: no library reads what is not as long as it says.
-
-    Raises:
-        CorruptVersionError: A header and the size of its file do not agree.
-    """
-    for name in manifest.files:
-        if name.endswith(".faiss"):
-            check_faiss(directory / name, shown=_shown(directory, name))
-        elif name.endswith(".npy"):
-            check_npy(directory / name, shown=_shown(directory, name))
-
-
-def _shown(directory: Path, name: str) -> str:
-    return f"{directory.parent.name}/{directory.name}/{name}"

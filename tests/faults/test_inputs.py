@@ -20,11 +20,11 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.evaluation.question_files import parse_questions
 from llama_index_contextual.manager import check_name
+from llama_index_contextual.storage.check import check_files, check_headers
 from llama_index_contextual.storage.current import CURRENT, read_current
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.storage.manifest import MANIFEST, Manifest, checksum
 from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
-from llama_index_contextual.storage.version import check_files, check_headers
 from tests.faults.bad_inputs import CASES, message_of
 from tests.faults.cases import NAME, ROOT, create, ingest
 

@@ -32,9 +32,9 @@ from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser import ChunkNodeParser
 from llama_index_contextual.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
+from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.project_file import LOCK_FILE
-from llama_index_contextual.storage.publish import current_name, leftovers, version_names
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

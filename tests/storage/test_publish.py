@@ -16,8 +16,8 @@ from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage import publish as publishing
+from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.manifest import FAISS_FILE
-from llama_index_contextual.storage.publish import current_name, leftovers, version_names
 from tests.support.file_spy import FileSpy
 from tests.support.models import CountingEmbedding
 

@@ -26,9 +26,10 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
+from llama_index_contextual.storage.check import Check
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest
-from llama_index_contextual.storage.version import Check, OpenVersion
+from llama_index_contextual.storage.version import OpenVersion
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding
 

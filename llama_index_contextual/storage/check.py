@@ -1,0 +1,65 @@
+"""Is a version as its manifest says? Asked before any library parses one of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.headers import check_faiss, check_npy
+from llama_index_contextual.storage.manifest import MANIFEST, Manifest, damaged
+
+Check = Literal["size", "xxh3", "sha256"]
+"""How a file is compared: by its size alone, by a fast checksum, or by one that proves."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a version.
+
+    Raises:
+        CorruptVersionError: It is missing, damaged, or that of another version.
+        FormatError: A newer release wrote it.
+    """
+    shown = _shown(directory, MANIFEST)
+    try:
+        manifest = Manifest.from_json(files.read(directory / MANIFEST), file=shown)
+    except FileNotFoundError as error:
+        raise damaged(shown, "is missing") from error
+    except OSError as error:
+        raise damaged(shown, f"cannot be read ({error.strerror})") from error
+    if manifest.version != directory.name:
+        raise damaged(shown, f"belongs to version {manifest.version}")
+    return manifest
+
+
+def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
+    """Compare every file of a version with its manifest.
+
+    Raises:
+        CorruptVersionError: A file is missing or has another size or content.
+    """
+    for name, expected in manifest.files.items():
+        path, shown = directory / name, _shown(directory, name)
+        if not path.is_file():
+            raise damaged(shown, "is missing")
+        if path.stat().st_size != expected["bytes"]:
+            raise damaged(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
+        if check != "size" and getattr(files, check)(path) != expected[check]:
+            raise damaged(shown, "has another content than when it was published")
+
+
+def check_headers(directory: Path, manifest: Manifest) -> None:
+    """Compare the headers of indexes with the sizes of their files: no library reads what is not as long as it says.
+
+    Raises:
+        CorruptVersionError: A header and the size of its file do not agree.
+    """
+    for name in manifest.files:
+        if name.endswith(".faiss"):
+            check_faiss(directory / name, shown=_shown(directory, name))
+        elif name.endswith(".npy"):
+            check_npy(directory / name, shown=_shown(directory, name))
+
+
+def _shown(directory: Path, name: str) -> str:
+    return f"{directory.parent.name}/{directory.name}/{name}"
