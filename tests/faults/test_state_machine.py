@@ -79,6 +79,13 @@ class ProjectMachine(RuleBasedStateMachine):
         self._write(lambda project: project.rollback(to), self.history[to], fault)
 
     @precondition(lambda self: self.content is not None)
+    @rule(fault=faults)
+    def forget(self, fault: tuple[int, Fault, bool] | None) -> None:
+        self._write(lambda project: project.forget(), dict(self.content or {}), fault)
+        if fault is None:
+            assert [version.live for version in self._loaded.versions()] == [True]
+
+    @precondition(lambda self: self.content is not None)
     @rule(top_k=st.integers(3, 9), fault=faults)
     def update_config(self, top_k: int, fault: tuple[int, Fault, bool] | None) -> None:
         self._write(lambda project: project.update_config(top_k=top_k), dict(self.content or {}), fault)
