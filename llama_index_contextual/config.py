@@ -62,6 +62,9 @@ class TokenPrice(BaseModel):
         default=None, ge=0, allow_inf_nan=False, description="Tokens from the provider's cache; None: as the others."
     )
     output: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Tokens of the answer.")
+    written: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Tokens written into that cache; None: as the others."
+    )
 
 
 class ProjectConfig(BaseModel):

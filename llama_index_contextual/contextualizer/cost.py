@@ -92,8 +92,22 @@ class CallForm:
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
         # The last common characters may be part of a token that goes on differently.
         more = max(0, count_tokens(common) - 1)
-        before = self.overhead(other) - _CHAT_TOKENS + _BEFORE_TEXT
-        return self.cache.cached(before + other.prefix_tokens + more)
+        return self.cache.cached(self._to_mark(other) + more)
+
+    def written_tokens(self, request: ContextRequest, cached: int) -> int:
+        """Return the tokens that a call puts into the cache: to the mark, or all, as the provider keeps them.
+
+        Args:
+            request: The call.
+            cached: The tokens that it gets from the cache.
+        """
+        if self.cache is None:
+            return 0
+        kept = self._to_mark(request) if self.cache.step == 1 else self.input_tokens(request)
+        return max(0, self.cache.cached(kept) - cached)
+
+    def _to_mark(self, request: ContextRequest) -> int:
+        return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
 
 
 @dataclass(frozen=True)
@@ -105,12 +119,14 @@ class Tokens:
         input_tokens: Tokens of the prompts, the cached ones included.
         cached_tokens: Those of them from the provider's cache.
         output_tokens: Tokens of the answers.
+        written_tokens: Tokens of the prompts that were put into the provider's cache, where it counts them.
     """
 
     calls: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    written_tokens: int = 0
 
     def __add__(self, other: Tokens) -> Tokens:
         return Tokens(
@@ -118,6 +134,7 @@ class Tokens:
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
+            self.written_tokens + other.written_tokens,
         )
 
     @property
@@ -149,11 +166,13 @@ def count_segment(
         form: How they look to the provider.
         context_tokens: Tokens of a context.
     """
+    cached = [form.cached_tokens(requests[0], request) if at else 0 for at, request in enumerate(requests)]
     return Tokens(
         calls=len(requests),
         input_tokens=sum(map(form.input_tokens, requests)),
-        cached_tokens=sum(form.cached_tokens(requests[0], request) for request in requests[1:]),
+        cached_tokens=sum(cached),
         output_tokens=sum(output_tokens(request, context_tokens) for request in requests),
+        written_tokens=sum(map(form.written_tokens, requests, cached)),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from llama_index.core.schema import BaseNode
 
@@ -268,7 +268,16 @@ class Engine:
             return
         entries = []
         for place, (key, context) in enumerate(good.items()):
-            usage = asdict(reply.usage.share(len(good), place))
-            entries.append(LedgerEntry(key=key, context=context, model=self._model, **usage))
+            part = reply.usage.share(len(good), place)
+            entries.append(
+                LedgerEntry(
+                    key=key,
+                    context=context,
+                    model=self._model,
+                    input_tokens=part.input_tokens,
+                    cached_tokens=part.cached_tokens,
+                    output_tokens=part.output_tokens,
+                )
+            )
         if entries:
             await self._writer.add(entries)

@@ -216,7 +216,7 @@ def options_of(
 ) -> Iterator[CostOption]:
     """Yield what the counted calls cost, by sender."""
     for sender in senders:
-        tokens = replace(count.tokens, cached_tokens=0) if sender == "batch" else count.tokens
+        tokens = replace(count.tokens, cached_tokens=0, written_tokens=0) if sender == "batch" else count.tokens
         if_cached = _dollars(prices, model, count.tokens, sender) if sender == "batch" else None
         yield CostOption(
             chunks_per_call=count.chunks_per_call,
@@ -237,5 +237,6 @@ def _dollars(prices: PriceTable, model: str, tokens: Tokens, sender: SenderKind)
         input_tokens=tokens.input_tokens,
         cached_tokens=tokens.cached_tokens,
         output_tokens=tokens.output_tokens,
+        written_tokens=tokens.written_tokens,
         sender=sender,
     )

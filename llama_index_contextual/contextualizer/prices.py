@@ -68,6 +68,7 @@ class PriceTable:
         input_tokens: int,
         cached_tokens: int = 0,
         output_tokens: int = 0,
+        written_tokens: int = 0,
         sender: SenderKind = "live",
     ) -> float | None:
         """Return what tokens cost, or None where the price is not known.
@@ -77,13 +78,16 @@ class PriceTable:
             input_tokens: Tokens of the prompts, the cached ones included.
             cached_tokens: Those of them that the provider took from its cache.
             output_tokens: Tokens of the answers.
+            written_tokens: Tokens of the prompts that the provider put into its cache.
             sender: How they are sent: the discount.
         """
         price = self.price(model)
         if price is None:
             return None
         cached = price.input if price.cached is None else price.cached
-        total = (input_tokens - cached_tokens) * price.input + cached_tokens * cached + output_tokens * price.output
+        written = price.input if price.written is None else price.written
+        total = (input_tokens - cached_tokens - written_tokens) * price.input + output_tokens * price.output
+        total += cached_tokens * cached + written_tokens * written
         return FACTORS[sender] * total / _MILLION
 
 
@@ -113,10 +117,16 @@ def _listed(model: str) -> TokenPrice | None:
         return float(found.total_price) * _MILLION / _SAMPLE
 
     try:
+        list_price = per_million(input_tokens=_SAMPLE)
         return TokenPrice(
-            input=per_million(input_tokens=_SAMPLE),
+            input=list_price,
             cached=per_million(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
             output=per_million(output_tokens=_SAMPLE),
+            written=_unless(list_price, per_million(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE)),
         )
     except LookupError:
         return None
+
+
+def _unless(usual: float, price: float) -> float | None:
+    return None if price == usual else price

@@ -56,15 +56,17 @@ class Usage:
         input_tokens: Tokens of the prompt, the cached ones included.
         cached_tokens: Those of them that the provider took from its cache.
         output_tokens: Tokens of the answer.
+        written_tokens: Tokens of the prompt that the provider put into its cache.
     """
 
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    written_tokens: int | None = None
 
     def share(self, count: int, place: int) -> Usage:
         """Return the part of one of `count` contexts of a call; the parts of all places add up to the whole."""
-        parts = (self.input_tokens, self.cached_tokens, self.output_tokens)
+        parts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
         return Usage(*(None if n is None else n // count + (place < n % count) for n in parts))
 
 

@@ -118,11 +118,11 @@ def usage_of(usage: Any) -> Usage:
     count = _counts(usage)
     if (given := count("prompt_tokens")) is not None:
         details = _counts(_get(usage, "prompt_tokens_details"))
-        return Usage(given, details("cached_tokens"), count("completion_tokens"))
+        return Usage(given, details("cached_tokens"), count("completion_tokens"), details("cache_write_tokens"))
     if (given := count("input_tokens")) is not None:
         read = count("cache_read_input_tokens")
-        written = count("cache_creation_input_tokens") or 0
-        return Usage(given + (read or 0) + written, read, count("output_tokens"))
+        written = count("cache_creation_input_tokens")
+        return Usage(given + (read or 0) + (written or 0), read, count("output_tokens"), written)
     return Usage()
 
 

@@ -104,7 +104,7 @@ class Spending:
         self.estimated = self.estimated.with_embeddings(tokens, self.prices.dollars(model, input_tokens=tokens))
 
     def reserve(self, model: str, *, input_tokens: int, output_tokens: int, sender: SenderKind = "live") -> Reservation:
-        """Put the most that a call can cost aside: none of its tokens cached, the longest answer.
+        """Put the most that a call can cost aside: all of its tokens written into the cache, the longest answer.
 
         Args:
             model: Name of the model, as in the settings.
@@ -117,7 +117,8 @@ class Spending:
             ConfigurationError: There is a limit, and the price is not known.
         """
         self.require_price(model)
-        bound = self._dollars(model, Tokens(1, input_tokens, 0, output_tokens), sender) or 0.0
+        most = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
+        bound = self._dollars(model, most, sender) or 0.0
         spent = self.actual.dollars or 0.0
         if self.max_cost is not None and spent + self._reserved + bound > self.max_cost:
             raise BudgetExceededError(
@@ -140,6 +141,7 @@ class Spending:
             input_tokens=tokens.input_tokens,
             cached_tokens=tokens.cached_tokens,
             output_tokens=tokens.output_tokens,
+            written_tokens=tokens.written_tokens,
             sender=sender,
         )
 
@@ -246,4 +248,5 @@ class CallBudget:
             input_tokens=self._form.input_tokens(request) if given is None else given,
             cached_tokens=usage.cached_tokens or 0,
             output_tokens=output_tokens(request) if answered is None else answered,
+            written_tokens=usage.written_tokens or 0,
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.base import with_context
 from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, CallForm
 from llama_index_contextual.contextualizer.estimate import (
@@ -196,9 +196,15 @@ class _Counter:
         if (cache := CallForm.of(self.writer.model).cache) is not None:
             yield (
                 f"The provider keeps prefixes from {cache.minimum:,} tokens on in its cache; the first call of a"
-                f" segment warms it."
+                f" segment warms it{_at_a_price(prices.price(self.writer.model))}."
             )
         yield "Failed calls and answers that must be asked again are not foreseen; flex calls may take longer."
+
+
+def _at_a_price(price: TokenPrice | None) -> str:
+    if price is None or price.written is None:
+        return ""
+    return f", which costs {money(price.written)} instead of {money(price.input)} per million tokens"
 
 
 CHOSEN = "→"

@@ -23,9 +23,9 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.contextualizer.requests import ContextRequest, plan_requests
+from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
 from llama_index_contextual.contextualizer.segments import segments
-from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.templates import ContextPrompt
@@ -151,6 +151,37 @@ def test_a_run_is_billed_by_the_providers_count() -> None:
     assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
     assert spending.actual.embedding_tokens == 1_000
     assert spending.actual.contexts.cache_hit_rate == 0.4
+
+
+def test_the_first_call_of_a_segment_pays_for_what_it_writes_into_the_cache() -> None:
+    model = "anthropic:claude-haiku-4-5"  # $1 for a million tokens, $1.25 written, $0.10 cached, $5 answered
+    form, (requests, *_) = CallForm.of(model), planned(1)
+    tokens = count_segment(requests, form)
+    prefix = requests[0].prefix_tokens + 3
+    assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
+    fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
+    expected = fresh * 1 + tokens.written_tokens * 1.25 + tokens.cached_tokens * 0.1 + tokens.output_tokens * 5
+    spending = Spending(PriceTable())
+    spending.expect(model, tokens)
+    assert spending.estimated.dollars == pytest.approx(expected / 1e6)
+    settle = CallBudget(spending, model).may_send(requests[0])
+    settle(Usage(10_000, 0, 100, 9_000))
+    assert spending.actual.dollars == pytest.approx((1_000 * 1 + 9_000 * 1.25 + 100 * 5) / 1e6)
+
+
+def test_a_limit_counts_on_a_call_that_writes_all_of_its_prompt() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+
+
+def test_what_a_prefix_cache_does_not_hold_is_written_in_steps() -> None:
+    (requests, *_) = planned(1)
+    first, *others = requests
+    whole, cached = OPENAI.input_tokens(first), OPENAI.cached_tokens(first, others[0])
+    assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
+    assert OPENAI.written_tokens(others[0], cached) == OPENAI.input_tokens(others[0]) // 128 * 128 - cached
+    assert CallForm().written_tokens(first, 0) == 0
 
 
 def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:

@@ -16,7 +16,8 @@ def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
     embedding = PriceTable().price("openai:text-embedding-3-small")
     assert embedding is not None
     assert embedding.input == 0.02
-    assert PriceTable().price("anthropic:claude-haiku-4-5") == TokenPrice(input=1.0, cached=0.1, output=5.0)
+    claude = PriceTable().price("anthropic:claude-haiku-4-5")
+    assert claude == TokenPrice(input=1.0, cached=0.1, output=5.0, written=1.25)
 
 
 def test_cached_tokens_are_among_the_input_tokens() -> None:

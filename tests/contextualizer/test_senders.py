@@ -137,7 +137,11 @@ def test_a_tier_that_the_provider_does_not_have_is_refused(kind: type[Recording]
         ({"input_tokens": 5, "output_tokens": 2}, Usage(5, None, 2)),
         (
             {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
-            Usage(98, 90, 2),
+            Usage(98, 90, 2, 3),
+        ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cache_write_tokens": 8}},
+            Usage(9, None, 2, 8),
         ),
         ({"prompt_tokens": "many", "completion_tokens": -1}, Usage()),
     ],
