@@ -1,0 +1,178 @@
+"""A passage that was found: where it stands, and what each index said of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llama_index.core.schema import BaseNode, NodeWithScore
+from pydantic import Field
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.excerpts import excerpt
+
+COMMANDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class LegScore:
+    """What one index said of a chunk.
+
+    Attributes:
+        score: Cosine similarity (-1 to 1) of the semantic index, BM25 (above 0) of the others.
+        rank: Position in that index's ranking, from 1; of the documents, that of the chunk's document.
+        matched_terms: Terms of the query that the lexical index found in the chunk or its context.
+    """
+
+    score: float
+    rank: int
+    matched_terms: tuple[str, ...] = ()
+
+
+class ScoredChunk(NodeWithScore):
+    """A LlamaIndex `NodeWithScore` that carries the evidence of each index."""
+
+    semantic: LegScore | None = Field(default=None, description="What the semantic index said.")
+    lexical: LegScore | None = Field(default=None, description="What the lexical index said.")
+    document: LegScore | None = Field(default=None, description="What the index of documents said of its document.")
+    relevance: float | None = Field(default=None, description="Probability that the passage is relevant.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "ScoredChunk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a passage stands.
+
+    Attributes:
+        file_name: Name of the file.
+        file_path: Path as seen from the parent of the folder that was given.
+        doc_id: Id of the document.
+        page_start: Physical page of its first character, from 1.
+        page_end: Physical page of its last character.
+        page_label: Printed number of its first page.
+        section: Path of headings above it.
+        title: Title of the document.
+        segment_index: Which segment of the document, from 0.
+        chunk_index: Which chunk of the document, from 0.
+        start_char: Offset of its first character in the document's text.
+        end_char: Offset behind its last character.
+    """
+
+    file_name: str | None = None
+    file_path: str | None = None
+    doc_id: str | None = None
+    page_start: int | None = None
+    page_end: int | None = None
+    page_label: str | None = None
+    section: str | None = None
+    title: str | None = None
+    segment_index: int | None = None
+    chunk_index: int | None = None
+    start_char: int | None = None
+    end_char: int | None = None
+
+    @classmethod
+    def of(cls, node: BaseNode) -> Source:
+        """Return the source of a node of any parser; what its metadata does not say is None."""
+        names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
+        found = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
+        return cls(
+            doc_id=node.ref_doc_id,
+            start_char=getattr(node, "start_char_idx", None),
+            end_char=getattr(node, "end_char_idx", None),
+            **found,
+        )
+
+    def __str__(self) -> str:
+        line = keys.source_line({k: v for k, v in asdict(self).items() if v is not None})
+        return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievedChunk:
+    """One result.
+
+    Attributes:
+        rank: From 1.
+        node_id: Id of the chunk.
+        text: The original text, never the context.
+        context: What situates the chunk in its document, or None.
+        score: Score of the fused ranking; comparable within one answer only.
+        relevance: Estimated probability that the passage is relevant, calibrated with the local settings; None unless
+            both indexes answered.
+        semantic: What the semantic index said, or None where it did not find the chunk.
+        lexical: What the lexical index said, or None where it did not find the chunk.
+        document: What the index of documents said of the chunk's document, or None where it was not asked or the
+            document's name and opening have no term of the query.
+        source: Where the passage stands.
+        node: The LlamaIndex node.
+    """
+
+    rank: int
+    node_id: str
+    text: str
+    context: str | None
+    score: float
+    relevance: float | None
+    semantic: LegScore | None
+    lexical: LegScore | None
+    document: LegScore | None = None
+    source: Source
+    node: BaseNode
+
+    @classmethod
+    def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
+        """Return the result for a LlamaIndex node."""
+        evidence = {leg: getattr(scored, leg, None) for leg in ("semantic", "lexical", "document")}
+        return cls.made(rank, scored.node, float(scored.score or 0.0), evidence, getattr(scored, "relevance", None))
+
+    @classmethod
+    def made(
+        cls,
+        rank: int,
+        node: BaseNode,
+        score: float,
+        evidence: Mapping[str, LegScore | None],
+        relevance: float | None = None,
+    ) -> RetrievedChunk:
+        """Return the result for a node, its score, and what each index said of it."""
+        return cls(
+            rank=rank,
+            node_id=node.node_id,
+            text=node.get_content(),
+            context=node.metadata.get(keys.CONTEXT) or None,
+            score=score,
+            relevance=relevance,
+            semantic=evidence.get("semantic"),
+            lexical=evidence.get("lexical"),
+            document=evidence.get("document"),
+            source=Source.of(node),
+            node=node,
+        )
+
+    def excerpt(self, query: str, width: int) -> str:
+        """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""
+        terms = self.lexical.matched_terms if self.lexical else re.findall(r"\w{4,}", query)
+        return excerpt(visible(self.text), terms, width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values; the node is left out."""
+        out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
+        for leg in ("semantic", "lexical", "document"):
+            evidence: LegScore | None = getattr(self, leg)
+            out[leg] = None if evidence is None else {"score": evidence.score, "rank": evidence.rank}
+        if self.lexical is not None:
+            out["lexical"]["matched_terms"] = list(self.lexical.matched_terms)
+        out["source"] = asdict(self.source)
+        return out
+
+
+def visible(text: str) -> str:
+    """Return the text without what would command a terminal or turn the direction of writing."""
+    return " ".join(COMMANDS.sub(" ", text).split())
