@@ -128,12 +128,11 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
     disk = _project(folder)
     command = [sys.executable, "-m", "tests.faults.load", str(disk), "4"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    seconds = options.minutes * 60
     while len(list(disk.glob(f"{READY}*"))) < len(processes):
         time.sleep(0.1)
-    time.sleep(min(20.0, seconds / 4))
+    time.sleep(min(20.0, options.minutes * 15))  # the quiet that the load is compared with
     (disk / BUSY).touch()
-    project, published, end = load(disk), 0, time.monotonic() + seconds * 3 / 4
+    project, published, end = load(disk), 0, time.monotonic() + options.minutes * 60
     while time.monotonic() < end:
         begin = time.monotonic()
         published += 1
@@ -191,7 +190,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Run the parts and return 1 if anything did not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=tuple(PARTS), default=tuple(PARTS))
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--minutes", type=float, default=10, help="Of load, after up to 20 quiet seconds.")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--bits", type=int, default=64)
