@@ -100,9 +100,10 @@ class RankingRetriever(BaseRetriever):
     def docstore(self) -> SQLiteDocumentStore:
         """Where the nodes are."""
 
-    @abstractmethod
+    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
         """Rank at least the k best; only nodes that pass the filters count."""
+        raise NotImplementedError
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k best (node id, score), best first; only nodes that pass the filters count."""
@@ -156,6 +157,12 @@ def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> Weig
     return WeightedQuery(
         bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
     )
+
+
+def require_words(bundle: QueryBundle) -> None:
+    """Raise InputError where a query says nothing."""
+    if not bundle.query_str.strip():
+        raise InputError("The query is empty: ask something.", value=bundle.query_str)
 
 
 def require_positive(k: int) -> int:

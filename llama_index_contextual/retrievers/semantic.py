@@ -22,6 +22,7 @@ from llama_index_contextual.retrievers.query_embedding import QueryEmbedder
 from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.scan import products
 
 _SAMPLE = 512
 """Vectors that tell how similar chunks are to a query on the whole: the deviation is right to about 3 %."""
@@ -66,7 +67,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         )
         self._store: UnitFaissVectorStore = index.vector_store
         self._embedder = QueryEmbedder(self._embed_model)
-        self._sample: tuple[int, NDArray[np.float32]] | None = None
+        self._sample: tuple[int, NDArray[np.float32] | None] | None = None
 
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
         """Rank the k best by cosine similarity."""
@@ -74,7 +75,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embedding = bundle.embedding or self._embedder.embed(bundle.embedding_strs)
         vector = np.asarray(embedding, dtype=np.float32)
         hits = Hits(*self._store.rank_rows(vector, k, filters or self._filters))
-        return Trace(hits, name="semantic", scale=lambda: self._scale(vector))
+        return Trace(hits, name="semantic", scale=lambda: self._scale(vector, hits))
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with its embedding."""
@@ -96,16 +97,24 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         """Where the nodes are."""
         return self._store.docstore
 
-    def _scale(self, vector: NDArray[np.float32]) -> Scale:
+    def _scale(self, vector: NDArray[np.float32], hits: Hits) -> Scale:
         """Return mean and standard deviation of the similarities to all chunks, as a sample of them has it."""
+        if len(hits.rows) == 0:
+            return Scale(0.0, 0.0)
+        sample = self._sampled()
+        similarities = hits.scores if sample is None else products(sample, vector / np.linalg.norm(vector))
+        return Scale(float(similarities.mean()), float(similarities.std()))
+
+    def _sampled(self) -> NDArray[np.float32] | None:
+        """Return vectors at even distances; None where the index does not give vectors back, as IVF."""
         size = len(self._store)
         if self._sample is None or self._sample[0] != size:
-            rows = np.linspace(0, size - 1, min(size, _SAMPLE), dtype=np.int64)
-            self._sample = size, self._store.vectors(rows.tolist())
-        similarities = self._sample[1] @ (vector / max(float(np.linalg.norm(vector)), 1e-12))
-        if len(similarities) == 0:
-            return Scale(0.0, 0.0)
-        return Scale(float(similarities.mean()), float(similarities.std()))
+            rows = np.linspace(0, size - 1, min(size, _SAMPLE), dtype=np.int64).tolist()
+            try:
+                self._sample = size, self._store.vectors(rows)
+            except RuntimeError:  # FAISS has no narrower class; the hits themselves are the sample then
+                self._sample = size, None
+        return self._sample[1]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self.search(query_bundle, self._similarity_top_k)

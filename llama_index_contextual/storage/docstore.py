@@ -47,6 +47,7 @@ _COLUMNS = "id, shape, text, metadata, body"
 _OWN_COLUMNS = ("id_", "text", "metadata")
 _PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
 _MAX_VARIABLES = 900
+_load = json.JSONDecoder().decode
 
 
 class SQLiteDocumentStore(KVDocumentStore):
@@ -331,7 +332,7 @@ class SQLiteDocumentStore(KVDocumentStore):
             rows = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
             self._shapes[shape] = json.loads(rows[0][0])
         kind = self._shapes[shape]
-        data = {**kind["data"], **json.loads(body), "id_": node_id, "metadata": json.loads(metadata)}
+        data = {**kind["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
         if kind["has_text"]:
             data["text"] = _unpacked(text)
         return json_to_doc({"__type__": kind["type"], "__data__": data})

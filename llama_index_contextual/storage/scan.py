@@ -8,6 +8,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_index_contextual.errors import InputError
+
 _BLOCK = 128  # rows that stay in the processor's cache while several queries go over them
 
 
@@ -38,6 +40,25 @@ def inner_products(matrix: Any, shape: tuple[int, int], queries: NDArray[np.floa
         for query, out in zip(queries, found, strict=True):
             _scan(out[start : start + _BLOCK], query, pointer, dimensions, len(block))
     return found
+
+
+def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inner product of a query with every row, as `inner_products` does: NumPy's would wait for threads.
+
+    Args:
+        rows: Shape (n, dimensions), C order.
+        query: Shape (dimensions,).
+
+    Returns:
+        Shape (n,).
+
+    Raises:
+        InputError: The query has another length than the rows.
+    """
+    if len(rows) and rows.shape[1] != len(query):
+        raise InputError(f"The query's embedding has {len(query)} dimensions, the index {rows.shape[1]}.")
+    (found,) = inner_products(faiss.swig_ptr(rows), rows.shape, query[None])
+    return np.asarray(found, dtype=np.float32)
 
 
 def _scan(out: NDArray[np.float32], query: NDArray[np.float32], matrix: Any, dimensions: int, rows: int) -> None:

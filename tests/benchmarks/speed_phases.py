@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.speed_project import (
+    NAME,
+    import_what_a_query_needs,
+    latency,
+    nodes_of,
+    open_project,
+    peak_memory,
+    spans_of_documents,
+)
+
 Figures = dict[str, Any]
-NAME = "speed"
 
 
 def main() -> None:
@@ -34,42 +44,71 @@ def build(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     from llama_index_contextual.storage.manifest import DocumentRecord
 
     shutil.rmtree(root, ignore_errors=True)
-    nodes, vectors = _nodes(corpus), np.load(corpus / "emb.npy")
-    project = _project(root, index, corpus, create=True)
+    nodes, vectors = nodes_of(corpus), np.load(corpus / "emb.npy")
+    project = open_project(root, index, corpus, create=True)
     started = time.perf_counter()
     builder = VersionBuilder(project.directory, project.config)
-    for start, stop in _documents(nodes):
+    for start, stop in spans_of_documents(nodes):
         part = nodes[start:stop]
         record = DocumentRecord(doc_id=part[0].ref_doc_id or "", content_hash="0", chunks=len(part))
         builder.append(record, part, vectors[start:stop], None)
     manifest = builder.publish(embed_model=model_name(project.embed_model))
     return {"seconds": time.perf_counter() - started, "MB": sum(f["bytes"] for f in manifest.files.values()) / 1e6,
             "files_MB": {name: entry["bytes"] / 1e6 for name, entry in manifest.files.items()},
-            "peak_MB": _memory()}  # fmt: skip
+            "peak_MB": peak_memory()}  # fmt: skip
+
+
+def limit(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
+    """Build the same straight into faiss, bm25s and a file of texts, with the tokeniser of this package."""
+    import bm25s
+    import faiss
+    from llama_index.core.schema import MetadataMode
+
+    from llama_index_contextual.retrievers.analysis import Analyzer
+
+    nodes, vectors = nodes_of(corpus), np.load(corpus / "emb.npy")
+    texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+    with tempfile.TemporaryDirectory() as directory:
+        started = time.perf_counter()
+        flat = faiss.IndexFlatIP(vectors.shape[1])
+        flat.add(vectors)
+        analyzer = Analyzer("english")
+        tokens = [analyzer.terms(text) for text in texts]
+        tokenised = time.perf_counter()
+        bm25 = bm25s.BM25()
+        bm25.index(tokens, show_progress=False)
+        faiss.write_index(flat, f"{directory}/vectors.faiss")
+        bm25.save(f"{directory}/bm25", show_progress=False)
+        (Path(directory) / "texts.bin").write_bytes(b"".join(text.encode() for text in texts))
+        rows = [json.dumps([node.node_id, node.ref_doc_id, node.metadata["file_name"]]) for node in nodes]
+        (Path(directory) / "meta.bin").write_text("\n".join(rows), encoding="utf-8")
+        written = [path for path in Path(directory).rglob("*") if path.is_file()]
+        return {"seconds": time.perf_counter() - started, "add_and_tokenise_s": tokenised - started,
+                "MB": sum(path.stat().st_size for path in written) / 1e6}  # fmt: skip
 
 
 def first(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     """Open in a new process and answer once; imports are not counted."""
     query = json.loads((corpus / "queries.json").read_text())[0]
-    project = _project(root, index, corpus)
-    _import_what_a_query_needs()
+    project = open_project(root, index, corpus)
+    import_what_a_query_needs()
     started = time.perf_counter()
     found = project.retrieve(query)
     seconds = time.perf_counter() - started
     if len(found) != 20:
         raise SystemExit(f"{len(found)} results instead of 20")
-    return {"seconds": seconds, "peak_MB": _memory(),
+    return {"seconds": seconds, "peak_MB": peak_memory(),
             "with_imports": time.clock_gettime(time.CLOCK_MONOTONIC) - spawned}  # fmt: skip
 
 
 def warm(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     """Answer the same questions warm, in each mode, and compare with the exact order of the vectors."""
     queries = json.loads((corpus / "queries.json").read_text())
-    project = _project(root, index, corpus)
-    times = _latency(project.retrieve, queries)
+    project = open_project(root, index, corpus)
+    times = latency(project.retrieve, queries)
     figures: Figures = {"p50_ms": 1e3 * statistics.median(times), "p95_ms": 1e3 * sorted(times)[int(0.95 * len(times))]}
     for mode in ("semantic", "lexical"):
-        took = _latency(lambda query, mode=mode: project.retrieve(query, mode=mode), queries)
+        took = latency(lambda query, mode=mode: project.retrieve(query, mode=mode), queries)
         figures[f"{mode}_ms"] = 1e3 * statistics.median(took)
     vectors, asked = np.load(corpus / "emb.npy", mmap_mode="r"), np.load(corpus / "qemb.npy")
     ids = [f"chunk-{row:08d}" for row in range(len(vectors))]
@@ -83,7 +122,7 @@ def warm(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
 def concurrent(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     """Answer 16 callers at once, as threads and awaited, and all questions in one call."""
     queries = json.loads((corpus / "queries.json").read_text())
-    project = _project(root, index, corpus)
+    project = open_project(root, index, corpus)
     for query in queries[:10]:
         project.retrieve(query)
     found: Figures = {}
@@ -113,7 +152,7 @@ def long(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     from llama_index_contextual.ingestion.builder import VersionBuilder
     from llama_index_contextual.storage.manifest import DocumentRecord
 
-    nodes, vectors = _nodes(corpus)[:8_000], np.load(corpus / "emb.npy")[:8_000]
+    nodes, vectors = nodes_of(corpus)[:8_000], np.load(corpus / "emb.npy")[:8_000]
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         for count in (2_000, 4_000, 8_000):
@@ -126,6 +165,32 @@ def long(corpus: Path, root: Path, index: str, spawned: float) -> Figures:
     return found
 
 
+def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
+    """Return recall@20 of the compact index on real vectors of real sentences, and whether its probe would take it."""
+    import faiss
+
+    from llama_index_contextual.embeddings.batching import unit_vectors
+    from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
+    from llama_index_contextual.storage import compact
+    from llama_index_contextual.storage.scan import inner_products, top
+
+    with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
+        found = (sentence for row in rows for sentence in re.split(r"(?<=[.!?])\s+", json.loads(row)["text"]))
+        sentences = dict.fromkeys(sentence for sentence in found if len(sentence) > 40)
+    vectors = unit_vectors(np.asarray(WordLlamaEmbedding().get_text_embedding_batch(list(sentences)), dtype=np.float32))
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(vectors)
+    index_of = compact.compacted(flat, "rabitq")
+    questions = json.loads((corpus / "queries.json").read_text())
+    asked = unit_vectors(np.asarray([WordLlamaEmbedding().get_query_embedding(q) for q in questions], dtype=np.float32))
+    shares = [
+        len(set(top(scores, 20)[1]) & set(compact.search(index_of, query[None], 20, None)[1])) / 20
+        for query, scores in zip(asked, inner_products(flat.get_xb(), vectors.shape, asked), strict=True)
+    ]
+    return {"vectors": len(vectors), "dimensions": vectors.shape[1], "recall20": statistics.fmean(shares),
+            "probe": compact.probed_recall(vectors, index_of)}  # fmt: skip
+
+
 def folder(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
     """Ingest a folder of files, local embedding and structural context, and ask."""
     from llama_index_contextual import ProjectConfig, ProjectManager
@@ -136,94 +201,11 @@ def folder(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
         started = time.perf_counter()
         project.ingest([files])
         seconds = time.perf_counter() - started
-        return {"index_s": seconds, "p50_ms": 1e3 * statistics.median(_latency(project.retrieve, queries))}
-
-
-def _latency(ask: Callable[[str], object], queries: Sequence[str]) -> list[float]:
-    for query in queries[:10]:
-        ask(query)
-    times = []
-    for query in queries:
-        started = time.perf_counter()
-        ask(query)
-        times.append(time.perf_counter() - started)
-    return times
-
-
-def _import_what_a_query_needs() -> None:
-    import bm25s  # noqa: F401
-    import faiss  # noqa: F401
-    import Stemmer  # noqa: F401
-    from bm25s import stopwords  # noqa: F401
-
-    import llama_index_contextual.storage.faiss_store  # noqa: F401
-
-
-def _nodes(corpus: Path) -> list[Any]:
-    from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-
-    from llama_index_contextual import metadata as keys
-
-    with open(corpus / "chunks.jsonl", encoding="utf-8") as rows:
-        chunks = [json.loads(row) for row in rows]
-    nodes = []
-    for row in chunks:
-        name = row["file_name"].rpartition("/")[2]
-        node = TextNode(
-            id_=row["id"],
-            text=row["text"],
-            start_char_idx=row["position"],
-            end_char_idx=row["position"] + len(row["text"]),
-            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=row["doc_id"])},
-            metadata={keys.CONTEXT: row["context"], keys.FILE_NAME: name, "file_path": row["file_name"]},
-        )
-        nodes.append(keys.shape(node) if hasattr(keys, "shape") else node)
-    return nodes
-
-
-def _documents(nodes: Sequence[Any]) -> list[tuple[int, int]]:
-    starts = [at for at, node in enumerate(nodes) if at == 0 or node.ref_doc_id != nodes[at - 1].ref_doc_id]
-    return list(zip(starts, [*starts[1:], len(nodes)], strict=True))
-
-
-def _project(root: Path, index: str, corpus: Path, *, create: bool = False) -> Any:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-    from llama_index.core.bridge.pydantic import PrivateAttr
-
-    from llama_index_contextual import ProjectConfig, ProjectManager
-
-    queries = json.loads((corpus / "queries.json").read_text())
-
-    class Precomputed(BaseEmbedding):
-        """Knows the vectors of the questions."""
-
-        _table: dict[str, list[float]] = PrivateAttr()
-
-        def _get_query_embedding(self, query: str) -> list[float]:
-            return self._table[query]
-
-        async def _aget_query_embedding(self, query: str) -> list[float]:
-            return self._table[query]
-
-        def _get_text_embedding(self, text: str) -> list[float]:
-            raise NotImplementedError
-
-    model = Precomputed(model_name="precomputed")
-    model._table = dict(zip(queries, np.load(corpus / "qemb.npy").tolist(), strict=True))
-    manager = ProjectManager(root)
-    if not create:
-        return manager.load(NAME, embed_model=model)
-    known = {"faiss_index": index} if "faiss_index" in ProjectConfig.model_fields else {}
-    return manager.create(NAME, ProjectConfig.local(context="none", **known), embed_model=model)
-
-
-def _memory() -> float:
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+        return {"index_s": seconds, "p50_ms": 1e3 * statistics.median(latency(project.retrieve, queries))}
 
 
 PHASES: dict[str, Callable[[Path, Path, str, float], Figures]] = {
-    function.__name__: function for function in (build, first, warm, concurrent, long, folder)
+    function.__name__: function for function in (build, limit, first, warm, concurrent, long, real, folder)
 }
 
 if __name__ == "__main__":

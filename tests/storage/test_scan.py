@@ -6,7 +6,8 @@ import faiss
 import numpy as np
 import pytest
 
-from llama_index_contextual.storage.scan import inner_products, top
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.storage.scan import inner_products, products, top
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.standard_normal((300, 17), dtype=np.float32)
@@ -25,6 +26,13 @@ def test_other_queries_change_no_bit_of_a_result() -> None:
     together = inner_products(faiss.swig_ptr(ROWS), ROWS.shape, QUERIES)
     alone = [inner_products(faiss.swig_ptr(ROWS), ROWS.shape, query[None])[0] for query in QUERIES]
     assert np.array_equal(together, np.stack(alone))
+
+
+def test_a_query_of_another_length_is_refused_before_anything_is_read() -> None:
+    np.testing.assert_allclose(products(ROWS, QUERIES[0]), ROWS @ QUERIES[0], rtol=1e-4, atol=1e-5)
+    assert len(products(ROWS[:0], QUERIES[0])) == 0
+    with pytest.raises(InputError, match="has 18 dimensions, the index 17"):
+        products(ROWS, np.zeros(18, dtype=np.float32))
 
 
 def test_no_thread_setting_is_touched() -> None:
