@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -16,6 +17,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.answering.build import Intents, by_intent, chat_engine, query_engine
+from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError, NoVersionError
@@ -145,15 +147,19 @@ class ProjectReading(ProjectBase):
                 passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
                 model where neither patterns nor words decide; a table of one's own changes single plans.
             **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
-                min_confidence, timeouts, streaming, reference_date, judge (True: the same model), …; what only
-                `RetrieverQueryEngine.from_args` knows gives that engine.
+                min_confidence, timeouts, streaming, reference_date, guards and judge (True: the usual ones), cache
+                (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits, "expand" those beside
+                them that are on the topic, which embeds them), …; what only `RetrieverQueryEngine.from_args` knows
+                gives that engine.
 
         Raises:
+            ConfigurationError: An option is unknown or wrong.
             ModelError: The project's LLM cannot be made: no key, no package, no such name.
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
-        return query_engine(retriever, self._embed_model_of_live, answering, intents=intents, **kwargs)
+        options = {"intents": intents, **self._with_cache(kwargs)}
+        return query_engine(retriever, self._embed_model_of_live, answering, **options)
 
     def as_chat_engine(
         self,
@@ -175,14 +181,25 @@ class ProjectReading(ProjectBase):
             similarity_top_k: Results of the search; the three best passages of them are read.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`; all passages that a plan finds are then read.
-            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
+            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`,
+                as in `as_query_engine`.
 
         Raises:
+            ConfigurationError: An option is unknown or wrong.
             ModelError: The project's LLM cannot be made: no key, no package, no such name.
         """
         answering = llm or self._llm or self._load_answering_llm()
         retriever = self.as_retriever(mode=search_mode, similarity_top_k=similarity_top_k, filters=filters)
-        return chat_engine(retriever, self._embed_model_of_live, answering, mode=mode, intents=intents, **kwargs)
+        options = {"mode": mode, "intents": intents, **self._with_cache(kwargs)}
+        return chat_engine(retriever, self._embed_model_of_live, answering, **options)
+
+    @cached_property
+    def answer_cache(self) -> AnswerCache:
+        """The answers that the project's engines made with `cache=True` keep and share."""
+        return AnswerCache()
+
+    def _with_cache(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {**options, "cache": self.answer_cache} if options.get("cache") is True else options
 
     def _embed_model_of_live(self) -> BaseEmbedding:
         try:

@@ -1,4 +1,4 @@
-"""The template of the prompt for a context: its variables, and why one is refused. Pure."""
+"""Templates of prompts: their variables, filled in one pass, and why one for contexts is refused. Pure."""
 
 from __future__ import annotations
 
@@ -63,9 +63,17 @@ class ContextPrompt:
         return next(match.start() for match in _VARIABLE.finditer(self.text) if match[1] in OF_CHUNK)
 
     def _fill(self, template: str, values: Mapping[str, str]) -> str:
-        known = {**self.variables, **values}
-        # In one pass, so that a text that speaks of variables is left as it is.
-        return _VARIABLE.sub(lambda match: known[match[1]], template)
+        return fill(template, {**self.variables, **values})
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Return a template with the values of its variables, in one pass: a value that speaks of variables stays as it is.
+
+    Example:
+        >>> fill('{question}: {"found": {count}}', {"question": "What is {count}?", "count": "3"})
+        'What is {count}?: {"found": 3}'
+    """
+    return _VARIABLE.sub(lambda match: values[match[1]], template)
 
 
 def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:

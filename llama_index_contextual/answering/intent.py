@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 
 from llama_index_contextual.config import Mode
+from llama_index_contextual.templates import fill
 
 Intent = Literal[
     "factual",
@@ -38,12 +39,15 @@ class SearchPlan:
         mode: Which indexes; None takes the project's.
         semantic_weight: Share of the semantic ranking, 0 to 1; None takes the project's.
         by_aspect: Whether each side of a comparison is searched on its own.
+        from_conversation: Whether what only asks back, such as "What do you mean by that?", is answered from the
+            conversation, if there is one, and not searched.
     """
 
     top_k: int
     mode: Mode | None = None
     semantic_weight: float | None = None
     by_aspect: bool = False
+    from_conversation: bool = False
 
 
 PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
@@ -53,7 +57,7 @@ PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
         "explanation": SearchPlan(top_k=8),
         "aggregation": SearchPlan(top_k=15),
         "procedural": SearchPlan(top_k=6),
-        "clarification": SearchPlan(top_k=3),
+        "clarification": SearchPlan(top_k=3, from_conversation=True),
         "chitchat": SearchPlan(top_k=0),
         "out_of_scope": SearchPlan(top_k=0),
         "opinion": SearchPlan(top_k=5),
@@ -86,8 +90,11 @@ _WRITTEN: tuple[tuple[Intent, str], ...] = (
     ),
     (
         "out_of_scope",
-        r"\b(?:tell me a joke|write (?:me )?a (?:poem|song|story)|what(?:'s| is) the weather|who are you"
-        r"|what(?:'s| is) your name|what can you do|play (?:some )?music|set (?:an? )?(?:alarm|timer))\b",
+        r"^\W*(?:(?:please|hi|hello|hey|ok|so|can you|could you|will you|would you)\W+)*"
+        r"(?:tell me (?:a|another) joke(?: about .*)?|write (?:me )?a (?:poem|song|story)\b.*|who are you"
+        r"|what(?:'s| is) the weather(?: like| today| tomorrow| now| outside| in .*)*|what(?:'s| is) your name"
+        r"|what can you do(?: for me)?|play (?:me )?(?:some )?music|set (?:an? )?(?:alarm|timer)"
+        r"(?: (?:for|at|in) \d.*)?)(?: please)?\W*$",
     ),
     (
         "clarification",
@@ -149,6 +156,12 @@ _WORDS: Mapping[str, tuple[Intent, float]] = MappingProxyType(
         **dict.fromkeys(("year", "date", "deadline", "recently", "currently", "ago"), ("temporal", 1.2)),
     }
 )
+_ASKS_BACK = re.compile(
+    rf"{_OPENING}(?:what do you mean|what does (?:that|this|it) mean"
+    r"|(?:can|could) you (?:clarify|rephrase|repeat|explain)|i don'?t understand|sorry|pardon(?: me)?|say that again)"
+    r"(?:\W+(?:by|with|that|this|it|all|again|please|for me|once more|your (?:last )?answer|in other words))*\W*$",
+    re.IGNORECASE,
+)
 _WORD = re.compile(r"[a-z']+")
 _LEAST = 1.0
 
@@ -174,6 +187,16 @@ def guess_intent(question: str) -> IntentGuess:
     return IntentGuess(best, "words")
 
 
+def asks_back(question: str) -> bool:
+    """Return whether a message asks about what was said just before, and names nothing to search for; English only.
+
+    Example:
+        >>> [asks_back(text) for text in ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")]
+        [True, False, False]
+    """
+    return _ASKS_BACK.match(question) is not None
+
+
 _ASK = """\
 What does the question want? Answer with one word of this list and nothing else: {intents}.
 
@@ -182,7 +205,7 @@ Question: {question}"""
 
 def intent_messages(question: str) -> list[ChatMessage]:
     """Return the messages that ask a model for an intent."""
-    prompt = _ASK.replace("{intents}", ", ".join(INTENTS)).replace("{question}", question)
+    prompt = fill(_ASK, {"intents": ", ".join(INTENTS), "question": question})
     return [ChatMessage(role=MessageRole.USER, content=prompt)]
 
 

@@ -18,6 +18,7 @@ from llama_index_contextual.answering.streaming import Speaker, Timeouts
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import model_name
+from llama_index_contextual.templates import fill
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
 
@@ -87,8 +88,8 @@ class Judge:
         Raises:
             ModelError: The judge cannot be reached, or what it says is no verdict.
         """
-        prompt = _PROMPT.replace("{passages}", passages_prompt(hits)).replace("{question}", question)
-        message = ChatMessage(role=MessageRole.USER, content=prompt.replace("{answer}", answer))
+        prompt = fill(_PROMPT, {"passages": passages_prompt(hits), "question": question, "answer": answer})
+        message = ChatMessage(role=MessageRole.USER, content=prompt)
         spoken = await Speaker(self.llm, self.timeouts).aspeak([message])
         start, end = spoken.text.find("{"), spoken.text.rfind("}")
         try:

@@ -12,6 +12,7 @@ from llama_index.core.schema import NodeWithScore
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.results import Source
+from llama_index_contextual.templates import fill
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
 
@@ -102,6 +103,22 @@ def answer_messages(
     ]
 
 
+CLARIFY = """\
+The last message asks about what was said before. Answer it from the conversation alone: say again what was said, in \
+other words and as plainly as you can; add nothing to it, and leave out the numbers of sources. If the conversation \
+does not answer it, write exactly: {not_found}"""
+
+
+def clarification_messages(question: str, history: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
+    """Return the messages that ask a model to explain what was said."""
+    rules = fill(CLARIFY, {"not_found": not_found})
+    return [
+        ChatMessage(role=MessageRole.SYSTEM, content=rules),
+        *history,
+        ChatMessage(role=MessageRole.USER, content=question),
+    ]
+
+
 CONDENSE = """\
 Rewrite the last question so that it can be understood without the conversation: put in what it refers to, keep its \
 language, add nothing. Answer with the question only.
@@ -115,5 +132,5 @@ Last question: {question}"""
 def condense_messages(question: str, history: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return the messages that ask a model to make a question stand alone."""
     told = "\n".join(f"{message.role.value}: {message.content}" for message in history)
-    prompt = CONDENSE.replace("{history}", told).replace("{question}", question)
+    prompt = fill(CONDENSE, {"history": told, "question": question})
     return [ChatMessage(role=MessageRole.USER, content=prompt)]

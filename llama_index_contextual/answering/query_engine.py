@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,11 +21,18 @@ from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK, answer_messages, system_prompt
+from llama_index_contextual.answering.prompts import (
+    NOT_FOUND,
+    SMALL_TALK,
+    answer_messages,
+    clarification_messages,
+    system_prompt,
+)
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.reveal import Reveal, split_reasoning
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.calls import run_sync
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
@@ -44,6 +51,9 @@ class AnswerOptions:
             Searches without a confidence always count.
         not_found: What is said then, and what the model is told to say when the passages do not answer.
         small_talk: What is said to chitchat, where questions are searched by their intent.
+
+    Raises:
+        ConfigurationError: A number cannot be.
     """
 
     style: str = "instruction"
@@ -53,6 +63,15 @@ class AnswerOptions:
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
     small_talk: str = SMALL_TALK
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or (self.max_passages is not None and self.max_passages < 1):
+            raise ConfigurationError("max_tokens and max_passages must be positive.", setting="max_tokens")
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise ConfigurationError(
+                f"min_confidence={self.min_confidence} cannot be: it is a probability, 0 to 1.",
+                setting="min_confidence",
+            )
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,8 @@ class GroundedQueryEngine(BaseQueryEngine):
     Args:
         retriever: What searches; a `ConversationalRetriever` takes `ConversationQuery`s.
         llm: Writes the answer.
-        wider: What is asked when the search is not confident: more candidates, another mode.
+        wider: What is asked when the search is not confident: more candidates, more results.
+        merging: Gives what merges the hits of a search that stand side by side; None merges what touches.
         options: How the answer is written.
         timeouts: How long to wait for the model.
         node_postprocessors: Put before the merging and packing, such as a reranker.
@@ -105,6 +125,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         llm: LLM,
         *,
         wider: BaseRetriever | None = None,
+        merging: Callable[[RetrievalResponse], BaseNodePostprocessor] | None = None,
         options: AnswerOptions | None = None,
         timeouts: Timeouts | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] = (),
@@ -123,11 +144,10 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.guards = guards
         self.cache = cache
         self.judge = judge
-        self._postprocessors = [
-            *node_postprocessors,
-            AdjacentChunkMerger(),
-            ContextWindowPacker(max_tokens=self.options.max_tokens, compress=True),
-        ]
+        self._merging = merging or (lambda _: AdjacentChunkMerger())
+        self._postprocessors = list(node_postprocessors)
+        most = self.options.max_tokens
+        self._packer = ContextWindowPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
         system_prompt(self.options.style, self.options.not_found)  # an unknown style is told at once
 
     def _get_prompt_modules(self) -> dict[str, Any]:
@@ -163,20 +183,43 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._is_low(found) else found.to_nodes()
-        for postprocessor in self._postprocessors if hits else ():
-            hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
-        if not hits:
+        hits = [] if self._is_low(found) else self._packed(query, found)
+        if hits:
+            hits = _best(hits, options.max_passages)
+            messages = answer_messages(
+                question,
+                hits,
+                style=options.style,
+                not_found=options.not_found,
+                history=history,
+                context=options.context,
+            )
+        elif history and found.intent == "clarification" and found.mode_used == "none":
+            messages = clarification_messages(question, history, not_found=options.not_found)
+        else:
             words = options.small_talk if found.intent == "chitchat" else options.not_found
             nothing = GroundedResponse(words, [], found=False, retrieval=found)
             return Draft(question, found, [], [], _with_metadata(nothing))
-        hits = _best(hits, options.max_passages)
-        messages = answer_messages(
-            question, hits, style=options.style, not_found=options.not_found, history=history, context=options.context
-        )
         kept = None if self.cache is None else self.cache.get(self._key(messages, found))
         ready = None if kept is None else _with_metadata(replace(kept, retrieval=found, from_cache=True))
         return Draft(question, found, hits, messages, ready)
+
+    def _packed(self, query: QueryBundle, found: RetrievalResponse) -> list[NodeWithScore]:
+        """Return the passages that fit, of the hits that the postprocessors leave."""
+        hits = found.to_nodes()
+        for postprocessor in self._postprocessors:
+            hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
+        # Before they are merged, too: of a passage of many hits, the best might be what is cut away.
+        packed = self._packer.postprocess_nodes(hits, query_bundle=query)
+        packed = self._merging(found).postprocess_nodes(packed, query_bundle=query)
+        packed = self._packer.postprocess_nodes(packed, query_bundle=query)
+        if hits and not packed:
+            raise ConfigurationError(
+                f"max_tokens={self.options.max_tokens} has no room for a sentence of any passage that was found, with"
+                f" its source and context: allow more.",
+                setting="max_tokens",
+            )
+        return packed
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -251,15 +294,17 @@ class GroundedQueryEngine(BaseQueryEngine):
         reasoning, text = split_reasoning(spoken.text, self.options.style)
         passages = [Passage(self._hidden(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
         clean = text if self.guards is None else self.guards.clean(text)
-        report = check_citations(clean, passages, question=self._hidden(draft.question))
+        # What is said from the conversation cites nothing.
+        report = check_citations(clean, passages, question=self._hidden(draft.question)) if passages else None
+        shown = clean if report is None else report.text
         return GroundedResponse(
-            report.text,
+            shown,
             draft.hits,
             found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
             partial=spoken.problem,
             citations=report,
             retrieval=draft.retrieval,
-            original=None if spoken.text == report.text else self._hidden(spoken.text),
+            original=None if spoken.text == shown else self._hidden(spoken.text),
             reasoning=None if reasoning is None else self._hidden(reasoning),
         )
 

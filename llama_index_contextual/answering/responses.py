@@ -20,7 +20,7 @@ class GroundedResponse(Response):
     Attributes:
         found: Whether the documents answer the question, as far as the search and the model say.
         partial: Why the answer is not whole, in a sentence; None when it is.
-        citations: What the check found; None for an answer without a model's words.
+        citations: What the check found; None for an answer without a model's words, or from the conversation alone.
         retrieval: The search that the passages come from.
         original: What the model wrote, where that is not what is shown.
         reasoning: What a model that thinks step by step wrote before its answer.

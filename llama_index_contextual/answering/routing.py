@@ -15,6 +15,7 @@ from llama_index_contextual.answering.intent import (
     Intent,
     IntentGuess,
     SearchPlan,
+    asks_back,
     aspects_of,
     guess_intent,
     intent_messages,
@@ -31,7 +32,8 @@ class IntentRetriever(BaseRetriever):
     """Guesses the intent of a question and searches it as a table says.
 
     A comparison is searched as a whole and by each side, which take turns; chitchat and what is out of scope retrieve
-    nothing. Where neither patterns nor words decide and there is a model, the model does.
+    nothing, nor does what only asks back in a conversation. Where neither patterns nor words decide and there is a
+    model, the model does.
 
     Args:
         make: Gives a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
@@ -75,7 +77,7 @@ class IntentRetriever(BaseRetriever):
         """Return the results with their evidence, and the intent that they were searched for."""
         intent = self.guess(bundle.query_str).intent
         plan = self.plans[intent]
-        if plan.top_k < 1:
+        if _needs_no_search(bundle, plan):
             return _unsearched(bundle, intent)
         retriever = self._make(plan)
         found = [respond_of(retriever, query) for query in _queries(bundle, plan)]
@@ -85,7 +87,7 @@ class IntentRetriever(BaseRetriever):
         """Do as `respond` does, without blocking the event loop."""
         intent = (await self.aguess(bundle.query_str)).intent
         plan = self.plans[intent]
-        if plan.top_k < 1:
+        if _needs_no_search(bundle, plan):
             return _unsearched(bundle, intent)
         retriever = self._make(plan)
         found = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
@@ -100,6 +102,11 @@ class IntentRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return (await self.arespond(query_bundle)).to_nodes()
+
+
+def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
+    within = plan.from_conversation and bool(getattr(bundle, "history", ()))
+    return plan.top_k < 1 or (within and asks_back(bundle.query_str))
 
 
 def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:

@@ -89,6 +89,13 @@ def test_condense_lets_the_model_make_the_question_stand_alone(reports: Project)
     assert llm.history[2].endswith("Question: And the other one?")
 
 
+def test_a_conversation_that_speaks_of_variables_is_condensed_as_it_is(reports: Project) -> None:
+    engine, llm = chat(reports, "Write {question}.", "What of TS-999?", mode="condense")
+    engine.chat("What does TS-999 mean?")
+    engine.chat("And {history}?")
+    assert "assistant: Write {question}.\n\nLast question: And {history}?" in llm.history[1]
+
+
 def test_where_condensing_fails_the_conversation_is_blended(reports: Project) -> None:
     engine, _ = chat(reports, "It runs dry.", ValueError("no"), "So it is.", mode="condense")
     engine.chat("What does TS-999 mean?")

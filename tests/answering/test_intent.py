@@ -19,7 +19,17 @@ from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 
 QUESTIONS = {
-    "factual": ["Who is the approving authority?", "Where is the plant?", "What is the fee?", "TS-999", "Is it free?"],
+    "factual": [
+        "Who is the approving authority?",
+        "Where is the plant?",
+        "What is the fee?",
+        "TS-999",
+        "Is it free?",
+        # What only begins like talk that no document answers:
+        "What is the weather compensation of the heating curve?",
+        "Who are you supposed to call in an emergency?",
+        "What can you do when TS-999 appears?",
+    ],
     "comparison": ["A vs B?", "What is the difference between leave and absence?", "Is it the same as a grant?"],
     "explanation": [
         "Why did revenue fall?",
@@ -33,10 +43,20 @@ QUESTIONS = {
         "What are the types of leave?",
         "Tell me about fees",
     ],
-    "procedural": ["How do I file a claim?", "And how can I apply?", "What are the steps to enrol?"],
+    "procedural": [
+        "How do I file a claim?",
+        "How do I set an alarm limit on the outstation?",
+        "What are the steps to enrol?",
+    ],
     "clarification": ["What do you mean?", "No, I meant the other one.", "Can you rephrase that?"],
     "chitchat": ["Hi!", "Thank you very much!", "ok bye", "All right, see ya", "omg."],
-    "out_of_scope": ["Tell me a joke", "What's the weather in Rome?", "Who are you?"],
+    "out_of_scope": [
+        "Tell me a joke",
+        "What's the weather in Rome?",
+        "Who are you?",
+        "Hey, what can you do?",
+        "Set a timer for 5 minutes, please.",
+    ],
     "opinion": ["Should I accept it?", "Do you think it is fair?", "Is it worth it to appeal?"],
     "temporal": ["When does the contract end?", "What changed last quarter?", "In which year was it signed?"],
 }
@@ -211,6 +231,47 @@ def test_the_model_decides_where_it_is_asked_to(reports: Project) -> None:
     assert isinstance(response, GroundedResponse)
     assert response.retrieval is not None
     assert response.retrieval.intent == "temporal"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_who_only_asks_back_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
+    llm = ScriptedLLM(default="Dry [Source 1].")
+    chat = reports.as_chat_engine(llm=llm, intents=True)
+    chat.chat("What does error TS-999 mean?")
+    llm.enqueue("It has no water left.")
+    if streaming:
+        stream = chat.stream_chat("What do you mean by that?")
+        assert "".join(stream.response_gen) == "It has no water left."
+        answer = stream.grounded
+    else:
+        answer = chat.chat("What do you mean by that?").grounded
+    assert answer is not None
+    assert answer.retrieval is not None
+    assert (answer.retrieval.intent, answer.retrieval.mode_used) == ("clarification", "none")
+    assert (str(answer), answer.found, answer.citations, answer.source_nodes) == (
+        "It has no water left.",
+        True,
+        None,
+        [],
+    )
+    assert "Sources:" not in llm.history[-1]
+    assert "Dry [Source 1]." in llm.history[-1]
+    assert [message.content for message in chat.chat_history][-1] == "It has no water left."
+
+
+@pytest.mark.parametrize("message", ["What do you mean by TS-999?", "No, I meant error TS-999."])
+def test_a_clarification_that_names_something_is_searched(reports: Project, message: str) -> None:
+    chat = reports.as_chat_engine(llm=ScriptedLLM(default="Dry [Source 1]."), intents=True)
+    chat.chat("What does error TS-104 mean?")
+    answer = chat.chat(message).grounded
+    assert answer is not None
+    assert answer.retrieval is not None
+    assert (answer.retrieval.intent, len(answer.retrieval)) == ("clarification", 3)
+
+
+def test_without_a_conversation_who_asks_back_is_searched() -> None:
+    made = Made(a=1.0)
+    assert len(IntentRetriever(made).retrieve("What do you mean?")) == 1
 
 
 def test_a_conversation_is_searched_by_intent_too(reports: Project) -> None:

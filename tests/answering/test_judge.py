@@ -47,6 +47,15 @@ def test_an_answer_that_passes_is_shown_with_its_verdict() -> None:
     assert "[Source 1]" in llm.history[0].partition("Question: Is it so?")[0]
 
 
+def test_passages_and_answers_that_speak_of_variables_are_left_as_they_are() -> None:
+    llm, found = ScriptedLLM(default=json.dumps(GOOD)), hits(a=1.0)
+    found[0].node.set_content("Dear {question}, we say {answer}.")  # type: ignore[attr-defined]
+    answering = ScriptedLLM(default="It says {question} [Source 1].")
+    GroundedQueryEngine(FixedRetriever(found), answering, judge=Judge(llm)).query("What of {passages}?")
+    assert "Dear {question}, we say {answer}." in llm.history[0]
+    assert "Question: What of {passages}?\n\n<answer>\nIt says {question} [Source 1].\n</answer>" in llm.history[0]
+
+
 @pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
 def test_an_answer_that_does_not_is_replaced_and_kept(fault: dict[str, bool]) -> None:
     response, _ = judged({**GOOD, **fault})

@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResp
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import MetadataMode, QueryBundle
+from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache
@@ -21,13 +22,15 @@ from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from tests.retrievers.corpus import FixedRetriever, hits
-from tests.support.models import ScriptedLLM
+from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -220,10 +223,40 @@ def test_where_nothing_is_found_the_model_is_not_asked() -> None:
     assert (str(response), response.found, llm.history) == ("Nothing.", False, [])
 
 
-def test_a_project_looks_further_in_every_index(reports: Project) -> None:
-    retriever = reports.as_retriever(mode="lexical", similarity_top_k=3).widened()
-    assert (retriever.mode, retriever.similarity_top_k) == ("hybrid", 6)
+@pytest.mark.parametrize("mode", ["lexical", "semantic", "hybrid"])
+def test_a_project_looks_further_in_the_indexes_that_were_chosen(reports: Project, mode: Any) -> None:
+    retriever = reports.as_retriever(mode=mode, similarity_top_k=3).widened()
+    assert (retriever.mode, retriever.similarity_top_k) == (mode, 6)
     assert retriever._config.candidates == 5 * reports.config.candidates
+
+
+def test_a_lexical_engine_embeds_no_question(tmp_path: Path) -> None:
+    model = CountingEmbedding()
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
+    project.ingest([Document(id_="d", text="Error TS-999 means that the pump runs dry.")])
+    engine = project.as_query_engine(llm=ScriptedLLM(default=GOOD), mode="lexical")
+    assert not ask(engine, "Zebras?").found  # and so it has looked further
+    chat = project.as_chat_engine(llm=ScriptedLLM(default=GOOD), search_mode="lexical")
+    chat.chat(QUESTION)
+    chat.chat("Why?")
+    assert model.queries == []
+
+
+def test_little_room_is_filled_with_the_best_sentence_and_none_is_told(reports: Project) -> None:
+    text = "The plant opened long ago. " * 30 + "Error TS-999 means a dry pump. " + "Nothing more to say. " * 30
+    found = hits(a=1.0)
+    found[0].node.set_content(text)  # type: ignore[attr-defined]
+    few = AnswerOptions(max_tokens=20)
+    (read,) = ask(GroundedQueryEngine(FixedRetriever(found), ScriptedLLM(), options=few)).source_nodes
+    assert "Error TS-999 means a dry pump." in read.node.get_content()
+    with pytest.raises(ConfigurationError, match="max_tokens=2 has no room for a sentence"):
+        reports.as_query_engine(llm=ScriptedLLM(), max_tokens=2).query(QUESTION)
+
+
+@pytest.mark.parametrize("wrong", [{"max_tokens": 0}, {"max_passages": 0}, {"min_confidence": 1.5}])
+def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        AnswerOptions(**wrong)
 
 
 # ---- LlamaIndex ------------------------------------------------------------------------------------------------------
