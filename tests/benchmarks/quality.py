@@ -3,7 +3,8 @@
 Every set, with each mode, without context, with the structural one, and with the recorded one where the set has it.
 No key, no network, no reranker; `ProjectConfig.local()` but for the context. Beside it, what the stock LlamaIndex
 assembly reaches (FAISS inner product on unit vectors, BM25Retriever, QueryFusionRetriever), as recorded in the data
-folder's README.
+folder's README. Then how far the hybrid is above the better leg, what context changes, with intervals and p-values, and
+the means of the sets.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
-from tests.benchmarks.sets import KS, SETS, QuestionSet, load, recall, score
+from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, recall, score
 
+Measure = Callable[[Sequence[int | None]], float]
 MODES: tuple[Mode, ...] = ("lexical", "semantic", "hybrid")
 STOCK = {
     ("codebase", "none"): ((41.8, 70.6, 78.5, 82.3), (28.8, 57.5, 65.2, 74.4), (44.6, 72.6, 80.8, 87.2)),
@@ -49,7 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     head = "".join(f"  R@{k:<4d}" for k in KS)
     print(f"{'set':14s} {'context':11s} {'mode':9s}{head}  nDCG@10   stock: R@1, 5, 10, 20")
-    hybrid: dict[str, list[tuple[float, float]]] = {}
+    hybrid: dict[str, list[list[float]]] = {}
     with tempfile.TemporaryDirectory() as root:
         for name in arguments.sets:
             questions = load(arguments.data, name)
@@ -60,34 +64,40 @@ def main() -> None:
                 started = time.time()
                 project = build(ProjectManager(root), questions, context)
                 built = time.time() - started
+                legs: dict[Mode, dict[int, float]] = {}
                 for at, mode in enumerate(MODES):
                     retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
-                    recalls, ndcg, ranks = score(
+                    recalls, gain, ranks = score(
                         questions.questions, lambda q, r=retriever: r.respond(_bundle(q)).results
                     )
                     stock = STOCK.get((name, context))
                     beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
                     figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
-                    print(f"{name:14s} {context:11s} {mode:9s}{figures}  {ndcg:5.1f}     {beside}", flush=True)
+                    print(f"{name:14s} {context:11s} {mode:9s}{figures}  {gain:5.1f}     {beside}", flush=True)
+                    legs[mode] = recalls
                     if mode == "hybrid":
-                        hybrid.setdefault(context, []).append((recalls[20], ndcg))
+                        hybrid.setdefault(context, []).append([*recalls.values(), gain])
                         by_context[context] = ranks
+                above = (legs["hybrid"][k] - max(legs["lexical"][k], legs["semantic"][k]) for k in KS)
+                print(f"{name:14s} {context:11s} − better leg{''.join(f'{gain:+6.1f}  ' for gain in above)}")
                 print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
             _print_differences(name, by_context)
     for context, figures in hybrid.items():
-        means = [sum(column) / len(figures) for column in zip(*figures, strict=True)]
-        print(f"mean of {len(figures)} sets, {context}, hybrid: recall@20 {means[0]:.1f}, nDCG@10 {means[1]:.1f}")
+        *means, gain = (sum(column) / len(figures) for column in zip(*figures, strict=True))
+        shown = "".join(f"  {value:5.1f} " for value in means)
+        print(f"mean of {len(figures)} sets {context:11s} hybrid   {shown}  {gain:5.1f}")
 
 
 def _print_differences(name: str, by_context: dict[str, list[list[int | None]]]) -> None:
     """Print what each context changes against the first one: 95 % bootstrap intervals, p by permutation."""
     (first, baseline), *others = by_context.items()
     for context, ranks in others:
-        for k in KS[1:]:
-            gains = [100 * (recall(a, k) - recall(b, k)) for a, b in zip(ranks, baseline, strict=True)]
+        measures: dict[str, Measure] = {f"recall@{k}": partial(recall, k=k) for k in KS[1:]}
+        for measure, value in {**measures, "nDCG@10": ndcg}.items():
+            gains = [100 * (value(a) - value(b)) for a, b in zip(ranks, baseline, strict=True)]
             found, p = bootstrap_interval(gains), permutation_p_value(gains)
             interval = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), p = {p:.2g}"
-            print(f"{name:14s} {context} − {first}, hybrid, recall@{k}: {interval}", flush=True)
+            print(f"{name:14s} {context} − {first}, hybrid, {measure}: {interval}", flush=True)
 
 
 def _bundle(question: str):  # type: ignore[no-untyped-def]

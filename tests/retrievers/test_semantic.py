@@ -7,17 +7,19 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.results import LegScore, ScoredChunk
-from llama_index_contextual.retrievers import SemanticRetriever, query_embedding
+from llama_index_contextual.retrievers import SemanticRetriever, query_embedding, semantic
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import PASSAGES, CountingStore, both_legs, passages, vector_index
 from tests.support.models import CountingEmbedding
 
@@ -49,6 +51,34 @@ def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: 
     found = retriever.rank(QUERY, 5)
     assert dict(found) == pytest.approx(wanted, abs=1e-6)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda key: -wanted[key])
+
+
+def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: SemanticRetriever) -> None:
+    similarities = [score for _, score in retriever.rank(QUERY, 5)]
+    scale = retriever.trace(QUERY, 1).scale
+    assert scale is not None
+    assert scale() == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
+
+
+def test_a_sample_of_the_vectors_tells_the_scale(monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever) -> None:
+    similarities = dict(retriever.rank(QUERY, 5))
+    monkeypatch.setattr(semantic, "_SAMPLE", 3)
+    scale = retriever.trace(QUERY, 1).scale
+    assert scale is not None
+    first_middle_last = [similarities[key] for key in ("dry", "valve", "tariff")]
+    assert scale() == pytest.approx((np.mean(first_middle_last), np.std(first_middle_last)), abs=1e-6)
+
+
+def test_where_an_index_gives_no_vector_back_the_hits_tell_the_scale() -> None:
+    rows = np.random.default_rng(7).normal(size=(60, 4)).astype(np.float32)
+    inverted = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
+    inverted.train(rows)
+    store = UnitFaissVectorStore(inverted)
+    store.add([TextNode(id_=str(at), text=".", embedding=row.tolist()) for at, row in enumerate(rows)])
+    index = VectorStoreIndex.from_vector_store(store, embed_model=CountingEmbedding())
+    trace = SemanticRetriever(index).trace(QueryBundle("", embedding=rows[0].tolist()), 10)
+    assert trace.scale is not None
+    assert trace.scale() == pytest.approx((trace.hits.scores.mean(), trace.hits.scores.std()))
 
 
 def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, store: CountingStore) -> None:
