@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.cells import cell_len
 
 from llama_index_contextual.cli_options import (
     DEFAULT_ROOT,
@@ -136,6 +138,8 @@ def chat(
             say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
         if engine is not None and history is not None and history.exists():
             engine.load(history)
+        if sys.stdin.isatty():
+            say("[dim]One question a line; /reset forgets the conversation, /quit ends it.[/]", to=err)
         turns = []
         try:
             for question in _questions(engine):
@@ -213,10 +217,35 @@ def _passages(found: RetrievalResponse) -> dict[str, Any]:
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
-    for piece in pieces:
-        text = "".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece)
+    harmless = ("".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece) for piece in pieces)
+    for text in wrapped(harmless, out.width) if out.is_terminal else harmless:
         out.print(text, end="", markup=False, soft_wrap=True)
     out.print()
+
+
+def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
+    """Yield a text word by word as it comes, with line breaks where a line would be full.
+
+    Example:
+        >>> "".join(wrapped(["one tw", "o three"], 8))
+        'one two \\nthree'
+    """
+    column, word = 0, ""
+    for piece in pieces:
+        *whole, word = re.split(r"(?<=\s)", word + piece)
+        for shown in whole:
+            column = yield from _placed(shown, column, width)
+    yield from _placed(word, column, width)
+
+
+def _placed(word: str, column: int, width: int) -> Generator[str, None, int]:
+    """Yield a word with the white space behind it, and return the column behind them."""
+    length = cell_len(word.rstrip("\n"))
+    if column and column + length > width:
+        yield "\n"
+        column = 0
+    yield word
+    return 0 if word.endswith("\n") else column + length
 
 
 def _show_findings(answer: GroundedResponse) -> None:
@@ -238,5 +267,5 @@ def _show_findings(answer: GroundedResponse) -> None:
         figures = ", ".join(figure.text for figure in report.unsupported)
         say(f"[yellow]In no cited passage:[/] {safe(figures)}", to=err)
     sources = answer.cited_sources or list(enumerate(answer.sources, start=1))
-    for number, source in sources:
+    for number, source in sources if answer.found else ():
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

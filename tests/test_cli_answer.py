@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from llama_index_contextual.answering.judge import FALLBACK
 from llama_index_contextual.answering.prompts import SMALL_TALK
+from llama_index_contextual.cli_answer import wrapped
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.manager import ProjectManager
 from tests.support.documents import write_texts
@@ -172,3 +178,19 @@ def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
     assert found.code == 0
     assert "Showing the best passages instead." in found.err
     assert found.out.startswith(" 1. manual.txt")
+
+
+@given(st.text(alphabet="ab c\n漢", max_size=60), st.integers(1, 12), st.randoms())
+def test_words_are_wrapped_as_they_come_and_none_is_lost(text: str, width: int, random: Random) -> None:
+    cuts = sorted(random.randint(0, len(text)) for _ in range(3))
+    pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+    shown = "".join(wrapped(pieces, width))
+    assert shown.replace("\n", "") == text.replace("\n", "")
+    assert all(cell_len(line) <= width for line in shown.split("\n") if len(line.split()) > 1)
+
+
+def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue(
+        "It flies [Source 1].", '{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 1}'
+    )
+    assert command(root, "ask", QUESTION, "--judge").out == f"{FALLBACK}\n"
