@@ -97,6 +97,7 @@ def grounded_engine(
         embed_model=embed_model,
         weights=_instance("weights", weights, BlendWeights),
         reference_date=reference_date,
+        judged=options.get("min_confidence") is not None,
     )
     timeouts = _instance("timeouts", options.get("timeouts"), Timeouts)
     options["guards"] = _instance("guards", options.get("guards"), Guards, Guards)

@@ -47,8 +47,8 @@ class AnswerOptions:
         max_tokens: Tokens of the passages that the model reads, at most.
         max_passages: Passages that the model reads, at most; None for as many as fit.
         context: Whether the model sees the generated context, marked as background.
-        min_confidence: Confidence of a search below which nothing is answered; None for what the calibration calls low.
-            Searches without a confidence always count.
+        min_confidence: Confidence of a search below which nothing is answered, follow-ups included, which costs each a
+            second search; None for what the calibration calls low. Searches without a confidence always count.
         not_found: What is said then, and what the model is told to say when the passages do not answer.
         small_talk: What is said to chitchat, where questions are searched by their intent.
 

@@ -114,6 +114,8 @@ class ConversationalRetriever(BaseRetriever):
         weights: How much of the conversation counts.
         reference_date: The day on which is asked, or what gives it, such as `date.today`: "last quarter" is then
             searched as "last quarter (Q3 2026)". None leaves time words as they are.
+        judged: Whether a blended question has a confidence too: by one more search, that of a question in which the
+            one before it stands. Confidence is calibrated for questions in words, not for a blend.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -132,9 +134,11 @@ class ConversationalRetriever(BaseRetriever):
         embed_model: BaseEmbedding | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
+        judged: bool = False,
     ) -> None:
         super().__init__()
         self.retriever = retriever
+        self.judged = judged
         self.reference_date = reference_date
         self.weights = weights or BlendWeights()
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
@@ -149,7 +153,9 @@ class ConversationalRetriever(BaseRetriever):
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
             asked = replace(asked, embedding=_blended(vectors, blend))
-        return _told(respond_of(self.retriever, asked), query, blend)
+        told = _told(respond_of(self.retriever, asked), query, blend)
+        joined = self._joined(asked, blend)
+        return told if joined is None else _judged(told, respond_of(self.retriever, joined))
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Do as `respond` does, without blocking the event loop."""
@@ -157,7 +163,15 @@ class ConversationalRetriever(BaseRetriever):
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
             asked = replace(asked, embedding=_blended(vectors, blend))
-        return _told(await arespond_of(self.retriever, asked), query, blend)
+        told = _told(await arespond_of(self.retriever, asked), query, blend)
+        joined = self._joined(asked, blend)
+        return told if joined is None else _judged(told, await arespond_of(self.retriever, joined))
+
+    def _joined(self, asked: QueryBundle, blend: QueryBlend | None) -> QueryBundle | None:
+        """Return the question in which the one before it stands; None where the search has a confidence already."""
+        if not self.judged or _is_alone(blend):
+            return None
+        return QueryBundle(" ".join([*_said(asked, MessageRole.USER, last=1), asked.query_str]))
 
     def explicit(self, text: str) -> str:
         """Return a question as it is searched: with the dates of its time words, where the day is known."""
@@ -224,13 +238,21 @@ def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) 
 
     Confidence and relevance are calibrated for questions that stand alone: a blend has none.
     """
-    alone = blend is None or blend.rewritten is not None
+    alone = _is_alone(blend)
     if found.blend is not None:  # the search has added terms
         blend = replace(blend or QueryBlend(), lexical=found.blend.lexical)
     if alone:
         return replace(found, query=str(query), blend=blend)
     results = tuple(replace(chunk, relevance=None) for chunk in found.results)
     return replace(found, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
+
+
+def _is_alone(blend: QueryBlend | None) -> bool:
+    return blend is None or blend.rewritten is not None
+
+
+def _judged(told: RetrievalResponse, joined: RetrievalResponse) -> RetrievalResponse:
+    return replace(told, confidence=joined.confidence, confidence_level=joined.confidence_level)
 
 
 def _said(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:

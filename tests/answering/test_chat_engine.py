@@ -96,6 +96,21 @@ def test_a_conversation_that_speaks_of_variables_is_condensed_as_it_is(reports: 
     assert "assistant: Write {question}.\n\nLast question: And {history}?" in llm.history[1]
 
 
+def test_how_confident_a_search_must_be_counts_for_follow_ups_too(reports: Project) -> None:
+    engine, llm = chat(reports, min_confidence=0.4)
+    engine.chat("Hello there.", chat_history=[])
+    llm.history.clear()
+    refused = engine.chat("What is the colour of it?").grounded
+    assert refused is not None
+    assert (refused.found, llm.history) == (False, [])
+    assert engine.chat("What does error TS-999 mean?").grounded.found  # type: ignore[union-attr]
+    follow_up = engine.chat("And why?").grounded
+    assert follow_up is not None
+    assert follow_up.found
+    assert follow_up.retrieval is not None
+    assert (follow_up.retrieval.confidence or 0.0) >= 0.4
+
+
 def test_where_condensing_fails_the_conversation_is_blended(reports: Project) -> None:
     engine, _ = chat(reports, "It runs dry.", ValueError("no"), "So it is.", mode="condense")
     engine.chat("What does TS-999 mean?")

@@ -281,6 +281,21 @@ def test_a_question_that_stands_alone_goes_through_untouched() -> None:
 # ---- rewritten questions, projects, async ----------------------------------------------------------------------------
 
 
+async def test_a_blended_question_can_be_judged_as_one_in_words(project: Project, tiny_folder) -> None:  # type: ignore[no-untyped-def]
+    project.ingest([tiny_folder])
+    query = ConversationQuery("And why?", history=said("What does error TS-999 mean?", "Dry."))
+    plain = ConversationalRetriever(project.as_retriever())
+    judged = ConversationalRetriever(project.as_retriever(), judged=True)
+    found = judged.respond(query)
+    words = project.retrieve("What does error TS-999 mean? And why?")
+    assert (plain.respond(query).confidence, found.confidence) == (None, words.confidence)
+    assert found.confidence_level == words.confidence_level
+    assert ids(found) == ids(plain.respond(query))
+    assert await judged.arespond(query) == found
+    alone = QueryBundle("What does error TS-999 mean?")
+    assert judged.respond(alone) == plain.respond(alone)
+
+
 def test_a_rewritten_question_is_searched_alone_and_told() -> None:
     inner = FixedRetriever([])
     query = ConversationQuery("Why?", history=said("Does it run dry?"), rewrite="Why does the pump run dry?")
