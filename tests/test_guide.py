@@ -14,15 +14,21 @@ from typer.main import get_command
 
 from llama_index_contextual.cli import app
 from tests.support.examples import EXAMPLES
+from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
 GUIDE = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 INDEX = (ROOT / "llms.txt").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, text: str = GUIDE) -> list[str]:
     """The fenced blocks of the guide in a language; `py` marks Python that needs a model."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def section(title: str) -> str:
+    """A section of the guide."""
+    return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_the_python_of_the_guide_runs_from_top_to_bottom(
@@ -38,6 +44,29 @@ def test_the_python_of_the_guide_runs_from_top_to_bottom(
         exec(compile(block, f"examples/README.md, block {number}", "exec"), names)
     assert (tmp_path / "report.html").exists()
     assert "Use 'structural'" in capsys.readouterr().out
+
+
+def test_the_python_of_the_guide_that_answers_runs_with_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("wordllama", "matplotlib", "nh3", "phonenumbers"):
+        pytest.importorskip(package, reason="needs the extras local, eval and answering")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    names: dict[str, Any] = {}
+    verdict = {"grounded": True, "hallucinated": False, "relevant": True, "confidence": 0.9}
+    with LoopbackProvider() as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.api_base)
+        model.reply = lambda asked: json.dumps(verdict) if "<answer>" in asked.text else "Watchdog reset [Source 1]."
+        for block in (blocks("python")[0], *blocks("py", section("Answers and conversations"))):
+            exec(compile(block, "examples/README.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert "Watchdog reset [Source 1].None True" in out
+    assert "'grounded': True" in out
+    assert "1.0 1.0 0\n" in out
+    assert (tmp_path / "answers.csv").exists()
+    assert (tmp_path / "answers.svg").exists()
 
 
 def test_the_python_that_needs_a_model_compiles_and_calls_what_exists() -> None:

@@ -24,7 +24,8 @@ class ContextWindowPacker(BaseNodePostprocessor):
     compressed to its best sentences, and the next is tried. Documents come in the order of their best result, and
     passages of a document in the order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
 
-    Put it behind an `AdjacentChunkMerger`, so that overlaps do not take room twice.
+    Put it before an `AdjacentChunkMerger`: of a passage that was merged from many results, the best might be what is
+    cut away. Behind one that adds chunks, put it once more.
 
     Example:
         >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)

@@ -1,0 +1,33 @@
+"""What the model reads of a search: the best hit above all, however many stand beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.examples import EXAMPLES
+from tests.support.models import ScriptedLLM
+
+
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A manual of which a search finds nearly every chunk."""
+    pytest.importorskip("wordllama", reason="needs the extra local")
+    root: Path = tmp_path_factory.mktemp("passages")
+    project = ProjectManager(root).create("manual", ProjectConfig.local())
+    project.ingest([EXAMPLES / "data" / "station-manual.md"])
+    return project
+
+
+@pytest.mark.parametrize("max_tokens", [600, 1500, 4000])
+def test_the_best_hit_is_read_where_nearly_all_of_a_document_was_found(manual: Project, max_tokens: int) -> None:
+    found = manual.retrieve("What does error TS-999 mean?")
+    assert len(found) > 10
+    assert "watchdog reset" in found[0].text
+    llm = ScriptedLLM(default="A watchdog reset [Source 1].")
+    manual.as_query_engine(llm=llm, max_tokens=max_tokens).query(found.query)
+    assert "**TS-999, watchdog reset.**" in llm.history[0]
