@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from llama_index.core.schema import QueryBundle
+
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
 from llama_index_contextual.manager import ProjectManager
@@ -68,7 +70,7 @@ def main() -> None:
                 for at, mode in enumerate(MODES):
                     retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
                     recalls, gain, ranks = score(
-                        questions.questions, lambda q, r=retriever: r.respond(_bundle(q)).results
+                        questions.questions, lambda q, r=retriever: r.respond(bundle(q)).results
                     )
                     stock = STOCK.get((name, context))
                     beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
@@ -100,9 +102,8 @@ def _print_differences(name: str, by_context: dict[str, list[list[int | None]]])
             print(f"{name:14s} {context} − {first}, hybrid, {measure}: {interval}", flush=True)
 
 
-def _bundle(question: str):  # type: ignore[no-untyped-def]
-    from llama_index.core.schema import QueryBundle
-
+def bundle(question: str) -> QueryBundle:
+    """Return a question as retrievers take it."""
     return QueryBundle(question)
 
 
