@@ -11,10 +11,12 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import httpx
 from llama_index.core.schema import BaseComponent
+
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
 
@@ -55,11 +57,18 @@ def _another(client: Any) -> Any:
 
 def _is_copyable(client: Any) -> bool:
     """Return whether this is a client of the kind that OpenAI's and Anthropic's packages have."""
-    return hasattr(client, "copy") and isinstance(getattr(client, "_client", None), httpx.AsyncClient)
+    http = getattr(client, "_client", None)
+    if http is None or not hasattr(client, "copy"):
+        return False
+    from httpx import AsyncClient  # it brings a command line of its own, which is imported for nobody else
+
+    return isinstance(http, AsyncClient)
 
 
 def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
+    from httpx import AsyncClient
+
+    return AsyncClient(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
 async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
