@@ -24,16 +24,13 @@ from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
     Hits,
     Scale,
-    add_support,
-    best_of_group,
     fuse,
     min_max,
     normalise_weights,
     reciprocal_rank_fusion,
-    reciprocal_shares,
-    scaled_shares,
     score_fusion,
 )
+from llama_index_contextual.retrievers.support import add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.retrievers.trace import Recipe, Support, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 

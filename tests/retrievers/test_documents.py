@@ -19,13 +19,8 @@ from llama_index_contextual.retrievers.documents import (
     DocumentLeg,
     document_entry,
 )
-from llama_index_contextual.retrievers.fusion import (
-    Hits,
-    add_support,
-    best_of_group,
-    reciprocal_shares,
-    scaled_shares,
-)
+from llama_index_contextual.retrievers.fusion import Hits
+from llama_index_contextual.retrievers.support import add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import FixedRetriever, hits
 
