@@ -26,6 +26,7 @@ from llama_index_contextual import ProjectConfig, ProjectManager, read_documents
 from llama_index_contextual.demo import CONTEXTS_FILE, RecordedLLM, documents
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.ledger_lines import export_contexts
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
@@ -127,7 +128,7 @@ def record(target: Path) -> int:
         if report.failures:
             raise ValueError(str(report))
         with closing(Ledger(project.directory / LEDGER_FILE)) as ledger:
-            ledger.export_contexts(target)
+            export_contexts(ledger, target)
     rows = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
     # The keys are those of the default LLM, but it did not write these contexts.
     signed = [json.dumps({**row, "model": AUTHOR}, ensure_ascii=False) for row in rows]

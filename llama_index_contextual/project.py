@@ -18,6 +18,7 @@ from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
 from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
@@ -161,14 +162,14 @@ class Project(ProjectWriting, ProjectReading):
         return describe_project(self.directory, self.config, live)
 
     def import_contexts(self, path: str | Path) -> int:
-        """Add the contexts of a file that `Ledger.export_contexts` wrote to the ledger, and return their number."""
+        """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""
         with write_lock(self.directory), contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
-            return ledger.import_contexts(Path(path))
+            return import_contexts(ledger, Path(path))
 
     def export_contexts(self, path: str | Path) -> int:
         """Write the contexts that were paid for as JSON lines, and return their number."""
         with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
-            return ledger.export_contexts(Path(path))
+            return export_contexts(ledger, Path(path))
 
     def compare(self, questions: Questions | None = None, **options: Any) -> Comparison:
         """Build these documents without context, with structural and with LLM context, and say which one pays.

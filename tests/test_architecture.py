@@ -65,7 +65,7 @@ WRITERS: dict[str, set[str]] = {
     # SQLite writes its own files; verify.py and the salvage of a damaged ledger open them with mode=ro
     "storage/kvstore.py": {"sqlite3.connect"},
     "storage/verify.py": {"sqlite3.connect"},
-    "storage/ledger.py": {"sqlite3.connect"},
+    "storage/ledger_lines.py": {"sqlite3.connect"},
     # into a file that storage/files.py has opened
     "storage/faiss_store.py": {"faiss.write_index"},
     # bm25s writes its own files, which are synced before they are published

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
+from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
@@ -37,9 +37,8 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS embeddings (key TEXT PRIMARY KEY, vector BLOB NOT NULL, model TEXT NOT NULL,"
     " created REAL NOT NULL) WITHOUT ROWID",
 )
-_NAMES = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
+FIELDS = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
 _MAX_VARIABLES = 900
-_MAX_COUNT = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,63 +319,11 @@ class Ledger:
         return float(mean) if number >= at_least else None
 
     @_names_damage
-    def export_contexts(self, path: Path) -> int:
-        """Write all contexts as JSON lines and return their number."""
-        rows = self._kv.query(f"SELECT {', '.join(_NAMES)} FROM contexts ORDER BY key")
-        lines = [json.dumps(dict(zip(_NAMES, row, strict=True)), ensure_ascii=False) for row in rows]
-        files.replace(path, "".join(f"{line}\n" for line in lines).encode())
-        return len(lines)
-
-    def import_contexts(self, path: Path) -> int:
-        """Add the contexts of a JSON lines file and return their number; known keys are replaced.
-
-        Raises:
-            InputError: The file is not there, or a line is not what `export_contexts` writes; nothing is added then.
-        """
-        if not path.is_file():
-            raise InputError(f"{path} is not there: name a file that `export_contexts` wrote.", value=path)
-        entries = []
-        # Bytes, because a text would also be split at the separators that JSON leaves inside a context.
-        for number, line in enumerate(files.read(path).splitlines(), start=1):
-            try:
-                entries.append(_entry(json.loads(line)))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise InputError(f"{path.name}, line {number}, is not a ledger row: {error}.", value=line) from error
-        self.add_contexts(entries)
-        return len(entries)
+    def entries(self) -> list[LedgerEntry]:
+        """Return all contexts, in the order of their keys."""
+        rows = self._kv.query(f"SELECT {', '.join(FIELDS)} FROM contexts ORDER BY key")
+        return [LedgerEntry(**dict(zip(FIELDS, row, strict=True))) for row in rows]
 
     def close(self) -> None:
         """Close the file."""
         self._kv.close()
-
-
-def salvage(damaged: Path, ledger: Ledger) -> int:
-    """Add what can still be read of a damaged ledger to another one, and return the number of contexts.
-
-    Args:
-        damaged: The file; it is only read.
-        ledger: Where the contexts go.
-    """
-    found: list[LedgerEntry] = []
-    uri = f"{damaged.resolve().as_uri()}?mode=ro"
-    # Row by row in both directions: what lies beyond a damaged page is reached from the other end.
-    for order in ("ASC", "DESC"):
-        with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
-            for row in source.execute(f"SELECT {', '.join(_NAMES)} FROM contexts ORDER BY key {order}"):
-                with contextlib.suppress(ValueError, TypeError):
-                    found.append(_entry(dict(zip(_NAMES, row, strict=True))))
-    rows = {entry.key: entry for entry in found}
-    ledger.add_contexts(rows.values())
-    return len(rows)
-
-
-def _entry(raw: Any) -> LedgerEntry:
-    entry = LedgerEntry(**raw)
-    texts = (entry.key, entry.context, entry.model)
-    counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
-    if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("key, context and model must be texts")
-    "".join(texts).encode()
-    if not all(count is None or (type(count) is int and 0 <= count < _MAX_COUNT) for count in counts):
-        raise ValueError("token counts must be whole numbers")
-    return entry

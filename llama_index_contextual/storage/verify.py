@@ -22,7 +22,8 @@ from llama_index_contextual.storage.current import (
     version_directory,
     version_names,
 )
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, salvage
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.project_file import write_lock
 from llama_index_contextual.storage.version import OpenVersion
 

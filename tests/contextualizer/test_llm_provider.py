@@ -21,6 +21,7 @@ from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.ledger_lines import export_contexts
 from tests.contextualizer.samples import chunks, loose
 from tests.support.faults import FaultKind
 from tests.support.server import LoopbackProvider
@@ -82,7 +83,7 @@ def test_the_shared_part_is_taken_from_the_providers_cache(provider: LoopbackPro
     long = [f"{text} " * 130 for text in TEXTS]
     ledger = Ledger(tmp_path / "ledger.sqlite")
     contextualizer(num_workers=1, ledger=ledger)(loose(*long))
-    ledger.export_contexts(tmp_path / "rows.jsonl")
+    export_contexts(ledger, tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert sorted(row["cached_tokens"] > 1024 for row in rows) == [False, True, True]
     assert sum(row["input_tokens"] for row in rows) == provider.totals()["prompt_tokens"]

@@ -23,6 +23,7 @@ from llama_index_contextual.manager import check_name
 from llama_index_contextual.storage.check import check_files, check_headers
 from llama_index_contextual.storage.current import CURRENT, read_current
 from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.ledger_lines import import_contexts
 from llama_index_contextual.storage.manifest import MANIFEST, Manifest, checksum
 from llama_index_contextual.storage.project_file import PROJECT_FILE, read_config
 from tests.faults.bad_inputs import CASES, message_of
@@ -126,7 +127,7 @@ def test_which_version_is_live(tmp_path_factory: pytest.TempPathFactory, content
 @given(st.lists(spoilt(ROW).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
 def test_lines_of_a_ledger(lines: list[bytes]) -> None:
     with closing(Ledger(None)) as ledger:
-        passes_or_is_ours(lambda: ledger.import_contexts(_written(b"\n".join(lines))))
+        passes_or_is_ours(lambda: import_contexts(ledger, _written(b"\n".join(lines))))
 
 
 @given(st.lists(spoilt(QUESTION).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))

@@ -31,6 +31,7 @@ from llama_index_contextual.storage.ledger import (
     content_key,
     vector_key,
 )
+from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)
@@ -270,15 +271,15 @@ def test_an_export_holds_everything_that_an_import_needs(shared: Path, rows: lis
         for ledger in (one, other):
             ledger._kv.execute("DELETE FROM contexts")
         one.add_contexts(rows)
-        assert one.export_contexts(shared / "contexts.jsonl") == len(rows)
-        assert other.import_contexts(shared / "contexts.jsonl") == len(rows)
+        assert export_contexts(one, shared / "contexts.jsonl") == len(rows)
+        assert import_contexts(other, shared / "contexts.jsonl") == len(rows)
         assert rows_of(other) == rows_of(one)
         assert [row[0] for row in rows_of(one)] == sorted(row.key for row in rows)
 
 
 def test_an_export_can_be_read_by_people_and_other_programs(tmp_path: Path, ledger: Ledger) -> None:
     ledger.add_contexts([entry("b", "Zölle"), entry("a", "Duty", input_tokens=3)])
-    ledger.export_contexts(tmp_path / "contexts.jsonl")
+    export_contexts(ledger, tmp_path / "contexts.jsonl")
     lines = (tmp_path / "contexts.jsonl").read_text(encoding="utf-8").split("\n")
     assert "Zölle" in lines[1]
     assert json.loads(lines[0]) == {
@@ -328,7 +329,7 @@ def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
     file = tmp_path / "contexts.jsonl"
     file.write_bytes(b"\n".join([GOOD, bad, GOOD]))
     with pytest.raises(InputError, match=r"contexts.jsonl, line 2, is not a ledger row: ") as caught:
-        ledger.import_contexts(file)
+        import_contexts(ledger, file)
     assert reason in str(caught.value)
     assert ledger.info().contexts == 0
 
@@ -336,9 +337,9 @@ def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
 def test_windows_line_ends_are_fine_and_a_missing_file_is_named(tmp_path: Path, ledger: Ledger) -> None:
     file = tmp_path / "contexts.jsonl"
     file.write_bytes(GOOD + b"\r\n" + row(key="l") + b"\r\n")
-    assert ledger.import_contexts(file) == 2
+    assert import_contexts(ledger, file) == 2
     with pytest.raises(InputError, match=r"other.jsonl is not there: name a file that `export_contexts` wrote"):
-        ledger.import_contexts(tmp_path / "other.jsonl")
+        import_contexts(ledger, tmp_path / "other.jsonl")
 
 
 @settings(max_examples=60)
@@ -348,7 +349,7 @@ def test_no_file_makes_an_import_raise_anything_but_a_sentence(shared: Path, con
         before = ledger.info().contexts
         (shared / "fuzzed.jsonl").write_bytes(content)
         try:
-            added = ledger.import_contexts(shared / "fuzzed.jsonl")
+            added = import_contexts(ledger, shared / "fuzzed.jsonl")
         except InputError:
             added = 0
         assert before <= ledger.info().contexts <= before + added
