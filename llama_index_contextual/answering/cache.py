@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual.answering.responses import GroundedResponse
+from llama_index_contextual.retrievers.cache import LRUCache
 
 
 class AnswerCache:
@@ -24,31 +23,20 @@ class AnswerCache:
     """
 
     def __init__(self, max_entries: int = 256) -> None:
-        self._max_entries = max_entries
-        self._answers: OrderedDict[str, GroundedResponse] = OrderedDict()
-        self._lock = threading.Lock()
+        self._answers: LRUCache[str, GroundedResponse] = LRUCache(max_entries)
 
     def get(self, key: str) -> GroundedResponse | None:
         """Return an answer that was kept."""
-        with self._lock:
-            if key in self._answers:
-                self._answers.move_to_end(key)
-            return self._answers.get(key)
+        return self._answers.get(key)
 
     def put(self, key: str, answer: GroundedResponse) -> None:
         """Keep an answer, unless it is partial, blocked or none, or its judge could not be asked."""
-        if answer.partial is not None or not answer.found or "error" in (answer.verdict or {}):
-            return
-        with self._lock:
-            self._answers[key] = answer
-            self._answers.move_to_end(key)
-            while len(self._answers) > self._max_entries:
-                self._answers.popitem(last=False)
+        if answer.partial is None and answer.found and "error" not in (answer.verdict or {}):
+            self._answers.put(key, answer)
 
     def clear(self) -> None:
         """Forget all answers."""
-        with self._lock:
-            self._answers.clear()
+        self._answers.clear()
 
     def __len__(self) -> int:
         return len(self._answers)

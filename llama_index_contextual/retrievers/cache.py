@@ -48,3 +48,8 @@ class LRUCache(Generic[K, V]):
             self._entries.move_to_end(key)
             if len(self._entries) > self._size:
                 self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()

@@ -17,7 +17,7 @@ from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.retrievers import SemanticRetriever, semantic
+from llama_index_contextual.retrievers import SemanticRetriever, query_embedding
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import passages, vector_index
 from tests.support.embeddings import embed
@@ -182,7 +182,7 @@ def test_a_question_that_is_asked_again_is_not_embedded_again(provider: Loopback
 async def test_a_query_that_cannot_be_embedded_is_a_sentence(
     provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(semantic, "_RETRY", QUICK)
+    monkeypatch.setattr(query_embedding, "_RETRY", QUICK)
     ask = retriever(provider)
     provider.fault("server_error", times=None)
     for run in (lambda: asyncio.to_thread(ask.retrieve, "pump"), lambda: ask.aretrieve("pump")):
