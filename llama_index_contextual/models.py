@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -42,6 +43,8 @@ class Provider:
         service_tiers: Values of `service_tier` that can be sent.
         has_batch_api: Whether it is spoken to by OpenAI's Batch API.
         late_import: What its client imports at its first call, or None.
+        plain_models: Names, from their beginning, of models that do not reason before they answer: the tokens of an
+            answer can be limited to those of the text that is wanted. None: not known of any.
     """
 
     llm: str | None = None
@@ -61,6 +64,7 @@ class Provider:
     service_tiers: frozenset[str] = frozenset()
     has_batch_api: bool = False
     late_import: str | None = None
+    plain_models: re.Pattern[str] | None = None
 
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -80,6 +84,7 @@ PROVIDERS: Mapping[str, Provider] = {
         service_tiers=frozenset({"flex"}),
         has_batch_api=True,
         late_import="openai.resources",
+        plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4"),
     ),
     "openai-like": Provider(
         llm="llama_index.llms.openai_like:OpenAILike",
@@ -100,6 +105,7 @@ PROVIDERS: Mapping[str, Provider] = {
         llm_options={"max_retries": 0, "temperature": 0.0},
         class_names=frozenset({"Anthropic_LLM"}),
         cache="point",
+        plain_models=re.compile(""),
     ),
     "ollama": Provider(
         llm="llama_index.llms.ollama:Ollama",

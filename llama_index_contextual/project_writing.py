@@ -60,7 +60,8 @@ class ProjectWriting(ProjectBase):
             limits: What one file may cost.
             passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
             max_cost: Dollars at list prices that the run must not pass, calls in flight counted with the most that they
-                can cost: it stops before, publishes nothing, and what was paid for is in the ledger.
+                can cost: it stops before, publishes nothing, and what was paid for is in the ledger. Only a model that
+                reasons before it answers can pass it, by the calls in flight.
             batch: Ask for contexts in batches of the provider, at half the price and within 24 hours. The process may
                 be stopped meanwhile; the same call, or any later one, goes on where the provider is.
             show_progress: Show a progress bar.

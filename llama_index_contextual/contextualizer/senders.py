@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
+from llama_index_contextual.contextualizer.cost import most_output_tokens
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import Provider, model_name, provider_of
@@ -70,6 +71,7 @@ class LiveSender:
                 setting="service_tier",
             )
         self._service_tier = service_tier
+        self._limits_output = _answers_at_once(llm, self._provider)
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
@@ -89,9 +91,19 @@ class LiveSender:
             options["prompt_cache_key"] = request.cache_key
         if self._provider.takes_json_schema and request.response_format is not None:
             options["response_format"] = request.response_format
+        if self._limits_output:
+            options["max_tokens"] = most_output_tokens(request)
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
         return options
+
+
+def _answers_at_once(llm: LLM, provider: Provider) -> bool:
+    """Return whether all tokens of an answer are its text; a limit that its user gave an OpenAI model stays."""
+    if provider.plain_models is None or getattr(llm, "thinking_dict", None):
+        return False
+    has_own_limit = provider.cache == "prefix" and getattr(llm, "max_tokens", None) is not None
+    return not has_own_limit and provider.plain_models.match(model_name(llm).partition(":")[2]) is not None
 
 
 def reply_of(raw: Any) -> Reply:

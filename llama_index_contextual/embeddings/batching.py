@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -47,7 +47,19 @@ async def aembed(
     name: str,
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
-    """Return the unit vectors of `texts`, one row each; a vector of zeros stays zero.
+    """Return the unit vectors of `texts`, one row each; arguments and errors are those of `aembed_parts`."""
+    parts = [vectors async for _, vectors in aembed_parts(model, texts, name=name, policy=policy)]
+    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
+async def aembed_parts(
+    model: BaseEmbedding,
+    texts: Sequence[str],
+    *,
+    name: str,
+    policy: RetryPolicy | None = None,
+) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
+    """Yield the unit vectors of `texts` request by request, with their place; a vector of zeros stays zero.
 
     OpenAI's limits are kept for every model but the local one, which has none.
 
@@ -58,11 +70,11 @@ async def aembed(
         policy: When to send a failed call again.
 
     Raises:
-        InputError: A text is longer than the model takes.
+        InputError: A text is longer than the model takes; nothing has been sent then.
         ModelError: The model failed for good, or did not answer with one vector per text.
     """
     if not texts:
-        return np.zeros((0, 0), dtype=np.float32)
+        return
     counts = [0] * len(texts) if name == LOCAL else await asyncio.to_thread(tokens_of, texts)
     longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
@@ -72,17 +84,19 @@ async def aembed(
             value=longest,
         )
     policy = policy or RetryPolicy()
-    rows: list[list[float]] = []
+    lengths: set[int] = set()
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-            rows += await _one_request(connected, list(texts[part]), name, policy)
-    if len(rows) != len(texts) or len({len(row) for row in rows}) != 1:
-        raise ModelError(
-            f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for {len(texts)}):"
-            f" choose another embedding model.",
-            setting="embed_model",
-        )
-    return await asyncio.to_thread(_units_of, rows)
+            asked = list(texts[part])
+            rows = await _one_request(connected, asked, name, policy)
+            lengths.update(map(len, rows))
+            if len(rows) != len(asked) or len(lengths) != 1:
+                raise ModelError(
+                    f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
+                    f" {len(asked)}): choose another embedding model.",
+                    setting="embed_model",
+                )
+            yield part, await asyncio.to_thread(_units_of, rows)
 
 
 def _units_of(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:

@@ -6,8 +6,8 @@ The components are ordinary ones of LlamaIndex; here they meet the ledger, and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from llama_index_contextual.contextualizer.base import Contextualized, with_cont
 from llama_index_contextual.contextualizer.estimate import expect
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.spending import Spending
-from llama_index_contextual.embeddings.batching import aembed, tokens_of
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, tokens_of
 from llama_index_contextual.ingestion.jobs import Job
 from llama_index_contextual.models import model_name, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
@@ -97,10 +97,8 @@ class Stages:
         names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
         missing = [at for at, name in enumerate(names) if name not in known]
         if missing:
-            fresh = await self._aembed_paid(self.embed_model, [texts[at] for at in missing], self.embed_model_name)
-            new = [names[at] for at in missing]
-            await asyncio.to_thread(self.ledger.add_vectors, self.embed_model_name, new, fresh)
-            known.update(zip(new, fresh, strict=True))
+            asked = {names[at]: texts[at] for at in missing}
+            known.update(await self._aembed_paid(self.embed_model, asked, self.embed_model_name))
         return np.stack([known[name] for name in names])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
@@ -110,15 +108,27 @@ class Stages:
         names = [vector_key(text, model, length) for text in texts]
         return names, self.ledger.vectors(names)
 
-    async def _aembed_paid(self, model: BaseEmbedding, texts: Sequence[str], name: str) -> NDArray[np.float32]:
+    async def _aembed_paid(
+        self, model: BaseEmbedding, asked: Mapping[str, str], name: str
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of texts by their keys; each answer is in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
-        if self.spending is None:
-            return await aembed(model, texts, name=name)
-        tokens = sum(await asyncio.to_thread(tokens_of, texts))
-        call = self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
-        vectors = await aembed(model, texts, name=name)
-        call.settle_embeddings(tokens)
-        return vectors
+        names, texts = list(asked), list(asked.values())
+        counts = await asyncio.to_thread(tokens_of, texts)
+        tokens = sum(counts)
+        call = None if self.spending is None else self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
+        found: dict[str, NDArray[np.float32]] = {}
+        paid = 0
+        try:
+            async with aclosing(aembed_parts(model, texts, name=name)) as answers:
+                async for part, vectors in answers:
+                    paid += sum(counts[part])
+                    await asyncio.to_thread(self.ledger.add_vectors, name, names[part], vectors)
+                    found.update(zip(names[part], vectors, strict=True))
+        finally:
+            if call is not None:
+                call.settle_embeddings(paid)
+        return found
 
 
 def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import CachePoint, ChatMessage, ChatResponse, TextBlock
+from llama_index.core.llms import LLM
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
@@ -17,6 +18,7 @@ from llama_index_contextual.contextualizer.senders import FLEX_TIMEOUT, LiveSend
 from llama_index_contextual.errors import ConfigurationError
 from tests.contextualizer.segments_of import corpus
 from tests.support.models import ScriptedLLM
+from tests.support.replies import Reply as Said
 from tests.support.server import LoopbackProvider
 
 
@@ -64,17 +66,44 @@ def test_openai_gets_one_text_a_cache_key_per_segment_and_no_more() -> None:
         LLMContextualizer(llm=llm)(corpus(2, 2, words=9))
         LLMContextualizer(llm=llm, chunks_per_call="all", service_tier="flex")(corpus(1, 2, words=9))
     *single, grouped = [call.body for call in provider.chat_calls]
-    assert all(set(body) == {"messages", "model", "stream", "temperature", "prompt_cache_key"} for body in single)
+    names = {"messages", "model", "stream", "temperature", "prompt_cache_key", "max_tokens"}
+    assert all(set(body) == names for body in single)
+    assert {body["max_tokens"] for body in single} == {400}, "twice the longest context"
     assert len({body["prompt_cache_key"] for body in single}) == 2
     assert all(len(body["prompt_cache_key"]) <= 64 for body in single)
     assert grouped["response_format"] == RESPONSE_FORMAT
     assert grouped["service_tier"] == "flex"
 
 
+def options_of(llm: LLM) -> dict[str, Any]:
+    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    return LiveSender(llm)._options(request)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["gpt-4.1", "gpt-4o-mini", "gpt-3.5-turbo"])
+def test_an_answer_cannot_be_longer_than_what_was_put_aside_for_it(model: str) -> None:
+    assert options_of(OpenAI(model=model, api_key="k"))["max_tokens"] == 400
+
+
+def test_a_model_that_may_reason_is_not_cut_off_and_a_limit_of_the_user_stays() -> None:
+    for llm in (OpenAI(model="o3-mini", api_key="k"), OpenAI(model="gpt-5-mini", api_key="k"), Like(), Ollama()):
+        assert "max_tokens" not in options_of(llm)
+    assert "max_tokens" not in options_of(OpenAI(model="gpt-4.1", api_key="k", max_tokens=150))
+
+
+def test_a_call_that_wants_to_say_more_costs_no_more_than_the_limit_of_money() -> None:
+    with LoopbackProvider(reply=lambda request: Said("Long and longer. " * 5_000)) as provider:
+        llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="k", max_retries=0)
+        nodes = LLMContextualizer(llm=llm)(corpus(1, 3, words=9))
+    assert provider.totals()["completion_tokens"] <= 3 * 400
+    assert all(node.metadata["context_source"] == "llm" for node in nodes)
+
+
 def test_flex_calls_are_given_time() -> None:
     sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
     assert FLEX_TIMEOUT >= 600
-    assert "timeout" in sender._options(SimpleNamespace(cache_key="k", response_format=None))  # type: ignore[arg-type]
+    request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
+    assert "timeout" in sender._options(request)  # type: ignore[arg-type]
 
 
 def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
@@ -88,7 +117,8 @@ def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
         assert prefix.text.endswith("<chunk>\n")
         assert suffix.text.startswith("The chunks with these ids")
         assert point.cache_control.type == "ephemeral"
-        assert options == {}
+        # The class would cut an answer for many chunks off at 512 tokens.
+        assert options == {"max_tokens": 827}
 
 
 @pytest.mark.parametrize("kind", [Like, Ollama, Recording])
