@@ -1,7 +1,6 @@
 """Nodes in SQLite: one fetch for a whole answer, filters in SQL, positions that the indexes share.
 
-The position of a node is its row in the FAISS and the BM25 index. What nodes of one kind have in common (templates,
-excluded keys) is kept once, as a shape; texts are deflated.
+The position of a node is its row in the FAISS and the BM25 index.
 """
 
 from __future__ import annotations
@@ -9,17 +8,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fsspec import AbstractFileSystem
-from llama_index.core.schema import BaseNode, NodeRelationship
+from llama_index.core.schema import BaseNode
 from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
 from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
-from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
@@ -27,6 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
+from llama_index_contextual.storage.node_rows import COLUMNS, node_of, row_of
 from llama_index_contextual.storage.storable import require_storable
 
 _SCHEMA = (
@@ -43,11 +41,8 @@ _INSERT = (
     " end_char = excluded.end_char, shape = excluded.shape, text = excluded.text, metadata = excluded.metadata,"
     " body = excluded.body"
 )
-_COLUMNS = "id, shape, text, metadata, body"
-_OWN_COLUMNS = ("id_", "text", "metadata")
-_PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
+_COLUMNS = ", ".join(COLUMNS)
 _MAX_VARIABLES = 900
-_load = json.JSONDecoder().decode
 
 
 class SQLiteDocumentStore(KVDocumentStore):
@@ -112,7 +107,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = None
             numbers: dict[str, int] = {}
-            for shape, row in map(_split, docs) if store_text else ():
+            for shape, row in map(row_of, docs) if store_text else ():
                 if shape not in numbers:
                     numbers[shape] = _shape_number(connection, shape)
                 connection.execute(_INSERT, {**row, "shape": numbers[shape]})
@@ -327,55 +322,14 @@ class SQLiteDocumentStore(KVDocumentStore):
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
     def _node(self, row: Sequence[Any]) -> BaseNode:
-        node_id, shape, text, metadata, body = row[:5]
+        shape = row[1]
         if shape not in self._shapes:
-            rows = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
-            self._shapes[shape] = json.loads(rows[0][0])
-        kind = self._shapes[shape]
-        data = {**kind["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
-        if kind["has_text"]:
-            data["text"] = _unpacked(text)
-        return json_to_doc({"__type__": kind["type"], "__data__": data})
-
-
-def _split(node: BaseNode) -> tuple[str, dict[str, Any]]:
-    """Return what a node shares with others of its kind, as JSON, and its own row."""
-    raw = doc_to_json(node)
-    data = raw["__data__"]
-    own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
-    shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
-    shape = {"type": raw["__type__"], "has_text": "text" in data, "data": shared}
-    source = node.relationships.get(NodeRelationship.SOURCE)
-    text, start = data.get("text", ""), data.get("start_char_idx")
-    row = {
-        "id": node.node_id,
-        "doc_id": None if source is None or isinstance(source, list) else source.node_id,
-        "start": start,
-        # Not what the node says: ready chunks may say anything.
-        "end": None if start is None else start + len(text),
-        "text": _packed(text),
-        "metadata": _dump(node.metadata),
-        "body": _dump(own),
-    }
-    return json.dumps(shape, sort_keys=True), row
+            ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
+            self._shapes[shape] = json.loads(body)
+        return node_of(self._shapes[shape], row)
 
 
 def _shape_number(connection: sqlite3.Connection, shape: str) -> int:
     connection.execute("INSERT OR IGNORE INTO shapes (body) VALUES (?)", (shape,))
     (number,) = connection.execute("SELECT shape FROM shapes WHERE body = ?", (shape,)).fetchone()
     return int(number)
-
-
-def _packed(text: str) -> str | bytes:
-    """Return a text as it is kept: deflated, unless that would not make it smaller."""
-    plain = text.encode()
-    deflated = zlib.compress(plain, level=1)
-    return deflated if len(deflated) < len(plain) else text
-
-
-def _unpacked(kept: str | bytes) -> str:
-    return kept if isinstance(kept, str) else zlib.decompress(kept).decode()
-
-
-def _dump(value: Iterable[Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

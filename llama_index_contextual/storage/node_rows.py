@@ -1,0 +1,76 @@
+"""A node as a row of a table and back: equal to what it was.
+
+What nodes of one kind have in common (templates, excluded keys) is kept once, as a shape; texts are deflated.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
+from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
+
+COLUMNS = ("id", "shape", "text", "metadata", "body")
+"""What a node is made of again, in this order."""
+
+_OWN_COLUMNS = ("id_", "text", "metadata")
+_PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
+_TEXT_NODE = TextNode.get_type()
+_scan = json.JSONDecoder().scan_once
+
+
+def row_of(node: BaseNode) -> tuple[str, dict[str, Any]]:
+    """Return what a node shares with others of its kind, as JSON, and its own row."""
+    raw = doc_to_json(node)
+    data = raw["__data__"]
+    own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
+    shared = {key: value for key, value in data.items() if key not in _PER_NODE and key not in _OWN_COLUMNS}
+    shape = {"type": raw["__type__"], "has_text": "text" in data, "data": shared}
+    source = node.relationships.get(NodeRelationship.SOURCE)
+    text, start = data.get("text", ""), data.get("start_char_idx")
+    row = {
+        "id": node.node_id,
+        "doc_id": None if source is None or isinstance(source, list) else source.node_id,
+        "start": start,
+        # Not what the node says: ready chunks may say anything.
+        "end": None if start is None else start + len(text),
+        "text": _packed(text),
+        "metadata": _dump(node.metadata),
+        "body": _dump(own),
+    }
+    return json.dumps(shape, sort_keys=True), row
+
+
+def node_of(shape: Mapping[str, Any], row: Sequence[Any]) -> BaseNode:
+    """Return the node of a row, `COLUMNS` first, and its shape."""
+    node_id, _, text, metadata, body = row[: len(COLUMNS)]
+    data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
+    if shape["has_text"]:
+        data["text"] = _unpacked(text)
+    if shape["type"] == _TEXT_NODE:  # as most are; to find out so takes LlamaIndex longer than to make the node
+        data.pop("class_name", None)
+        return TextNode(**data)
+    return json_to_doc({"__type__": shape["type"], "__data__": data})
+
+
+def _packed(text: str) -> str | bytes:
+    """Return a text as it is kept: deflated, unless that would not make it smaller."""
+    plain = text.encode()
+    deflated = zlib.compress(plain, level=1)
+    return deflated if len(deflated) < len(plain) else text
+
+
+def _unpacked(kept: str | bytes) -> str:
+    return kept if isinstance(kept, str) else zlib.decompress(kept).decode()
+
+
+def _load(written: str) -> Any:
+    """Return what `_dump` wrote; without the white space that `json.loads` looks for around it."""
+    return _scan(written, 0)[0]
+
+
+def _dump(value: Iterable[Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
