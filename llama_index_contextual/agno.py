@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from agno.knowledge.document import Document
@@ -18,7 +18,8 @@ from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadat
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.base import RankingRetriever
+from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
+from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.tools import describe_documents, doubts
 
 # What says nothing to whoever asks about documents.
@@ -99,7 +100,7 @@ class ContextualKnowledge:
             return set()
 
     def _keys(self) -> set[str]:
-        if isinstance(self.source, Project):
+        if isinstance(self.source, Project | ProjectRetriever):
             return set(self.source.metadata_keys()) - _INNER_KEYS
         if isinstance(self.source, RankingRetriever):
             return set(self.source.docstore.metadata_keys()) - _INNER_KEYS
@@ -125,7 +126,7 @@ class ContextualKnowledge:
         wanted = to_metadata_filters(filters)
         if wanted is None:
             return None
-        if not isinstance(self.source, Project | RankingRetriever):
+        if not isinstance(self.source, Project | ProjectRetriever | RankingRetriever):
             raise InputError("This retriever takes no filters: search without, or build the knowledge on a project.")
         valid = self._keys()
         if unknown := sorted(filter_keys(wanted) - valid):
@@ -186,9 +187,11 @@ class ContextualKnowledge:
 def _respond(source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None) -> RetrievalResponse:
     if isinstance(source, Project):
         return source.retrieve(query, top_k=k, filters=filters)
+    if isinstance(source, ProjectRetriever):
+        return source.changed(similarity_top_k=k, filters=filters).respond(_asked(query))
     if isinstance(source, RankingRetriever):
         return RetrievalResponse.of_nodes(query, source.search(_asked(query), k, filters))
-    return RetrievalResponse.of_nodes(query, source.retrieve(_asked(query))[:k])
+    return _first(respond_of(source, _asked(query)), k)
 
 
 async def _arespond(
@@ -196,10 +199,16 @@ async def _arespond(
 ) -> RetrievalResponse:
     if isinstance(source, Project):
         return await source.aretrieve(query, top_k=k, filters=filters)
+    if isinstance(source, ProjectRetriever):
+        return await source.changed(similarity_top_k=k, filters=filters).arespond(_asked(query))
     if isinstance(source, RankingRetriever):
         prepared = await source.aprepare(_asked(query))
         return RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
-    return RetrievalResponse.of_nodes(query, (await source.aretrieve(_asked(query)))[:k])
+    return _first(await arespond_of(source, _asked(query)), k)
+
+
+def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:
+    return replace(response, results=tuple(response.results[:k]))
 
 
 def _at_least_one(max_results: int) -> int:

@@ -38,7 +38,7 @@ def inspection_page(project: Project, questions: Sequence[str] = (), *, top_k: i
         "project": project.name,
         "version": project.info().version,
         "documents": list(_documents(project)),
-        "searches": [_search(project.retrieve(question, top_k=top_k)) for question in questions],
+        "searches": [_search(project.retrieve(question, top_k=top_k, explain=True)) for question in questions],
     }
     template = package_files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
     return template.replace(_MARK, _script_safe(data))

@@ -189,6 +189,29 @@ class TestSources:
         assert [document.meta_data["kind"] for document in found] == ["md"]
         assert asyncio.run(ContextualKnowledge(lexical).asearch("pump", filters={"kind": "md"})) == found
 
+    def test_a_projects_retriever_answers_as_the_project_does(self, filled: Project) -> None:
+        whole, narrow = ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever(similarity_top_k=1))
+        found = narrow.search(QUESTION, max_results=3)
+        assert found == whole.search(QUESTION, max_results=3)
+        assert len(found) == 3
+        assert found[0].meta_data["confidence"] > 0
+        assert narrow.search(QUESTION, filters={"kind": "md"}) == whole.search(QUESTION, filters={"kind": "md"})
+        assert asyncio.run(narrow.asearch(QUESTION, max_results=3)) == found
+        assert narrow.get_valid_filters() == whole.get_valid_filters()
+        with pytest.raises(InputError, match="No passage has the metadata key 'colour'"):
+            narrow.search(QUESTION, filters={"colour": "red"})
+
+    def test_filters_of_a_retriever_stay_beside_those_of_a_search(self, filled: Project) -> None:
+        markdown = to_metadata_filters({"kind": "md"})
+        knowledge = ContextualKnowledge(filled.as_retriever(filters=markdown))
+        assert {found.meta_data["kind"] for found in knowledge.search(QUESTION)} == {"md"}
+        assert knowledge.search(QUESTION, filters={"kind": "txt"}) == []
+
+    def test_what_a_retriever_says_of_its_search_is_passed_on(self, filled: Project) -> None:
+        (found,) = ContextualKnowledge(filled.as_retriever(intents=True), max_results=1).search(QUESTION)
+        assert found.meta_data["confidence"] > 0
+        assert ContextualKnowledge(filled.as_retriever(intents=True)).search("Thank you!") == []
+
     def test_any_other_retriever_serves_without_filters(self) -> None:
         knowledge = ContextualKnowledge(FixedRetriever(), max_results=1)
         (found,) = knowledge.search("anything")

@@ -80,6 +80,17 @@ def test_a_search_is_explained_by_what_each_index_said(filled: Project) -> None:
     assert best["score"] == pytest.approx(chunk.score)
 
 
+def test_a_search_says_why_each_result_stands_there_and_the_next_ones_do_not(filled: Project) -> None:
+    (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=1))["searches"]
+    explained = filled.retrieve("What does error TS-999 mean?", top_k=1, explain=True)
+    assert [one["node_id"] for one in search["explanations"]] == [search["results"][0]["node_id"]]
+    assert search["explanations"][0]["arithmetic"] == explained.explanations[0].arithmetic
+    assert [one["why_not"] for one in search["near_misses"]] == [miss.why_not for miss in explained.near_misses]
+    assert search["near_misses"]
+    read = set(re.findall(r"\b(?:search|one|miss)\.(\w+)", inspection_page_of_nothing()))
+    assert read <= {*search, *search["explanations"][0]}  # the page asks for nothing that is not there
+
+
 def test_what_a_document_says_stays_data(project: Project, tmp_path: Path) -> None:
     (tmp_path / "attack.md").write_text(f"# {ATTACK}\n\n{ATTACK}", encoding="utf-8")
     project.ingest([tmp_path / "attack.md"])

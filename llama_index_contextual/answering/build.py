@@ -135,7 +135,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
 
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
-        weights = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
+        weights: dict[str, Any] = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
         return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
 
     return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
