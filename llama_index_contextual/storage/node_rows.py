@@ -19,7 +19,7 @@ COLUMNS = ("id", "shape", "text", "metadata", "body")
 _OWN_COLUMNS = ("id_", "text", "metadata")
 _PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
 _TEXT_NODE = TextNode.get_type()
-_scan = json.JSONDecoder().scan_once
+_decode = json.JSONDecoder().raw_decode
 
 
 def row_of(node: BaseNode) -> tuple[str, dict[str, Any]]:
@@ -69,7 +69,7 @@ def _unpacked(kept: str | bytes) -> str:
 
 def _load(written: str) -> Any:
     """Return what `_dump` wrote; without the white space that `json.loads` looks for around it."""
-    return _scan(written, 0)[0]
+    return _decode(written)[0]
 
 
 def _dump(value: Iterable[Any]) -> str:
