@@ -20,6 +20,11 @@ class Health:
 
     Args:
         retry: When a failed call is sent again: so many rounds in a row, of such lengths, and the provider is gone.
+
+    Attributes:
+        answers: Number of answers.
+        rounds: Rounds of failures in a row, with no answer in between.
+        begun: Rounds in all.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
@@ -27,7 +32,7 @@ class Health:
         self._ever = False
         self._round_ends = -math.inf
         self._requests: set[str] = set()
-        self.answers = self.rounds = 0
+        self.answers = self.rounds = self.begun = 0
 
     def answered(self) -> None:
         """Note an answer."""
@@ -47,6 +52,7 @@ class Health:
         """
         if sent >= self._round_ends:
             self.rounds += 1
+            self.begun += 1
             length = min(self._retry.max_delay, self._retry.base_delay * 2 ** (self.rounds - 1))
             self._round_ends = max(now + length, math.nextafter(now, math.inf))
         self._requests.add(request.keys[0])

@@ -130,18 +130,23 @@ class Scheduler:
         return await self._persist(request, first=False)
 
     async def _persist(self, request: ContextRequest, *, first: bool) -> Reply:
-        attempt = tries = 1
+        attempt, tries, begun = 1, 0, 0
         while True:
             answered = self._health.answers
             try:
                 reply = await self._in_turn(request, attempt, first=first)
-            except Exception as error:
+            except Exception as error:  # any LLM class may raise anything: what cannot be sent again is raised
                 self.check()
-                delay = self._delay(error, tries)
+                if is_rate_limit(error):
+                    # A provider that is only busy answers others meanwhile: this call is not hopeless.
+                    tries += self._health.answers == answered
+                else:
+                    # In a disturbance that meets all, the provider is given up, and not one call after the other.
+                    tries += self._health.begun != begun
+                    begun = self._health.begun
+                delay = self._delay(error, max(1, tries))
                 if delay is None:
                     raise
-                # A provider that is only busy answers others meanwhile: that is no sign that this call is hopeless.
-                tries += not (is_rate_limit(error) and self._health.answers > answered)
             else:
                 return replace(reply, attempts=attempt)
             attempt += 1
@@ -158,7 +163,7 @@ class Scheduler:
                 node_ids=[chunk.node_id for chunk in request.chunks],
                 attempt=attempt,
             )
-        except BaseException:
+        except BaseException:  # a cancelled call gives its place back too
             self._calls.release()
             raise
 
@@ -196,7 +201,7 @@ class Scheduler:
         except (BudgetExceededError, ConfigurationError) as error:
             self.stop(error)
             raise
-        except Exception as error:
+        except Exception as error:  # reported as an event whatever it is, and raised
             self._report(request, attempt, _now() - started, None, str(error)[:300])
             self._judge(request, error, started)
             raise

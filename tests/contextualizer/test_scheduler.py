@@ -45,8 +45,10 @@ class Scripted:
         return Reply("A context.", Usage(9, 0, 3), "stop")
 
 
-def scheduler(sender: Scripted, *, provider: Provider | None = None, concurrency: int = 8) -> Scheduler:
-    return Scheduler(sender, model="m", provider=provider, concurrency=concurrency, retry=QUICK, limiter=Limiter())
+def scheduler(
+    sender: Scripted, *, provider: Provider | None = None, concurrency: int = 8, retry: RetryPolicy = QUICK
+) -> Scheduler:
+    return Scheduler(sender, model="m", provider=provider, concurrency=concurrency, retry=retry, limiter=Limiter())
 
 
 # ---- places ----------------------------------------------------------------------------------------------------------
@@ -136,13 +138,17 @@ async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provi
     engine.check()
 
 
-async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble() -> None:
+@pytest.mark.parametrize("jitter", [0.5, 1.0])
+async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble(
+    monkeypatch: pytest.MonkeyPatch, jitter: float
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda _least, _most: jitter)
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
-    engine = scheduler(sender, concurrency=4)
+    engine = scheduler(sender, concurrency=4, retry=RetryPolicy(attempts=3, base_delay=0.02))
     found = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
     assert {type(item) for item in found} == {ModelError}
     assert len({id(item) for item in found}) == 1, "one error for all"
-    assert len(sender.sent) <= 8 * QUICK.attempts
+    assert len(sender.sent) <= 2 * 8 * 3, "at most twice in a round"
     with pytest.raises(ModelError, match="after 3 failures in a row"):
         engine.check()
 
