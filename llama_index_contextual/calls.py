@@ -102,7 +102,7 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
     while True:
         try:
             return await send()
-        except Exception as error:
+        except Exception as error:  # any client may raise anything; what the policy does not know is raised as it came
             delay = policy.delay(attempt, error)
             if delay is None:
                 raise
@@ -116,7 +116,7 @@ def call(send: Callable[[], T], policy: RetryPolicy) -> T:
     while True:
         try:
             return send()
-        except Exception as error:
+        except Exception as error:  # as above
             delay = policy.delay(attempt, error)
             if delay is None:
                 raise

@@ -15,8 +15,9 @@ from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
 from llama_index_contextual.ingestion.jobs import IngestInput
 from llama_index_contextual.ingestion.progress import progress_bar
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.run import RunOptions, arun
+from llama_index_contextual.ingestion.run import arun
 from llama_index_contextual.ingestion.stages import Stages, make_stages
+from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.readers import ReadLimits

@@ -8,7 +8,6 @@ the replies. Limits and states are those of https://platform.openai.com/docs/gui
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +15,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
-from llama_index_contextual.contextualizer.senders import reply_of
+from llama_index_contextual.contextualizer.batch_files import (
+    ENDPOINT,
+    MAX_BYTES,
+    MAX_REQUESTS,
+    parse_output,
+    request_line,
+    split,
+)
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ENDPOINT = "/v1/chat/completions"
-MAX_REQUESTS = 50_000
-MAX_BYTES = 200_000_000
 POLL_SECONDS = 20.0
 FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
 
@@ -43,54 +46,6 @@ class BatchProgress:
     batches: int
     requests: int
     done: int
-
-
-def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
-    """Return one request as a line of the file that is uploaded."""
-    line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-
-def split(
-    lines: Iterable[tuple[str, bytes]], *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES
-) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield requests in parts that one batch takes: at most so many requests, and so many bytes.
-
-    Example:
-        >>> [len(part) for part in split([("a", b"1234"), ("b", b"12"), ("c", b"12345")], max_bytes=6)]
-        [2, 1]
-    """
-    part: list[tuple[str, bytes]] = []
-    size = 0
-    for custom_id, line in lines:
-        if part and (len(part) >= max_requests or size + len(line) > max_bytes):
-            yield part
-            part, size = [], 0
-        part.append((custom_id, line))
-        size += len(line)
-    if part:
-        yield part
-
-
-def parse_output(content: bytes) -> Iterator[BatchReply]:
-    """Yield the replies of an output file, in its order; what is no reply of a model is left out."""
-    for line in content.split(b"\n"):
-        try:
-            raw = json.loads(line)
-            custom_id, body = raw["custom_id"], raw["response"]["body"]
-            if not body["choices"]:
-                continue
-        except (ValueError, KeyError, TypeError):
-            continue  # whatever has no reply is asked again
-        reply = reply_of(body)
-        yield BatchReply(
-            custom_id=custom_id,
-            text=reply.text,
-            finish_reason=reply.finish_reason,
-            input_tokens=reply.usage.input_tokens,
-            cached_tokens=reply.usage.cached_tokens,
-            output_tokens=reply.usage.output_tokens,
-        )
 
 
 class BatchRunner:
@@ -263,7 +218,7 @@ class BatchRunner:
     async def _call(self, send: Callable[[], Awaitable[T]]) -> T:
         try:
             return await acall(send, self._policy)
-        except Exception as error:
+        except Exception as error:  # whatever the client raises, the run stops with a sentence, and this is its cause
             raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.calls import describe, is_retryable
-from llama_index_contextual.contextualizer.quality import judge, read_group
+from llama_index_contextual.contextualizer.outcomes import Outcome, Settled, Work, read_reply
 from llama_index_contextual.contextualizer.requests import (
     ChunksPerCall,
     ContextRequest,
@@ -34,46 +33,6 @@ TIMES = 4
 _TIMES_TOGETHER = 2
 
 _REFUSALS = ("content_filter", "refusal")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one chunk.
-
-    Attributes:
-        context: Its context, or None.
-        paid: Whether a provider was asked for it in this call.
-        problem: Why there is none, as a sentence.
-        error: What was raised, if anything was.
-    """
-
-    context: str | None
-    paid: bool = False
-    problem: str = ""
-    error: Exception | None = None
-
-
-Settled = Callable[[Segment, BaseNode, Outcome], None]
-"""Called when a chunk has its outcome; may raise a ContextualError, which stops the run."""
-
-
-@dataclass
-class _Work:
-    """The chunks of a segment that wait for a context, by key."""
-
-    segment: Segment
-    chunks: dict[str, list[BaseNode]]
-    settled: Settled
-
-    def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
-        """Return one chunk of each key."""
-        return {key: self.chunks[key][0] for key in keys}
-
-    def settle(self, key: str, outcome: Outcome) -> None:
-        """Give all chunks of a key their outcome; it is paid for once."""
-        for chunk in self.chunks.pop(key):
-            self.settled(self.segment, chunk, outcome)
-            outcome = Outcome(outcome.context, False, outcome.problem, outcome.error)
 
 
 class Engine:
@@ -144,13 +103,13 @@ class Engine:
     async def _segment(self, segment: Segment, chunks: Sequence[BaseNode], settled: Settled) -> None:
         try:
             by_key = await asyncio.to_thread(keyed, segment, chunks, prompt=self._prompt, model=self._model)
-            await self._find(_Work(segment, by_key, settled))
+            await self._find(Work(segment, by_key, settled))
         except ContextualError as error:
             self._scheduler.stop(error)
         finally:
             self._scheduler.segments.release()
 
-    async def _find(self, work: _Work) -> None:
+    async def _find(self, work: Work) -> None:
         while work.chunks:
             others = [self._asked[key] for key in work.chunks if key in self._asked]
             mine = [key for key in work.chunks if key not in self._asked]
@@ -172,7 +131,7 @@ class Engine:
             return {key: self._memory[key] for key in keys if key in self._memory}
         return await asyncio.to_thread(self._ledger.contexts, keys)
 
-    async def _ask_for(self, work: _Work, keys: Sequence[str]) -> None:
+    async def _ask_for(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
         requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
@@ -184,12 +143,12 @@ class Engine:
             _ = request.input_tokens, request.cache_key  # counted and hashed here, not in the event loop
         return found
 
-    async def _ask_all(self, work: _Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
+    async def _ask_all(self, work: Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
         async with asyncio.TaskGroup() as group:
             for request in requests:
                 group.create_task(self._ask(work, request, asked=asked))
 
-    async def _ask(self, work: _Work, request: ContextRequest, *, asked: int) -> None:
+    async def _ask(self, work: Work, request: ContextRequest, *, asked: int) -> None:
         """Settle the chunks of a request; what must stop the run stops it without cutting off other calls.
 
         Args:
@@ -220,7 +179,7 @@ class Engine:
             return group_requests(segment, wanted, prompt=self._prompt, size=len(wanted))
         return single_requests(segment, wanted, prompt=self._prompt)
 
-    async def _try(self, work: _Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
+    async def _try(self, work: Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
         """Send a request, keep and settle what is good.
 
         Returns:
@@ -229,15 +188,15 @@ class Engine:
         async with AsyncExitStack() as flight:
             try:
                 reply = await flight.enter_async_context(self._scheduler.call(request))
-            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the chunk is reported
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report tells what
                 return self._refused(work, request, error)
-            good, bad = self._read(request, reply)
+            good, bad = read_reply(request, reply, self._model)
             await self._keep(reply, good)
         for key, context in good.items():
             work.settle(key, Outcome(context, paid=True))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
 
-    def _refused(self, work: _Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
+    def _refused(self, work: Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
         self._scheduler.check()
         sentence = describe(error, setting="llm", model=self._model)
         outcome = Outcome(None, problem=sentence, error=error)
@@ -246,21 +205,6 @@ class Engine:
                 work.settle(key, outcome)
             return {}, True
         return dict.fromkeys(request.keys, outcome), True
-
-    def _read(self, request: ContextRequest, reply: Reply) -> tuple[dict[str, str], dict[str, Outcome]]:
-        numbers = request.ids or (0,)
-        answers = read_group(reply.text, request.ids) if request.ids else {0: reply.text}
-        # What is complete in an answer to several chunks is good, however the answer ends.
-        reason = None if request.ids else reply.finish_reason
-        good: dict[str, str] = {}
-        bad: dict[str, Outcome] = {}
-        for key, chunk, number in zip(request.keys, request.chunks, numbers, strict=True):
-            verdict = judge(answers.get(number, ""), chunk.get_content(), reason)
-            if verdict.context is not None:
-                good[key] = verdict.context
-            else:
-                bad[key] = Outcome(None, problem=f"{self._model!r} {verdict.problem}.")
-        return good, bad
 
     async def _keep(self, reply: Reply, good: Mapping[str, str]) -> None:
         if self._writer is None:

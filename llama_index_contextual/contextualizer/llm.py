@@ -17,8 +17,9 @@ from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress
 from llama_index_contextual.contextualizer.batch_sender import BatchReplies
-from llama_index_contextual.contextualizer.engine import Engine, Outcome
+from llama_index_contextual.contextualizer.engine import Engine
 from llama_index_contextual.contextualizer.limits import Limiter
+from llama_index_contextual.contextualizer.outcomes import Outcome
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.requests import ChunksPerCall, ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Budget, Scheduler

@@ -42,7 +42,7 @@ class ContextWriter:
             rows = [entry for entries, _ in group for entry in entries]
             try:
                 await asyncio.to_thread(self._ledger.add_contexts, rows)
-            except Exception as error:  # noqa: BLE001 - those who wait raise it
+            except Exception as error:  # noqa: BLE001 - raised by those who wait; the task itself goes on
                 _tell(group, error)
             else:
                 _tell(group, None)

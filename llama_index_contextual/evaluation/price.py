@@ -10,8 +10,8 @@ from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.workspace import Origin
 from llama_index_contextual.ingestion.estimate import estimate
-from llama_index_contextual.ingestion.run import RunOptions
 from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 

@@ -22,8 +22,9 @@ from llama_index_contextual.calls import run_sync
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.ingestion.report import ReportProgress
-from llama_index_contextual.ingestion.run import RunOptions, arun
+from llama_index_contextual.ingestion.run import arun
 from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files

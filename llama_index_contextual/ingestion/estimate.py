@@ -26,8 +26,8 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
 from llama_index_contextual.contextualizer.requests import ChunksPerCall
 from llama_index_contextual.ingestion.jobs import IngestInput
-from llama_index_contextual.ingestion.run import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 from llama_index_contextual.storage.version import OpenVersion
