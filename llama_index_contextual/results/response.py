@@ -88,8 +88,8 @@ class RetrievalResponse:
         results: Best first.
         confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
             None unless both indexes answered.
-        confidence_level: The same in words; "low" is what 3 in 100 answerable questions are, "none" means that nothing
-            was found.
+        confidence_level: The same in words; "low" is what at most 3 in 100 answerable questions are, "none" means that
+            nothing was found.
         version: Name of the version that answered.
         blend: What was searched where it is not the question alone: a conversation, dates, acronyms; or None.
         intent: What the question wants, where it was searched for that; some intents search nothing.

@@ -68,8 +68,7 @@ def _explanation(trace: Trace, hit: Found, rank: int) -> Explanation:
 
 def _where(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the matched terms that stand in the text, and those that only the context has."""
-    terms = next((leaf.terms for leaf in trace.leaves() if leaf.terms is not None), None)
-    hit = evidence.get("lexical")
+    terms, hit = trace.query_terms, evidence.get("lexical")
     if terms is None or hit is None:
         return (), ()
     own = set(terms.analyzer.terms(node.get_content()))
@@ -80,8 +79,7 @@ def _where(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str,
 
 
 def _missing(trace: Trace, matched: Sequence[str]) -> tuple[str, ...]:
-    terms = next((leaf.terms for leaf in trace.leaves() if leaf.terms is not None), None)
-    return () if terms is None else tuple(term for term in terms.counts if term not in matched)
+    return () if trace.query_terms is None else tuple(t for t in trace.query_terms.counts if t not in matched)
 
 
 def _arithmetic(trace: Trace, at: int) -> str:

@@ -88,6 +88,11 @@ class Trace:
         for part in self.parts:
             yield from part.leaves()
 
+    @property
+    def query_terms(self) -> QueryTerms | None:
+        """The query as the first lexical index that ranked sees it."""
+        return next((leaf.terms for leaf in self.leaves() if leaf.terms is not None), None)
+
     def evidence(self, k: int) -> list[Evidence]:
         """Return what each index, and the documents, said of the k best."""
         rows = self.hits.rows[:k].tolist()

@@ -12,10 +12,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.retrievers import relevance
-from llama_index_contextual.retrievers.fusion import Hits
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.fusion import Hits, Scale
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalQuery
 from llama_index_contextual.retrievers.relevance import Logistic, hit_features, judge, query_features
-from llama_index_contextual.retrievers.trace import Support, Trace
+from llama_index_contextual.retrievers.trace import Trace
 from tests.support.models import CountingEmbedding
 
 
@@ -23,23 +23,37 @@ def hits(rows: list[int], scores: list[float]) -> Hits:
     return Hits(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float64))
 
 
-def trace() -> Trace:
-    """Two hits: row 0 is first in both indexes and its document is named; row 1 is last in both."""
+def trace(query: LexicalQuery = "pump motor") -> Trace:
+    """Two hits: row 0 is first in both indexes and row 1 last; BM25 scores vary by 2 over all chunks."""
     index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
     semantic = Trace(hits([0, 1], [0.9, 0.1]), name="semantic")
-    lexical = Trace(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query("pump motor"))
-    support = Support(np.array([2.0, 0.0], dtype=np.float32), np.array([1, 0]))
-    return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical), support=support)
+    lexical = Trace(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query(query), scale=lambda: Scale(0.0, 2.0))
+    return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
 
 
-def test_the_features_of_hits_are_share_lead_covered_strength_and_deviation() -> None:
+def test_the_features_of_hits_are_as_their_description_says() -> None:
     found = trace()
     features = hit_features(found, found.evidence(20))
-    # Strengths: 0.3 + 0.7 + 0.1 and 0. Row 0 holds both terms, row 1 the more frequent one.
+    # Strengths 1 and 0; row 0 holds both terms, row 1 the more frequent one. Of the BM25 scores 3 and 1 the mean is 2,
+    # the spread 1, the lead 2/3. The agreement is 1/4 and 1/9.
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    share = -math.log(1 + math.exp(-11))
-    assert features[0].tolist() == pytest.approx([share, 1.0, 1.1 * 1.0, 1.0])
-    assert features[1].tolist() == pytest.approx([share - 11, 0.0, 0.0 * motor / (pump + motor), -1.0])
+    first = -math.log1p(math.exp(-10))
+    second = first - 10
+    covered, half = motor / (pump + motor), (1 / 4 - 1 / 9) / 2
+    assert features[0].tolist() == pytest.approx([1, first, first, first / 2, 2 / 3, 1.5, half])
+    assert features[1].tolist() == pytest.approx(
+        [0, second * covered, second, second / 2, -2 / 3, 0.5, -half],
+    )
+
+
+def test_features_are_numbers_whatever_was_found() -> None:
+    found = trace()
+    semantic, lexical = found.leaves()
+    nothing = Trace(hits([], []), name="lexical", terms=lexical.terms)
+    negative = Trace(hits([0, 1], [-0.1, -0.9]), parts=(semantic, nothing))
+    features = hit_features(negative, negative.evidence(20))
+    assert np.isfinite(features).all()
+    assert query_features(negative, negative.evidence(20)).tolist() == [0, 0]
 
 
 def test_the_features_of_an_answer_are_gain_and_share_of_the_best_possible_score() -> None:
@@ -47,6 +61,13 @@ def test_the_features_of_an_answer_are_gain_and_share_of_the_best_possible_score
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
     gain = 3 / math.sqrt(2) / math.log1p(3)
     assert query_features(found, found.evidence(20)).tolist() == pytest.approx([gain, 3 / (pump + motor)])
+
+
+def test_terms_from_a_conversation_count_by_their_weight() -> None:
+    found = trace((("pump", 1.0), ("motor", 0.5)))
+    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
+    gain = 3 / math.sqrt(1 + 0.25) / math.log1p(3)
+    assert query_features(found, found.evidence(20)).tolist() == pytest.approx([gain, 3 / (pump + motor / 2)])
 
 
 def test_a_logistic_model_is_one_over_one_plus_exp() -> None:
