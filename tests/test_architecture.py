@@ -67,7 +67,7 @@ WRITERS: dict[str, set[str]] = {
     "storage/verify.py": {"sqlite3.connect"},
     "storage/ledger_lines.py": {"sqlite3.connect"},
     # into a file that storage/files.py has opened
-    "storage/faiss_store.py": {"faiss.write_index"},
+    "storage/faiss_file.py": {"faiss.write_index"},
     # bm25s writes its own files, which are synced before they are published
     "retrievers/lexical_index.py": {"save"},
     "retrievers/lexical.py": {"save"},

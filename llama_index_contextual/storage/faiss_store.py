@@ -6,11 +6,9 @@ index is the i-th node of the document store.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import faiss
 import numpy as np
@@ -27,7 +25,7 @@ from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, InputError
 from llama_index_contextual.storage import compact, files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.headers import check_faiss
+from llama_index_contextual.storage.faiss_file import read_index, write_index
 from llama_index_contextual.storage.kvstore import refuse_write
 from llama_index_contextual.storage.scan import inner_products, top
 from llama_index_contextual.storage.storable import require_storable
@@ -37,8 +35,6 @@ Ranking = list[tuple[str, float]]
 
 Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Rows and scores, best first."""
-
-_READING = threading.Lock()  # FAISS has one limit for all readers
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -270,7 +266,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             raise InputError("The vector store is empty: add nodes before it is persisted.")
         path = Path(persist_path)
         files.make_directory(path.parent)
-        files.write_with(path, lambda file: faiss.write_index(self._faiss_index, _writer(file)))
+        write_index(self._faiss_index, path)
         if self._owns_docstore:
             self._docstore.persist(str(_nodes_beside(path)))
 
@@ -296,13 +292,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         if not path.is_file():
             raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
-        check_faiss(path)
-        # A file that nobody changes is mapped: opened at once, read where it is needed, shared between processes.
-        mapped = nodes.read_only and os.name != "nt"
-        try:
-            index = _read_index(path, faiss.IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError as error:
-            raise CorruptVersionError(f"{path.name} is not a FAISS index: restore it, or build it again.") from error
+        index = read_index(path, mapped=nodes.read_only)  # which nobody changes
         store = cls(index, docstore=nodes)
         store._owns_docstore = docstore is None
         return store
@@ -319,21 +309,6 @@ def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
 
 def _without_embedding(node: BaseNode) -> BaseNode:
     return node if node.embedding is None else node.model_copy(update={"embedding": None})
-
-
-def _writer(file: IO[bytes]) -> Any:
-    return faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
-
-
-def _read_index(path: Path, flags: int) -> Any:
-    """Read an index, none of whose parts is longer than its file."""
-    with _READING:
-        before = faiss.get_deserialization_vector_byte_limit()
-        faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
-        try:
-            return faiss.read_index(str(path), flags)
-        finally:
-            faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _nodes_beside(path: Path) -> Path:
