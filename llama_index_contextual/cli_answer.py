@@ -142,8 +142,11 @@ def chat(
             say("[dim]One question a line; /reset forgets the conversation, /quit ends it.[/]", to=err)
         turns = []
         try:
-            for question in _questions(engine):
-                turns.append(_turn(project, engine, question, mode, as_json=as_json))
+            for line in _lines():
+                if line == "/reset":
+                    _forget(engine, as_json=as_json)
+                else:
+                    turns.append(_turn(project, engine, line, mode, as_json=as_json))
                 if engine is not None and history is not None:
                     engine.save(history)
         except KeyboardInterrupt:
@@ -152,20 +155,23 @@ def chat(
             say_json(turns)
 
 
-def _questions(engine: GroundedChatEngine | None) -> Iterator[str]:
-    """Yield the lines of standard input up to its end."""
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input that say something, up to its end."""
     while True:
         if sys.stdin.isatty():
             err.print("[bold cyan]?[/] ", end="")
         line = sys.stdin.readline()
-        question = line.strip()
-        if not line or question == "/quit":
+        if not line or line.strip() == "/quit":
             return
-        if question == "/reset":
-            if engine is not None:
-                engine.reset()
-        elif question:
-            yield question
+        if line.strip():
+            yield line.strip()
+
+
+def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:
+    if engine is not None:
+        engine.reset()
+    if not as_json:
+        say("[dim]The conversation is forgotten.[/]", to=err)
 
 
 def _turn(

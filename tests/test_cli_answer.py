@@ -194,3 +194,13 @@ def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider
         "It flies [Source 1].", '{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 1}'
     )
     assert command(root, "ask", QUESTION, "--judge").out == f"{FALLBACK}\n"
+
+
+def test_a_conversation_that_is_forgotten_is_forgotten_in_its_file_too(
+    root: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    provider.enqueue("It runs dry.")
+    talk = tmp_path / "talk.json"
+    found = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")
+    assert "The conversation is forgotten." in found.err
+    assert json.loads(talk.read_text()) == []
