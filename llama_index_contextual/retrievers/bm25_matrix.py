@@ -15,7 +15,7 @@ logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 
 class SortedBM25(bm25s.BM25):  # type: ignore[misc]
-    """bm25s with Lucene's BM25, whose matrix is built over arrays.
+    """`bm25s` with Lucene's BM25, whose matrix is built over arrays.
 
     Example:
         >>> bm25 = SortedBM25()

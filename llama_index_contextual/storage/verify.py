@@ -28,6 +28,7 @@ from llama_index_contextual.storage.project_file import write_lock
 from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
+LEFT_BEHIND = "was left by an interrupted run"
 
 _UPGRADE = "pip install --upgrade llama-index-contextual"
 
@@ -203,7 +204,7 @@ def _left_behind(project_dir: Path) -> Iterator[Problem]:
     for path in leftovers(project_dir):
         yield Problem(
             path.relative_to(project_dir).as_posix(),
-            "was left by an interrupted run",
+            LEFT_BEHIND,
             _command(project_dir, "verify", "--repair"),
             harmless=True,
         )

@@ -27,8 +27,12 @@ def power_cases(
     """Yield every operation of every command, and its end, with several seeds."""
     for scenario in scenarios:
         for at in (*range(bench.operations(scenario)), None):
-            # What was acknowledged must be there whatever is lost, which is more than that it can be run again.
-            yield from ((scenario, at, seed) for seed in range(seeds if at is not None else 4 * seeds))
+            yield from ((scenario, at, seed) for seed in range(seeds * _more(at)))
+
+
+def _more(at: int | None) -> int:
+    """Return how many times the seeds: what was acknowledged must hold whatever is lost."""
+    return 4 if at is None else 1
 
 
 def run_fault(bench: Bench, scenario: Scenario, at: int, fault: Fault, after: bool) -> list[str]:
@@ -72,7 +76,7 @@ def _cases_until_missed(bench: Bench, place: str, scenarios: list[Scenario], see
             at = None if back == 0 else bench.operations(scenario) - back
             if (at is not None and at < 0) or (scenario is ALONE and back):
                 continue
-            for seed in range(seeds):
+            for seed in range(seeds * _more(at)):
                 cases += 1
                 if run_power_loss(bench, scenario, at, seed, frozenset({place}))[0]:
                     return cases
