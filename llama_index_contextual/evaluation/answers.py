@@ -19,7 +19,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
 from llama_index_contextual.evaluation.price import price_of_all, require_affordable
 from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
-from llama_index_contextual.evaluation.sweep import variant_config
+from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
 from llama_index_contextual.evaluation.workspace import Origin, workspace
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.storage import files
@@ -28,27 +28,14 @@ TOP_KS = (3, 5, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerRow:
+class AnswerRow(SweepSetting):
     """One setting, and what was answered with it.
 
     Attributes:
-        context: Who wrote the contexts.
-        chunk_size: Tokens of a chunk, at most.
-        mode: Which indexes answered.
-        top_k: Results of the search.
         predictions: The answers.
     """
 
-    context: ContextKind
-    chunk_size: int
-    mode: Mode
-    top_k: int
     predictions: Predictions = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """The setting without top_k: one line of the chart."""
-        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
 
     def figures(self) -> dict[str, Any]:
         """Return the setting and what came of it as JSON values; None where no question has a right answer."""

@@ -26,14 +26,32 @@ OVERLAP = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRow:
-    """One setting.
+class SweepSetting:
+    """What is tried.
 
     Attributes:
         context: Who wrote the contexts.
         chunk_size: Tokens of a chunk, at most.
         mode: Which indexes answered.
-        top_k: Results that were looked at.
+        top_k: Results of a search.
+    """
+
+    context: ContextKind
+    chunk_size: int
+    mode: Mode
+    top_k: int
+
+    @property
+    def name(self) -> str:
+        """The setting without top_k: one line of the chart."""
+        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRow(SweepSetting):
+    """One setting, and how well it retrieves.
+
+    Attributes:
         recall: Mean recall@top_k.
         precision: Mean precision@top_k.
         ndcg: Mean nDCG@top_k.
@@ -43,10 +61,6 @@ class SweepRow:
         cost: Dollars for contexts, or None where it is not known.
     """
 
-    context: ContextKind
-    chunk_size: int
-    mode: Mode
-    top_k: int
     recall: float
     precision: float
     ndcg: float
@@ -54,11 +68,6 @@ class SweepRow:
     p50_ms: float
     chunks: int
     cost: float | None
-
-    @property
-    def name(self) -> str:
-        """The setting without top_k: one line of the chart."""
-        return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
 
 
 @dataclass(frozen=True, kw_only=True)
