@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -113,7 +114,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         best, places = top(scores[rows], k)
         hits = Hits(rows[places], best.astype(np.float64))
         # A chunk that is not found has the score 0, and counts 0.
-        return Trace(hits, name="lexical", terms=terms, scale=lambda: Scale(0.0, float(everything.std())))
+        scale = functools.cache(lambda: Scale(0.0, float(everything.std())))  # fusion and judgement ask for it
+        return Trace(hits, name="lexical", terms=terms, scale=scale)
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""
