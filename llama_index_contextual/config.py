@@ -36,6 +36,7 @@ RETRIEVAL_FIELDS = frozenset(
         "keep_versions",
         "pdf_engine",
         "context_in_answer",
+        "answer_temperature",
         "prices",
         "llm_concurrency",
         "requests_per_minute",
@@ -122,6 +123,9 @@ class ProjectConfig(BaseModel):
     )
     context_in_answer: bool = Field(
         default=True, description="Whether the LLM that answers sees the context beside the text."
+    )
+    answer_temperature: float = Field(
+        default=0.1, ge=0, le=2, description="Temperature at which the LLM answers, where it is made from its name."
     )
     faiss: bool = Field(default=True, description="Whether to build the semantic index.")
     bm25: bool = Field(default=True, description="Whether to build the lexical index.")

@@ -129,11 +129,12 @@ def provider_of(name: str) -> Provider | None:
 _WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local` on the command line"
 
 
-def load_llm(name: str, *, instead: str = _WITHOUT_KEY) -> LLM:
+def load_llm(name: str, *, temperature: float | None = None, instead: str = _WITHOUT_KEY) -> LLM:
     """Return the LLM of that name.
 
     Args:
         name: provider:model, such as "openai:gpt-4.1".
+        temperature: Of its answers; None takes 0, at which contexts are written, or what the provider's class takes.
         instead: What whoever has no key can do, for the message.
 
     Raises:
@@ -145,6 +146,8 @@ def load_llm(name: str, *, instead: str = _WITHOUT_KEY) -> LLM:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
     _require_key(traits, name, setting="llm", instead=instead)
     options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
+    if temperature is not None:
+        options["temperature"] = temperature
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 

@@ -30,6 +30,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "service_tier": None,
         "prices": {},
         "context_in_answer": True,
+        "answer_temperature": 0.1,
         "faiss": True,
         "bm25": True,
         "segment_size": 8000,
@@ -117,7 +118,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Known settings: acronyms, bm25, candidates, chunk_overlap",
+        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, bm25, candidates, chunk_overlap",
     ),
 ]
 
@@ -154,6 +155,7 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
+        others["answer_temperature"] = 1.0
         other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
         other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name

@@ -108,7 +108,12 @@ def grounded_engine(
         llm,
         wider=conversational(retriever.widened()),
         merging=_merging(adjacent, retriever, embed_model),
-        options=AnswerOptions(**{name: value for name, value in options.items() if name in _OPTIONS}),
+        options=AnswerOptions(
+            **{
+                "context": retriever.config.context_in_answer,
+                **{name: value for name, value in options.items() if name in _OPTIONS},
+            }
+        ),
         **{name: value for name, value in options.items() if name not in _OPTIONS},
     )
 

@@ -176,6 +176,11 @@ class ProjectRetriever(BaseRetriever):
         return self.changed(similarity_top_k=2 * self.similarity_top_k, candidates=5 * self._config.candidates)
 
     @property
+    def config(self) -> ProjectConfig:
+        """The settings of its project."""
+        return self._config
+
+    @property
     def embeds(self) -> bool:
         """Whether queries need the embedding model: not where the lexical index alone answers."""
         try:

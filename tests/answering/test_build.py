@@ -109,6 +109,23 @@ def test_a_chat_takes_weights_of_its_own(reports: Project) -> None:
     assert reports.as_chat_engine(llm=MockLLM(), turns=1).engine.retriever.weights == BlendWeights(turns=1)
 
 
+def test_settings_of_the_project_hold_unless_the_engine_is_told_otherwise(tmp_path: Path) -> None:
+    config = ProjectConfig.local(context_in_answer=False)
+    project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
+    assert not grounded(project).options.context
+    assert grounded(project, context=True).options.context
+    assert not project.as_chat_engine(llm=MockLLM()).engine.options.context
+
+
+def test_the_model_answers_at_the_temperature_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    for settings, wanted in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
+        project = ProjectManager(tmp_path).create(f"p{wanted}", ProjectConfig(faiss=False, **settings))
+        engine = project.as_query_engine()
+        assert isinstance(engine, GroundedQueryEngine)
+        assert engine.speaker._llm.sync().temperature == wanted  # type: ignore[attr-defined]
+
+
 # ---- the embedding model ---------------------------------------------------------------------------------------------
 
 
