@@ -242,7 +242,7 @@ def test_help_shows_the_commands_in_four_groups() -> None:
 def test_nothing_found_is_said(ingested: Project) -> None:
     assert run("search", "a", "zebra", "--mode", "lexical").out == "Nothing was found.\n"
     reasons = run("search", "a", "TS-999", "-k", 1, "--explain").out
-    assert "semantic 0.3 ×" in reasons
+    assert "semantic 0.4 ×" in reasons
     assert "in the text: ts-999" in reasons
 
 
