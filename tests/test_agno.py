@@ -53,11 +53,15 @@ def searching(**arguments: Any) -> Any:
     def reply(request: Request) -> Reply | str:
         if any(message["role"] == "tool" for message in request.messages):
             return ANSWER
-        wanted = json.dumps({"query": QUESTION, **arguments})
-        call = {"name": "search_knowledge_base", "arguments": wanted}
-        return Reply(tool_calls=[{"id": "call_1", "type": "function", "function": call}], finish_reason="tool_calls")
+        return calling("search_knowledge_base", **{"query": QUESTION, **arguments})
 
     return reply
+
+
+def calling(tool: str, **arguments: Any) -> Reply:
+    """What a model answers that wants a tool to be called."""
+    call = {"name": tool, "arguments": json.dumps(arguments)}
+    return Reply(tool_calls=[{"id": f"call_{tool}", "type": "function", "function": call}], finish_reason="tool_calls")
 
 
 def model(provider: LoopbackProvider) -> OpenAILike:
@@ -112,7 +116,7 @@ class TestAgents:
             events = list(agent(provider, ContextualKnowledge(filled)).run(QUESTION, stream=True))
         assert "".join(event.content or "" for event in events if event.event == "RunContent") == ANSWER
 
-    def test_a_member_of_a_team_can_search(self, filled: Project) -> None:
+    def test_a_team_searches_by_itself(self, filled: Project) -> None:
         knowledge = ContextualKnowledge(filled)
         with LoopbackProvider(reply=searching()) as provider:
             member = agent(provider, knowledge, name="reader")
@@ -121,6 +125,27 @@ class TestAgents:
             output = team.run(QUESTION)
         assert output.content == ANSWER
         assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+
+    def test_a_member_of_a_team_searches_what_the_leader_wants_to_know(self, filled: Project) -> None:
+        search = searching()
+
+        def reply(request: Request) -> Reply | str:
+            tools = {tool["function"]["name"] for tool in request.body.get("tools", ())}
+            if "delegate_task_to_member" not in tools:
+                return search(request)  # type: ignore[no-any-return]
+            if any(message["role"] == "tool" for message in request.messages):
+                return f"My reader says: {ANSWER}"
+            return calling("delegate_task_to_member", member_id="reader", task=QUESTION)
+
+        with LoopbackProvider(reply=reply) as provider:
+            member = agent(provider, ContextualKnowledge(filled), id="reader", name="reader")
+            team = Team(members=[member], model=model(provider))
+            team.telemetry = False
+            output = team.run(QUESTION)
+        assert output.content == f"My reader says: {ANSWER}"
+        (answered,) = output.member_responses
+        assert references(answered)[0]["meta_data"]["file_name"] == "manual.txt"
+        assert ANSWER in seen_by_model(provider)
 
     def test_pages_of_a_pdf_are_in_the_reference(self, filled: Project) -> None:
         with LoopbackProvider(reply=searching(query="duty on bronze fittings exports")) as provider:
