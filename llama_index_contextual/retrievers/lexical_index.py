@@ -105,9 +105,8 @@ class LexicalIndex:
         terms = query if isinstance(query, QueryTerms) else self.query(query)
         found = np.zeros(self.size, dtype=np.float32)
         for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
-            found[holders] += (
-                np.float32(terms.counts[term]) * values
-            )  # a row is at most once among the holders of a term
+            weight = np.float32(terms.counts[term])
+            found[holders] += values if weight == 1 else weight * values  # a row is once among the holders of a term
         return found
 
     def matched(self, query: LexicalQuery, rows: Sequence[int]) -> list[tuple[str, ...]]:
