@@ -29,8 +29,9 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     wanted = {term.casefold() for term in terms}
     if len(text) <= width or not wanted:
         return text
-    pattern = "|".join(re.escape(term) for term in sorted(wanted, key=len, reverse=True))
-    hits = [(hit.start(), hit[0].casefold()) for hit in re.finditer(rf"(?<!\w)(?:{pattern})", text, re.IGNORECASE)]
+    # Each term by itself, since terms stand in one another: `ts` in `ts-999`.
+    places = {term: re.finditer(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE) for term in wanted}
+    hits = sorted((hit.start(), term) for term, found in places.items() for hit in found)
     if not hits:
         return text
     counts = Counter(term for _, term in hits)

@@ -24,6 +24,11 @@ def test_a_piece_with_two_rare_terms_is_better_than_one_with_one() -> None:
     assert excerpt(text, ["valve", "early", "notice"], 120).startswith("… The lease ends early by notice.")
 
 
+def test_a_compound_counts_more_than_its_parts() -> None:
+    text = f"{FILLER}TS-999 means that it runs dry. {FILLER}TS-104 means that it is not calibrated. {FILLER}"
+    assert excerpt(text, ["ts-999", "ts", "999"], 90).startswith("… TS-999 means")
+
+
 def test_terms_are_the_beginnings_of_words_in_any_case() -> None:
     text = f"{FILLER}Undetermined. {FILLER}She may TERMINATE it."
     assert excerpt(text, ["termin"], 60) == "… She may TERMINATE it."
