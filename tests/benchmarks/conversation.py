@@ -3,7 +3,8 @@
 Turns after the first, `ProjectConfig.local()`, scored as the other sets are (`tests/benchmarks/sets.py`), for: the last
 question alone; the last three questions and it in one text; the blend of embeddings alone (question at weight 2, mean
 of the last three at 1); the blend of both indexes; a human's stand-alone rewrite. p-values are those of a paired
-permutation test; that first turns are unchanged is checked. No key, no network.
+permutation test; that first turns are unchanged is checked. Then changes of topic: every rewrite behind the history of
+another conversation, which must not pull it back. No key, no network.
 """
 
 from __future__ import annotations
@@ -55,6 +56,21 @@ def _query(row: Row) -> ConversationQuery:
     return ConversationQuery(row["question"], history=[ChatMessage(**message) for message in row["history"]])
 
 
+def switched(rows: Sequence[Row]) -> list[Row]:
+    """Return the stand-alone questions, each behind a history that has nothing to do with it."""
+    later = [row for row in rows if row["history"]]
+    made = []
+    for at, row in enumerate(rows):
+        far = (later[(at + len(later) // 2 + step) % len(later)] for step in range(len(later)))
+        other = next(found for found in far if _conversation(found) != _conversation(row))
+        made.append({**row, "question": row["rewrite"], "history": other["history"]})
+    return made
+
+
+def _conversation(row: Row) -> str:
+    return str(row["id"].partition("<")[0])
+
+
 def recalls(rows: Sequence[Row], search: Search) -> dict[int, np.ndarray]:
     """Return recall@k in per cent of every row, for each k."""
     evidence = [[{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]] for row in rows]
@@ -78,17 +94,24 @@ def main() -> None:
             for row in first
         )
         found = {name: recalls(later, search) for name, search in ways.items()}
+        elsewhere = {name: recalls(switched(rows), ways[name]) for name in ("last question", "both blended")}
     print(f"{len(later)} turns after the first; {len(first)} first turns {'unchanged' if same else 'CHANGED'}")
     print(f"{'':20s}" + "".join(f"   R@{k:<3d}" for k in KS))
     for name, values in found.items():
         print(f"{name:20s}" + "".join(f"  {values[k].mean():5.1f} " for k in KS))
     for other in ("last question", "embeddings blended", "human rewrite"):
         print(f"both blended - {other}:")
-        for k in KS:
-            difference = found["both blended"][k] - found[other][k]
-            interval = bootstrap_interval(difference)
-            p = permutation_p_value(difference)
-            print(f"  R@{k:<3d} {interval.mean:+5.1f}  [{interval.low:+.1f}, {interval.high:+.1f}]  p = {p:.4f}")
+        _print_differences(found["both blended"], found[other])
+    print(f"both blended - last question, {len(rows)} questions after a change of topic:")
+    _print_differences(elsewhere["both blended"], elsewhere["last question"])
+
+
+def _print_differences(ours: dict[int, np.ndarray], theirs: dict[int, np.ndarray]) -> None:
+    for k in KS:
+        difference = ours[k] - theirs[k]
+        interval = bootstrap_interval(difference)
+        p = permutation_p_value(difference)
+        print(f"  R@{k:<3d} {interval.mean:+5.1f}  [{interval.low:+.1f}, {interval.high:+.1f}]  p = {p:.4f}")
 
 
 if __name__ == "__main__":
