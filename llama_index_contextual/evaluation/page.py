@@ -87,7 +87,7 @@ def all_differences(comparison: Comparison) -> list[Difference]:
     """Return the differences of all pairs in the metric that decides, then in the others of the page."""
     shown = [
         comparison.metric,
-        *(metric for metric in _columns(comparison.evaluations[0]) if "precision" not in metric),
+        *(metric for metric in _columns(comparison.evaluations[0]) if not metric.startswith(("precision@", "hit@"))),
     ]
     return [found for metric in dict.fromkeys(shown) for found in comparison.differences(metric)]
 
@@ -114,7 +114,8 @@ def _render(*, evaluations: Sequence[Evaluation] = (), **values: Any) -> str:
 
 def _columns(evaluation: Evaluation) -> list[str]:
     ks = evaluation.ks
-    return [*(f"recall@{k}" for k in ks), *evaluation.metrics[-3:], *(f"precision@{k}" for k in ks)]
+    rest = (f"{metric}@{k}" for metric in ("hit", "precision") for k in ks)
+    return [*(f"recall@{k}" for k in ks), *evaluation.metrics[-3:], *rest]
 
 
 def _charts(evaluations: Sequence[Evaluation], columns: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -94,7 +94,7 @@ def _ranked(nodes: Sequence[NodeWithScore]) -> list[_Placed]:
     return [_Placed(nodes[at], rank, at) for rank, at in enumerate(order)]
 
 
-def _reading_order(chosen: Sequence[_Placed]):  # type: ignore[no-untyped-def]
+def _reading_order(chosen: Sequence[_Placed]) -> Callable[[_Placed], tuple[int, int, int]]:
     first: dict[str, int] = {}
     for placed in chosen:
         document = _document(placed.hit)

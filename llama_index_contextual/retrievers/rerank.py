@@ -13,7 +13,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual.calls import RetryPolicy, call, describe
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
 from llama_index_contextual.retrievers.base import Found
 
 LLM_RERANK = "llm"
@@ -60,7 +60,9 @@ class Reranker:
         place = {hit.node.node_id: at for at, hit in enumerate(found)}
         try:
             said = call(lambda: self._postprocessor.postprocess_nodes(given, query_bundle=bundle), _RETRY)
-        except Exception as error:
+        except ContextualError:
+            raise  # in a sentence already
+        except Exception as error:  # whatever the class of a model raises
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
         ranked = [Reranked(place[hit.node.node_id], float(hit.score or 0.0)) for hit in said]
         kept = [hit for hit in ranked if self.threshold is None or hit.score >= self.threshold]

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from llama_index.core.postprocessor import sbert_rerank
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
-from llama_index_contextual.retrievers.rerank import Rerankers
+from llama_index_contextual.retrievers.rerank import Reranker, Rerankers
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 TEXTS = {
@@ -190,3 +191,15 @@ def test_a_reranker_that_leaves_nothing_is_told(tmp_path: Path) -> None:
     response = project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
     assert response.results == ()
     assert response.warnings == ("The reranker 'llm' has left out all 3 hits.",)
+
+
+def test_what_is_a_sentence_already_is_not_wrapped_in_another() -> None:
+    refusal = ModelError("There is no key.")
+
+    class Refusing(BaseNodePostprocessor):
+        def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+            raise refusal
+
+    with pytest.raises(ModelError) as raised:
+        Reranker("llm", Refusing()).order(QueryBundle("pump"), [])
+    assert raised.value is refusal
