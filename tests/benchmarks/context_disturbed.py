@@ -16,7 +16,7 @@ from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage.ledger import Ledger
 from tests.benchmarks import context_corpus as corpus
-from tests.benchmarks.context_corpus import timed, verdict
+from tests.benchmarks.context_corpus import AMPLE, timed, verdict
 from tests.support.log_check import check
 from tests.support.provider_process import ProviderProcess
 
@@ -33,7 +33,7 @@ def failures(folder: Path, *, seed: int, segments: int) -> None:
     nodes = [node for document in corpus.documents(segments) for node in corpus.parse(document)]
     print(f"\n(d) 30 % of responses failing at random, seed {seed}: {', '.join(KINDS)}")
     walls = {}
-    with ProviderProcess(latency=0.3) as provider:
+    with ProviderProcess(latency=0.3, **AMPLE) as provider:
         for rate in (0.0, 0.3):
             provider.reset()
             provider.fail_randomly(rate, seed, KINDS)
@@ -57,7 +57,7 @@ def kills(folder: Path, *, number: int, seed: int) -> None:
     count_tokens("The tokenizer is loaded before the processes divide.")
     files = corpus.write(folder / "files", [corpus.long_document(n, 12_000) for n in range(4)])
     print(f"\n(e) kill -9 of the ingesting process at {number} random instants, seed {seed}")
-    with ProviderProcess(latency=0.05) as provider:
+    with ProviderProcess(latency=0.05, **AMPLE) as provider:
         settings = {"llm_concurrency": IN_FLIGHT, **SMALL}
         whole = corpus.project(folder, "undisturbed", provider.api_base, **settings)
         seconds, chunks = _finish(whole, files)

@@ -26,7 +26,7 @@ from llama_index_contextual.contextualizer.requests import ChunksPerCall
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
 from tests.benchmarks import context_corpus as corpus
-from tests.benchmarks.context_corpus import CHUNKS, SEGMENTS, dollars, timed, verdict
+from tests.benchmarks.context_corpus import AMPLE, CHUNKS, SEGMENTS, dollars, timed, verdict
 from tests.benchmarks.context_disturbed import failures, kills
 from tests.benchmarks.context_sizes import again, memory
 from tests.support.log_check import cacheable, check
@@ -73,7 +73,7 @@ def schedule(folder: Path, *, segments: int) -> None:
     ideal = rounds([CHUNKS] * segments, CONCURRENCY) * LATENCY
     print(f"\n(a) {segments} segments × {CHUNKS} chunks, latency {LATENCY} s, concurrency {CONCURRENCY}")
     print(f"    ideal schedule that respects warm-up: {ideal:.2f} s")
-    with ProviderProcess(latency=LATENCY) as provider:
+    with ProviderProcess(latency=LATENCY, **AMPLE) as provider:
         runs: list[tuple[str, Callable[[], None]]] = [
             ("ours", partial(ours, nodes, provider, folder / "schedule.sqlite")),
             ("DocumentContextExtractor", partial(extractor, documents, nodes, provider)),
@@ -106,7 +106,7 @@ def price(folder: Path, *, segments: int) -> None:
         f"    {'':<25}{'calls':>6}{'input':>12}{'cached':>12}{'output':>9}{'live':>9}{'batch, fresh':>14}{'cached':>9}"
     )
     paid: dict[str, float] = {}
-    with ProviderProcess(context_tokens=100, latency=LATENCY) as provider:
+    with ProviderProcess(context_tokens=100, latency=LATENCY, **AMPLE) as provider:
         runs: list[tuple[str, Callable[[], None]]] = [
             ("extractor as found", partial(extractor, documents, nodes, provider)),
             *(
@@ -138,7 +138,7 @@ def estimate(folder: Path) -> None:
     """Estimate beside receipt beside log, on documents of several segments."""
     files = corpus.write(folder / "estimate", [corpus.long_document(number, 20_000) for number in range(3)])
     print("\n(c) estimate against receipt, 3 documents of 20,000 tokens")
-    with ProviderProcess(context_tokens=100) as provider:
+    with ProviderProcess(context_tokens=100, **AMPLE) as provider:
         for per_call in PER_CALL:
             provider.reset()
             project = corpus.project(folder, f"estimate {per_call}", provider.api_base, chunks_per_call=per_call)

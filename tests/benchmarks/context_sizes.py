@@ -20,7 +20,7 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from tests.benchmarks import context_corpus as corpus
-from tests.benchmarks.context_corpus import verdict
+from tests.benchmarks.context_corpus import AMPLE, verdict
 from tests.support.provider_process import ProviderProcess
 from tests.support.source import ROOT
 
@@ -112,7 +112,7 @@ def _high_water() -> int:
 def again(folder: Path, *, data: Path | None) -> None:
     """Ingest unchanged files a second time, and files with 60 words more at their head."""
     print("\n(g) a second ingest, and one after 60 words were inserted at the head of each file")
-    with ProviderProcess(context_tokens=100) as provider:
+    with ProviderProcess(context_tokens=100, **AMPLE) as provider:
         pdfs = corpus.write(folder / "pdf", [corpus.long_document(n, 9_000) for n in range(4)])
         if data is not None:
             pdfs = data / "contracts" / "pdf"
