@@ -57,7 +57,4 @@ def ingest(
                 list(paths), replace=replace, max_cost=max_cost, batch=batch, show_progress=not quiet
             ),
         )
-        if as_json:
-            say_json(report.to_dict())
-        else:
-            show_report(report)
+        show_report(report, as_json=as_json)

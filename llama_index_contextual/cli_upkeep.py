@@ -22,7 +22,6 @@ from llama_index_contextual.cli_options import (
 from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
 
 if TYPE_CHECKING:
-    from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.storage.forget import Forgotten
 
 upkeep = typer.Typer()
@@ -177,7 +176,8 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
     """Publish a version by the present settings, from the documents as they are stored."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        _show(interruptible(project, lambda: project.rebuild(show_progress=not quiet)), as_json)
+        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
+        show_report(report, as_json=as_json)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -185,14 +185,8 @@ def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: 
     """Ask again for the contexts that the LLM failed to write."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        _show(interruptible(project, lambda: project.retry_failed(show_progress=not quiet)), as_json)
-
-
-def _show(report: IngestReport, as_json: bool) -> None:
-    if as_json:
-        say_json(report.to_dict())
-    else:
-        show_report(report)
+        report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
+        show_report(report, as_json=as_json)
 
 
 ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)

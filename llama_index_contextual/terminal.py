@@ -125,8 +125,11 @@ def show_settings(settings: Sequence[Setting]) -> None:
     )
 
 
-def show_report(report: IngestReport) -> None:
-    """Print what an ingestion did; what needs attention goes to standard error."""
+def show_report(report: IngestReport, *, as_json: bool = False) -> None:
+    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then."""
+    if as_json:
+        say_json(report.to_dict())
+        return
     for doc_id in report.missing:
         say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
     for file in report.skipped:
