@@ -130,6 +130,9 @@ class Comparison:
         rest = f", and {self._not_better(chosen, others)}" if others else ""
         return f"Use {chosen!r}: {gain}{price}{rest}."
 
+    def __repr__(self) -> str:
+        return "\n".join([*map(repr, self.evaluations), self.recommendation])
+
     def _not_better(self, chosen: str, others: Sequence[str]) -> str:
         parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
         verb = "is" if len(parts) == 1 else "are"

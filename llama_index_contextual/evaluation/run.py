@@ -65,6 +65,10 @@ class QuestionResult:
         """Return those of the first k results that hold no evidence: what came instead."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
+    def __repr__(self) -> str:
+        ranks = ", ".join("not found" if rank is None else f"rank {rank}" for rank in self.ranks)
+        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {len(self.results)} results)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -128,6 +132,12 @@ class Evaluation:
             "p95_ms": 1000 * self.response_time(95),
             "context_relevance": self.context_relevance,
         }
+
+    def __repr__(self) -> str:
+        shown = [metric for metric in self.metrics if not metric.startswith(("precision", "hit", "MAP"))]
+        means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
+        times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
+        return f"{self.name or 'Evaluation'}, {len(self.results)} questions, in per cent: {means}; {times}"
 
 
 def evaluate(

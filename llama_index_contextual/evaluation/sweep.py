@@ -93,6 +93,9 @@ class Sweep:
         """Return the rows as JSON values."""
         return [asdict(row) for row in self.rows]
 
+    def __repr__(self) -> str:
+        return f"{len(self.rows)} settings on {self.questions} questions, the best one {self.best()}"
+
 
 def sweep_variants(
     origin: Origin,

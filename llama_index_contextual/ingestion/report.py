@@ -136,3 +136,5 @@ class IngestReport:
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
         lines += [f"  chunk {failure.node_id} of {failure.doc_id}: {failure.error}" for failure in self.failures]
         return "\n".join(lines)
+
+    __repr__ = __str__

@@ -46,8 +46,8 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     """Merges hits that follow each other in a document into one passage: what they share stands there once.
 
     A passage keeps id, context, score and evidence of its best hit and stands in its place; offsets, pages and sections
-    are those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between them
-    are merged when they are linked and at most two characters apart.
+    are those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between
+    them are merged when they are linked and at most two characters apart.
 
     `docstore` and `embed_model` are not serialised: set them again after `from_dict`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -155,6 +156,10 @@ class RetrievedChunk:
             source=Source.of(node),
             node=node,
         )
+
+    def __repr__(self) -> str:
+        text = textwrap.shorten(visible(self.text), 60, placeholder=" …")
+        return f"RetrievedChunk(rank={self.rank}, score={self.score:.4f}, source={str(self.source)!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
         """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""

@@ -159,12 +159,6 @@ def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> Weig
     )
 
 
-def require_words(bundle: QueryBundle) -> None:
-    """Raise InputError where a query says nothing."""
-    if not bundle.query_str.strip():
-        raise InputError("The query is empty: ask something.", value=bundle.query_str)
-
-
 def require_positive(k: int) -> int:
     """Return k.
 

@@ -8,6 +8,7 @@ import pytest
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.checks import assert_recall
+from llama_index_contextual.evaluation.compare import compare
 from llama_index_contextual.evaluation.question_files import write_questions
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.run import evaluate
@@ -42,6 +43,18 @@ def test_failed_questions_come_with_what_came_instead_worst_first() -> None:
     assert [chunk.node_id for chunk in failed[1].hard_negatives(5)] == ["x", "y"]
     assert [chunk.node_id for chunk in failed[1].hard_negatives(1)] == ["x"]
     assert failed[0].hard_negatives(5) == []
+
+
+def test_what_is_shown_in_a_notebook_is_a_line_with_the_figures() -> None:
+    found = evaluate(FixedRetriever(ANSWERS), ASKED, name="mine", ks=[1, 5])
+    shown = repr(found)
+    assert shown.startswith("mine, 3 questions, in per cent: recall@1 33.3, recall@5 50.0, MRR 50.0, nDCG@5 ")
+    assert "p50 " in shown
+    assert "\n" not in shown
+    assert repr(found.results[1]) == "QuestionResult('two': not found, rank 2 in 3 results)"
+    both = repr(compare({"mine": FixedRetriever(ANSWERS), "other": FixedRetriever({})}, ASKED, ks=[5])).splitlines()
+    assert [line.partition(",")[0] for line in both[:2]] == ["mine", "other"]
+    assert both[2].startswith("Use 'mine'")
 
 
 def test_no_more_results_are_looked_at_than_the_largest_k() -> None:
