@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,8 @@ def test_filters_leave_only_what_passes() -> None:
 
 def test_filters_that_leave_nothing_find_nothing_where_stock_fails() -> None:
     assert retriever(filters=only(kind="novel")).retrieve("pump") == []
+    if version("llama-index-retrievers-bm25") < "0.8":
+        pytest.skip("stock does not look at its filters before 0.8")
     with pytest.raises(ValueError, match="All nodes were filtered out"):
         BM25Retriever.from_defaults(nodes=passages(), similarity_top_k=1, filters=only(kind="novel"))
 
