@@ -15,8 +15,9 @@ from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
+from llama_index_contextual.answering.draft import Draft
 from llama_index_contextual.answering.prompts import condense_messages
-from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.streaming import STOPPED, Spoken
 from llama_index_contextual.calls import run_sync

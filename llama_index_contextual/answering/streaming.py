@@ -122,7 +122,7 @@ class Speaker:
             seconds = f"{self.timeouts.first_token:g}"
             message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or allow it more."
             raise ModelError(message, setting="llm") from error
-        except Exception as error:
+        except Exception as error:  # as above; nothing has come that could be kept
             raise ModelError(self._sentence(error), setting="llm") from error
 
     def _sentence(self, error: Exception) -> str:

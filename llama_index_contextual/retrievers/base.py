@@ -103,7 +103,7 @@ class RankingRetriever(BaseRetriever):
     # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
         """Rank at least the k best; only nodes that pass the filters count."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not rank: implement `trace`.")
 
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Return the k best (node id, score), best first; only nodes that pass the filters count."""

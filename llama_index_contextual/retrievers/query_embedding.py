@@ -44,7 +44,7 @@ class QueryEmbedder:
         try:
             model = self._model.sync()
             embedding = call(lambda: model.get_agg_embedding_from_queries(list(key)), _RETRY)
-        except Exception as error:
+        except Exception as error:  # any embedding class may raise anything; it is told in a sentence
             raise self._explained(error) from error
         self._known.put(key, embedding)
         return embedding
@@ -57,7 +57,7 @@ class QueryEmbedder:
         try:
             model = await self._model.running()
             embedding = await acall(lambda: model.aget_agg_embedding_from_queries(list(key)), _RETRY)
-        except Exception as error:
+        except Exception as error:  # any embedding class may raise anything; it is told in a sentence
             raise self._explained(error) from error
         self._known.put(key, embedding)
         return embedding

@@ -18,8 +18,9 @@ from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.draft import AnswerOptions
 from llama_index_contextual.answering.prompts import NOT_FOUND
-from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.config import ProjectConfig
