@@ -59,9 +59,13 @@ class Health:
         alone = len(self._requests) == 1 and (self._ever or not is_connection_error(error))
         return self.rounds >= self._retry.attempts and not alone
 
+    def rest(self, *, now: float) -> float:
+        """Return the seconds until the round ends: a call that failed in it and is sent before counts for nothing."""
+        return max(0.0, self._round_ends - now)
+
     def pause(self, *, now: float) -> float:
         """Return the seconds for which no call should be sent: the rest of the round, if it is not among the first."""
-        return max(0.0, self._round_ends - now) if self.rounds >= _ROUNDS_BEFORE_PAUSE else 0.0
+        return self.rest(now=now) if self.rounds >= _ROUNDS_BEFORE_PAUSE else 0.0
 
 
 def is_fatal(error: Exception) -> bool:

@@ -177,11 +177,14 @@ class Scheduler:
     def _delay(self, error: Exception, tries: int) -> float | None:
         """Return the seconds before a failed call is sent again, or None; all wait where all are concerned."""
         delay = self._retry.delay(tries, error)
-        if is_rate_limit(error) and delay is not None:
-            self._limiter.pause(delay)
-        elif (pause := self._health.pause(now=_now())) > 0:
+        if is_rate_limit(error):
+            if delay is not None:
+                self._limiter.pause(delay)
+            return delay
+        now = _now()
+        if (pause := self._health.pause(now=now)) > 0:
             self._limiter.pause(pause)
-        return delay
+        return None if delay is None else max(delay, self._health.rest(now=now))
 
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
         self.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -323,6 +324,16 @@ def test_one_contextualizer_serves_several_event_loops_and_pays_once(
 
 
 # ---- how often a failing call is sent --------------------------------------------------------------------------------
+
+
+def test_a_call_that_waits_as_briefly_as_its_policy_allows_is_sent_no_more_often(
+    provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda least, _most: least)
+    provider.fault("server_error", times=None)
+    done = contextualizer(retry=RetryPolicy(attempts=4, base_delay=0.02)).contextualize(loose("One."))
+    assert len(done.failures) == 1
+    assert len(provider.chat_calls) == 4
 
 
 def test_stock_multiplies_its_attempts_and_ours_are_those_of_the_policy(
