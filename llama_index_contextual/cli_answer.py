@@ -272,6 +272,5 @@ def _show_findings(answer: GroundedResponse) -> None:
     if report and report.unsupported:
         figures = ", ".join(figure.text for figure in report.unsupported)
         say(f"[yellow]In no cited passage:[/] {safe(figures)}", to=err)
-    sources = answer.cited_sources or list(enumerate(answer.sources, start=1))
-    for number, source in sources if answer.found else ():
+    for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

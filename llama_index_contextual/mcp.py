@@ -179,8 +179,7 @@ def _with_sources(answer: GroundedResponse) -> str:
     lines = [str(answer)]
     if answer.partial:
         lines.append(f"The answer is not whole: {answer.partial}")
-    sources = answer.cited_sources or list(enumerate(answer.sources, start=1))
-    lines += [f"[Source {number}] {source} ({place(source)})" for number, source in sources]
+    lines += [f"[Source {number}] {source} ({place(source)})" for number, source in answer.shown_sources]
     return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).rstrip()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,20 @@ import pytest
 
 pytest.importorskip("mcp", reason='the server needs the MCP SDK: pip install "llama-index-contextual[mcp]"')
 
-from llama_index.core.llms import MockLLM
+from llama_index.llms.openai import OpenAI
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
 from llama_index_contextual import mcp
+from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.mcp import MAX_CHARACTERS, make_server
 from llama_index_contextual.project import Project
 from tests.support.documents import TEXT
+from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
 
@@ -148,11 +151,26 @@ async def test_an_error_is_a_sentence_that_the_model_can_act_on(
     assert sentence in text_of(found)
 
 
-async def test_a_question_is_answered_by_the_projects_llm(filled: Project, manager: ProjectManager) -> None:
-    with_llm = manager.load("reports", llm=MockLLM())
-    told = text_of(await called(make_server([with_llm]), "ask", question=QUESTION))
-    assert "TS-999 means that the pump runs dry" in told
-    assert "\n[Source 1] manual.txt (doc_id 'reports/manual.txt', characters 0 to " in told
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            "The pump runs dry [Source 1].",
+            r"The pump runs dry \[Source 1\]\.\n\n"
+            r"\[Source 1\] manual\.txt \(doc_id 'reports/manual\.txt', characters 0 to \d+\)",
+        ),
+        (NOT_FOUND, re.escape(NOT_FOUND)),  # sources would make it look as if they said so
+    ],
+    ids=["found", "not found"],
+)
+async def test_a_question_is_answered_by_the_projects_llm_with_the_sources_of_what_was_found(
+    filled: Project, manager: ProjectManager, answer: str, told: str
+) -> None:
+    with LoopbackProvider() as provider:
+        provider.enqueue(answer)
+        llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="any", max_retries=0, reuse_client=False)
+        server = make_server([manager.load("reports", llm=llm)])
+        assert re.fullmatch(told, text_of(await called(server, "ask", question=QUESTION)))
 
 
 async def test_without_an_llm_the_passages_are_given_and_it_is_said(filled: Project) -> None:

@@ -48,6 +48,11 @@ class GroundedResponse(Response):
         numbers = self.citations.cited if self.citations is not None else ()
         return [(number, self.sources[number - 1]) for number in sorted(numbers)]
 
+    @property
+    def shown_sources(self) -> list[tuple[int, Source]]:
+        """What is listed under the answer: the sources that it cites, else all; none where nothing was found."""
+        return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
+
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as JSON values."""
         names = ("found", "partial", "reasoning", "from_cache", "verdict")
