@@ -177,3 +177,13 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             if task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+async def to_its_end(work: Callable[[], T]) -> T:
+    """Work in a thread; whoever is cancelled meanwhile waits for its end, so that nobody takes its files away."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llama_index_contextual.calls import to_its_end
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, NoVersionError
 from llama_index_contextual.ingestion.removal import remove_documents
@@ -66,6 +68,10 @@ class Project(ProjectWriting, ProjectReading):
         if forget:
             self.forget()
         return report
+
+    async def aremove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
+        """Do as `remove` does, without blocking the event loop; whoever is cancelled meanwhile waits for its end."""
+        return await to_its_end(partial(self.remove, doc_ids, forget=forget))
 
     def forget(self) -> Forgotten:
         """Remove from the disk, for good, what the live version does not hold.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -150,40 +151,73 @@ class ProjectWriting(ProjectBase):
                 sender="batch" if batch else self.config.service_tier or "live",
             )
 
+    async def aestimate(
+        self,
+        inputs: Iterable[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        batch: bool = False,
+    ) -> CostEstimate:
+        """Do as `estimate` does, without blocking the event loop."""
+        return await asyncio.to_thread(
+            self.estimate,
+            inputs,
+            replace=replace,
+            file_metadata=file_metadata,
+            limits=limits,
+            passwords=passwords,
+            batch=batch,
+        )
+
     def _embedding_to_count(self) -> EmbeddingCount:
         given = self._given_embed_model
         name = self.config.embed_model if given is None else model_name(given)
         return EmbeddingCount(name if self.config.faiss else None, getattr(given, "dimensions", None))
 
-    def retry_failed(self, *, show_progress: bool = False) -> IngestReport:
+    def retry_failed(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Ask again for the contexts that the LLM failed to write, and publish a version that has them.
 
         Raises:
             ConfigurationError: Settings wait for a `rebuild`, which asks again for these contexts too.
             ModelError: A model cannot be made or reached; what was paid for is in the ledger.
         """
-        return run_sync(lambda: self._arun([], RunOptions(retry_failed=True), show_progress=show_progress))
+        return run_sync(lambda: self.aretry_failed(show_progress=show_progress, progress=progress))
 
-    def rebuild(self, *, show_progress: bool = False) -> IngestReport:
+    async def aretry_failed(
+        self, *, show_progress: bool = False, progress: ReportProgress | None = None
+    ) -> IngestReport:
+        """Do as `retry_failed` does, without blocking the event loop."""
+        return await self._arun([], RunOptions(retry_failed=True), show_progress=show_progress, progress=progress)
+
+    def rebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Publish a version by the present settings, from the documents as they are stored; files are not read again.
 
         Contexts and embeddings whose question has not changed come from the ledger.
         """
-        return run_sync(lambda: self._arun([], RunOptions(), show_progress=show_progress))
+        return run_sync(lambda: self.arebuild(show_progress=show_progress, progress=progress))
+
+    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
+        """Do as `rebuild` does, without blocking the event loop."""
+        return await self._arun([], RunOptions(), show_progress=show_progress, progress=progress)
 
     async def _arun(
         self,
         inputs: Sequence[IngestInput],
         options: RunOptions,
         *,
-        show_progress: bool = False,
-        progress: ReportProgress | None = None,
+        show_progress: bool,
+        progress: ReportProgress | None,
     ) -> IngestReport:
         with contextlib.ExitStack() as stack:
             stack.enter_context(write_lock(self.directory))
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE)))
-            stages = self._stages(ledger)
-            before = self._version_to_build_on(stages.embed_model_name, replace=options.replace)
+            stages = await asyncio.to_thread(self._stages, ledger)
+            before = await asyncio.to_thread(
+                self._version_to_build_on, stages.embed_model_name, replace=options.replace
+            )
             if before is not None:
                 stack.callback(before.close)
             if progress is None and show_progress:

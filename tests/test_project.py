@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import io
 import json
 import signal
@@ -350,6 +351,34 @@ async def test_the_synchronous_methods_work_inside_a_running_loop(project: Proje
     assert project.retrieve("error TS-999")[0].source.file_name == "manual.txt"
     assert len(project.remove("reports/quarter.md").removed) == 1
     assert (await project.aretrieve("error TS-999"))[0].source.file_name == "manual.txt"
+
+
+def twins() -> list[tuple[str, str]]:
+    """Name every method of a project that can be awaited, and before it the one that blocks."""
+    names = [name for name, member in inspect.getmembers(Project, inspect.iscoroutinefunction) if name[0] != "_"]
+    return [(name.removeprefix("a"), name) for name in names]
+
+
+def test_what_takes_long_on_a_server_can_be_awaited_with_the_same_arguments() -> None:
+    assert [name for name, _ in twins()] == ["estimate", "ingest", "rebuild", "remove", "retrieve", "retry_failed"]
+    for name, awaited in twins():
+        assert inspect.signature(getattr(Project, name)) == inspect.signature(getattr(Project, awaited))
+
+
+async def test_what_is_awaited_does_what_the_blocking_method_does(manager: ProjectManager, text_folder: Path) -> None:
+    llm = ScriptedLLM()
+    project = manager.create("awaited", ProjectConfig(), llm=llm, embed_model=CountingEmbedding())
+    expected = project.estimate([text_folder], batch=True)
+    assert (await project.aestimate([text_folder], batch=True)).to_dict() == expected.to_dict()
+    llm.enqueue(ValueError("no context today"))
+    (failure,) = (await project.aingest([text_folder])).failures
+    told: list[IngestProgress] = []
+    assert (await project.aretry_failed(progress=told.append)).rebuilt == (failure.doc_id,)
+    assert told[-1].stage == "done"
+    project.update_config(chunk_size=400, chunk_overlap=0)
+    assert len((await project.arebuild()).rebuilt) == 2
+    assert (await project.aremove("reports/quarter.md", forget=True)).removed == ("reports/quarter.md",)
+    assert [version.documents for version in project.versions()] == [1]
 
 
 # ---- documents -----------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
+from llama_index_contextual.calls import to_its_end
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.errors import InputError
@@ -25,8 +25,6 @@ from llama_index_contextual.ingestion.stages import Stages
 from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
-
-T = TypeVar("T")
 
 
 async def arun(
@@ -57,7 +55,7 @@ async def arun(
         counter = _counter(progress, plan, intake)
         if before is not None:
             for record in plan.keep:
-                await _to_its_end(partial(builder.take_over, before, record))
+                await to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
         wanted = {*plan.add, *plan.update}
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
@@ -81,22 +79,12 @@ async def arun(
         if before is not None and not _has_changed(plan, failed):
             return _report(plan, intake, before.name, records, started, without=failed)
         counter.enter("publish")
-        manifest = await _to_its_end(partial(builder.publish, embed_model=stages.embed_model_name))
+        manifest = await to_its_end(partial(builder.publish, embed_model=stages.embed_model_name))
         counter.enter("done")
     if replies is not None:
         replies.forget_used()
     report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
     return report.completed(outcome.failures, outcome.paid).with_receipt(spending, writes=config.context == "llm")
-
-
-async def _to_its_end(work: Callable[[], T]) -> T:
-    """Work in a thread, which a cancelled run waits for: nobody takes its files away meanwhile."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait([working])
-        raise
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
 
+from llama_index_contextual import project as project_module
+from llama_index_contextual import project_base, project_writing
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import engine, structural
@@ -17,6 +19,7 @@ from llama_index_contextual.embeddings import batching
 from llama_index_contextual.ingestion import batched, stages
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -94,6 +97,53 @@ async def test_the_event_loop_goes_on_while_documents_are_ingested(
     config = ProjectConfig(context=context, bm25=False)  # type: ignore[arg-type]
     project = manager.create("loop", config, llm=ScriptedLLM(), embed_model=model)
     await beside_a_clock([*ALWAYS, *more], lambda: project.aingest(DOCUMENTS))
+
+
+@pytest.mark.parametrize(
+    ("watched", "work"),
+    [
+        ([(project_writing, "make_stages"), (project_base, "OpenVersion")], lambda project: project.arebuild()),
+        ([(project_writing, "make_stages"), (project_base, "OpenVersion")], lambda project: project.aretry_failed()),
+        ([(project_writing, "estimate")], lambda project: project.aestimate(DOCUMENTS)),
+        ([(project_module, "remove_documents")], lambda project: project.aremove("a")),
+    ],
+    ids=["rebuild", "retry", "estimate", "remove"],
+)
+async def test_the_event_loop_goes_on_while_a_project_is_opened_counted_or_lessened(
+    manager: ProjectManager,
+    model: CountingEmbedding,
+    watched: list[tuple[Any, str]],
+    work: Callable[[Project], Awaitable[Any]],
+) -> None:
+    project = manager.create("loop", ProjectConfig.local(), embed_model=model)
+    project.ingest(DOCUMENTS)
+    await beside_a_clock(watched, lambda: work(project))
+
+
+async def test_a_removal_that_is_cancelled_comes_to_its_end_first(
+    manager: ProjectManager, model: CountingEmbedding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = manager.create("loop", ProjectConfig.local(), embed_model=model)
+    project.ingest(DOCUMENTS)
+    reached, goes_on = threading.Event(), threading.Event()
+    remove = project_module.remove_documents
+
+    def held(*given: Any, **options: Any) -> Any:
+        reached.set()
+        assert goes_on.wait(30)
+        return remove(*given, **options)
+
+    monkeypatch.setattr(project_module, "remove_documents", held)
+    running = asyncio.create_task(project.aremove("a"))
+    await asyncio.to_thread(reached.wait, 30)
+    running.cancel()
+    await asyncio.sleep(0)
+    assert not running.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [record.doc_id for record in project.documents()] == ["b", "c"]
+    project.remove("b")  # nobody holds the lock any more
 
 
 @pytest.fixture
