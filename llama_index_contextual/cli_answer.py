@@ -16,6 +16,7 @@ from llama_index_contextual.cli_options import (
     QUESTIONS,
     BetweenTokens,
     ByIntent,
+    CallTimeout,
     Confidence,
     Day,
     FirstToken,
@@ -76,20 +77,23 @@ def ask(
     reference_date: Day = None,
     first_token_timeout: FirstToken = 30.0,
     between_tokens_timeout: BetweenTokens = 10.0,
+    call_timeout: CallTimeout = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        options = {
-            "style": style,
-            "min_confidence": min_confidence,
-            "judge": judge,
-            "intents": intents,
-            "reference_date": reference_date,
-            **_checked(guard, first_token_timeout, between_tokens_timeout),
-        }
+        options = _with_timeouts(
+            project,
+            (first_token_timeout, between_tokens_timeout, call_timeout),
+            style=style,
+            min_confidence=min_confidence,
+            guards=guard,
+            judge=judge,
+            intents=intents,
+            reference_date=reference_date,
+        )
         try:
             engine = project.as_query_engine(mode=mode, streaming=not as_json, **options)
         except ModelError as error:
@@ -115,6 +119,7 @@ def chat(
     reference_date: Day = None,
     first_token_timeout: FirstToken = 30.0,
     between_tokens_timeout: BetweenTokens = 10.0,
+    call_timeout: CallTimeout = None,
     follow_ups: FollowUps = "blend",
     history: Annotated[Path | None, typer.Option(help="File that the conversation is taken from and kept in.")] = None,
     root: Root = DEFAULT_ROOT,
@@ -123,14 +128,16 @@ def chat(
     """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
     with errors_in_one_line():
         project = open_root(root).load(name)
-        options = {
-            "style": style,
-            "min_confidence": min_confidence,
-            "judge": judge,
-            "intents": intents,
-            "reference_date": reference_date,
-            **_checked(guard, first_token_timeout, between_tokens_timeout),
-        }
+        options = _with_timeouts(
+            project,
+            (first_token_timeout, between_tokens_timeout, call_timeout),
+            style=style,
+            min_confidence=min_confidence,
+            guards=guard,
+            judge=judge,
+            intents=intents,
+            reference_date=reference_date,
+        )
         try:
             engine: GroundedChatEngine | None = project.as_chat_engine(mode=follow_ups, search_mode=mode, **options)
         except ModelError as error:
@@ -184,14 +191,12 @@ def _turn(
             if not as_json:
                 show_response(found)
             return {"question": question, **_passages(found)}
-        stream = engine.stream_chat(question)
         if as_json:
-            for _ in stream.response_gen:
-                pass
+            answer = cast("GroundedResponse", engine.chat(question).grounded)
         else:
+            stream = engine.stream_chat(question)
             _show_pieces(stream.response_gen)
-        answer = cast("GroundedResponse", stream.grounded)
-        if not as_json:
+            answer = cast("GroundedResponse", stream.grounded)
             _show_findings(answer)
         return {"question": question, **answer.to_dict()}
     except ContextualError as error:
@@ -200,13 +205,12 @@ def _turn(
         return {"question": question, "answer": None, "error": str(error)}
 
 
-def _checked(guard: bool, first_token: float, between_tokens: float) -> dict[str, Any]:
-    """Return the options that are made of imported classes; whoever asks for `--help` need not wait for them."""
-    from llama_index_contextual.answering.guards import Guards
-    from llama_index_contextual.answering.streaming import Timeouts
+def _with_timeouts(project: Project, given: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
+    from llama_index_contextual.answering.streaming import Timeouts  # whoever asks for `--help` need not wait for it
 
-    timeouts = Timeouts(first_token=first_token, between_tokens=between_tokens)
-    return {"timeouts": timeouts, "guards": Guards() if guard else None}
+    first_token, between_tokens, call = given
+    whole = next(seconds for seconds in (call, project.config.call_timeout, Timeouts.whole) if seconds is not None)
+    return {**options, "timeouts": Timeouts(first_token=first_token, between_tokens=between_tokens, whole=whole)}
 
 
 def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:

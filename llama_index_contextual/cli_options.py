@@ -109,6 +109,15 @@ BetweenTokens = Annotated[
         help="Seconds to wait for its next piece; then it ends as a partial answer.",
     ),
 ]
+CallTimeout = Annotated[
+    float | None,
+    typer.Option(
+        envvar="LLAMA_INDEX_CONTEXTUAL_CALL_TIMEOUT",
+        show_envvar=False,
+        help="Seconds for a whole call, where the answer is not shown as it comes (--json, --judge); otherwise the"
+        " project's `call_timeout`, or 60.",
+    ),
+]
 FollowUps = Annotated[
     Literal["blend", "condense", "simple"],
     typer.Option(

@@ -39,6 +39,7 @@ RETRIEVAL_FIELDS = frozenset(
         "answer_temperature",
         "prices",
         "llm_concurrency",
+        "call_timeout",
         "requests_per_minute",
         "tokens_per_minute",
         "service_tier",
@@ -107,6 +108,12 @@ class ProjectConfig(BaseModel):
         " segment.",
     )
     llm_concurrency: int = Field(default=8, ge=1, le=512, description="Calls to the LLM in flight at the same time.")
+    call_timeout: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that a call to the LLM may take; None: 60, and 300 for a context by Ollama.",
+    )
     requests_per_minute: int | None = Field(
         default=None, ge=1, description="Calls to the LLM in a minute, at most; None follows its provider alone."
     )

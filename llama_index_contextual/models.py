@@ -33,6 +33,7 @@ class Provider:
         address: Environment variables that may hold its address, first one wins; empty: the class's own default.
         address_option: What its classes call the address.
         llm_options: Keyword arguments for the LLM class.
+        timeout_option: What its LLM class calls the seconds of a call.
         embedding_options: Keyword arguments for the embedding class.
         class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
         cache: How it keeps the prefix that several calls share: by itself ("prefix"), up to a mark in the message
@@ -55,6 +56,7 @@ class Provider:
     address: tuple[str, ...] = ()
     address_option: str = "api_base"
     llm_options: Mapping[str, Any] = field(default_factory=dict)
+    timeout_option: str = "timeout"
     embedding_options: Mapping[str, Any] = field(default_factory=dict)
     class_names: frozenset[str] = frozenset()
     cache: Literal["prefix", "point", "slot"] | None = None
@@ -114,6 +116,7 @@ PROVIDERS: Mapping[str, Provider] = {
         address=("OLLAMA_HOST",),
         address_option="base_url",
         llm_options={"request_timeout": 300.0},
+        timeout_option="request_timeout",
         class_names=frozenset({"Ollama_llm", "OllamaEmbedding"}),
         cache="slot",
         min_cached_tokens=0,
@@ -129,12 +132,15 @@ def provider_of(name: str) -> Provider | None:
 _WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local` on the command line"
 
 
-def load_llm(name: str, *, temperature: float | None = None, instead: str = _WITHOUT_KEY) -> LLM:
+def load_llm(
+    name: str, *, temperature: float | None = None, timeout: float | None = None, instead: str = _WITHOUT_KEY
+) -> LLM:
     """Return the LLM of that name.
 
     Args:
         name: provider:model, such as "openai:gpt-4.1".
         temperature: Of its answers; None takes 0, at which contexts are written, or what the provider's class takes.
+        timeout: Seconds that a call may take; None takes those of `llm_options`, or of the provider's class.
         instead: What whoever has no key can do, for the message.
 
     Raises:
@@ -148,6 +154,8 @@ def load_llm(name: str, *, temperature: float | None = None, instead: str = _WIT
     options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
     if temperature is not None:
         options["temperature"] = temperature
+    if timeout is not None:
+        options[traits.timeout_option] = timeout
     return cast(LLM, _load_class(traits.llm, traits, name, setting="llm")(model=model, **options))
 
 

@@ -62,7 +62,12 @@ class ProjectBase:
 
     def _load_answering_llm(self) -> LLM:
         another = "take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`"
-        return load_llm(self.config.llm, temperature=self.config.answer_temperature, instead=another)
+        return load_llm(
+            self.config.llm,
+            temperature=self.config.answer_temperature,
+            timeout=self.config.call_timeout,
+            instead=another,
+        )
 
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents of the live version; none before the first `ingest`."""

@@ -168,7 +168,7 @@ def test_options_are_these() -> None:
     }
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
     answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
-    answering += ["--between-tokens-timeout", "--first-token-timeout"]
+    answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
         "ask": sorted(answering),
         "chat": sorted([*answering, "--follow-ups", "--history"]),

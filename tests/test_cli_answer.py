@@ -136,10 +136,28 @@ def test_a_question_can_be_searched_by_its_intent(root: Path, provider: Loopback
 def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) -> None:
     found = command(root, "ask", QUESTION, "--first-token-timeout", "0")
     assert (found.code, found.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
+    assert command(root, "ask", QUESTION, "--call-timeout", "0").err == found.err
     provider.fault("hang")
     found = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
     assert found.code == 1
     assert "0.2 seconds" in found.err
+
+
+@pytest.mark.parametrize("given", ["option", "environment", "setting"])
+@pytest.mark.parametrize("name", ["ask", "chat"])
+def test_a_call_whose_answer_is_not_shown_as_it_comes_is_given_up_when_it_takes_too_long(
+    given: str, name: str, tmp_path: Path, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ProjectConfig.local(faiss=False, call_timeout=0.1 if given == "setting" else 99)
+    ProjectManager(tmp_path).create("a", config).ingest([write_texts(tmp_path / "texts")])
+    if given == "environment":
+        monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_CALL_TIMEOUT", "0.1")
+    provider.fault("hang")
+    arguments = [QUESTION] if name == "ask" else []
+    arguments += ["--call-timeout", "0.1"] if given == "option" else []
+    found = command(tmp_path, name, *arguments, "--json", lines=f"{QUESTION}\n")
+    told = found.err if name == "ask" else found.json[0]["error"]
+    assert "'openai:gpt-4.1' gave no answer within 0.1 seconds" in told
 
 
 def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:

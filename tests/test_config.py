@@ -25,6 +25,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "context_variables": {},
         "chunks_per_call": 1,
         "llm_concurrency": 8,
+        "call_timeout": None,
         "requests_per_minute": None,
         "tokens_per_minute": None,
         "service_tier": None,
@@ -118,7 +119,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, bm25, candidates, chunk_overlap",
+        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, bm25, call_timeout, candidates",
     ),
 ]
 

@@ -111,6 +111,20 @@ def test_openai_models_do_not_retry_on_their_own() -> None:
 
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(
+    ("name", "option", "usual"),
+    [
+        ("openai:gpt-4.1", "timeout", 60.0),
+        ("openai-like:qwen2.5", "timeout", 60.0),
+        ("ollama:llama3.1", "request_timeout", 300.0),
+    ],
+)
+def test_a_call_takes_as_long_as_it_is_allowed_to(name: str, option: str, usual: float) -> None:
+    assert getattr(load_llm(name), option) == usual
+    assert getattr(load_llm(name, timeout=7.0), option) == 7.0
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize(
     ("base_url", "api_base", "wanted"),
     [
         ("http://one/v1", None, "http://one/v1"),

@@ -101,6 +101,8 @@ def grounded_engine(
         judged=options.get("min_confidence") is not None,
     )
     timeouts = _instance("timeouts", options.get("timeouts"), Timeouts)
+    if timeouts is None and retriever.config.call_timeout is not None:
+        timeouts = options["timeouts"] = Timeouts(whole=retriever.config.call_timeout)
     options["guards"] = _instance("guards", options.get("guards"), Guards, Guards)
     options["cache"] = _instance("cache", options.get("cache"), AnswerCache, AnswerCache)
     options["judge"] = _instance("judge", options.get("judge"), Judge, lambda: Judge(llm, timeouts=timeouts))

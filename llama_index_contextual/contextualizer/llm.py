@@ -49,6 +49,7 @@ class LLMContextualizer(Contextualizer):
         chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
             answer is JSON.
         num_workers: Calls in flight, at most.
+        call_timeout: Seconds that a call may take, where `model` is loaded; None as usual for its provider.
         requests_per_minute: Calls sent in a minute, at most; None follows the provider's headers alone.
         tokens_per_minute: Tokens of prompts sent in a minute, at most; None likewise.
         service_tier: "flex" for half the price and longer waits, where the provider has it.
@@ -75,6 +76,7 @@ class LLMContextualizer(Contextualizer):
     variables: dict[str, str] = Field(default_factory=dict, description="Values of further variables of the template.")
     chunks_per_call: ChunksPerCall = Field(default=1, description="Chunks of one call, at most, or `all`.")
     num_workers: int = Field(default=8, gt=0, description="Calls in flight, at most.")
+    call_timeout: float | None = Field(default=None, gt=0, description="Seconds that a call may take.")
     requests_per_minute: int | None = Field(default=None, gt=0, description="Calls sent in a minute, at most.")
     tokens_per_minute: int | None = Field(default=None, gt=0, description="Prompt tokens sent in a minute, at most.")
     service_tier: ServiceTier | None = Field(default=None, description="Tier of the provider's service.")
@@ -217,12 +219,12 @@ class _LazySender:
 
     async def _make(self) -> LiveSender:
         given = self._contextualizer
-        llm = await asyncio.to_thread(_load, given.llm, given.model)
+        llm = await asyncio.to_thread(_load, given)
         connected = await self._stack.enter_async_context(own_client(llm, self._limiter.heed))
         return LiveSender(connected, service_tier=given.service_tier)
 
 
-def _load(llm: LLM | None, model: str) -> LLM:
-    loaded = llm or load_llm(model)
+def _load(given: LLMContextualizer) -> LLM:
+    loaded = given.llm or load_llm(given.model, timeout=given.call_timeout)
     preload(loaded)
     return loaded

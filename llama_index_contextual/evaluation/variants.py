@@ -62,7 +62,7 @@ def compare_variants(
     tell = progress or (lambda _: None)
     if questions is None:
         tell(VariantProgress(stage="questions", total=number))
-        llm = origin.llm or load_llm(origin.config.llm)
+        llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
         asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
         asked = read(questions)

@@ -168,6 +168,7 @@ def _contextualizer(config: ProjectConfig, ledger: Ledger, llm: LLM | None) -> C
         variables=config.context_variables,
         chunks_per_call=config.chunks_per_call,
         num_workers=config.llm_concurrency,
+        call_timeout=config.call_timeout,
         requests_per_minute=config.requests_per_minute,
         tokens_per_minute=config.tokens_per_minute,
         service_tier=config.service_tier,

@@ -451,6 +451,15 @@ def test_a_call_that_says_nothing_in_time_is_given_up(
         reports.as_query_engine(llm=openai, timeouts=Timeouts(whole=0.2)).query(QUESTION)
 
 
+def test_a_call_takes_as_long_as_the_project_allows_unless_it_is_said_otherwise(
+    reports: Project, openai: OpenAI
+) -> None:
+    patient = Project(reports.directory, reports.config.changed(call_timeout=300))
+    assert patient.as_query_engine(llm=openai).speaker.timeouts == Timeouts(whole=300)  # type: ignore[attr-defined]
+    told = patient.as_query_engine(llm=openai, timeouts=Timeouts())
+    assert told.speaker.timeouts == Timeouts()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
 def test_times_must_be_above_zero(seconds: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="above 0"):

@@ -132,6 +132,16 @@ def test_what_failed_is_asked_again_and_only_that(project: Project, provider: Lo
     assert (again.failures, len(provider.chat_calls)) == ((), len(report.failures))
 
 
+def test_a_context_that_takes_longer_than_a_call_may_is_asked_for_again(
+    project: Project, provider: LoopbackProvider
+) -> None:
+    assert project.update_config(call_timeout=0.2) == []
+    provider.fault("hang")
+    report = project.ingest(documents(1))
+    assert report.failures == ()
+    assert len(provider.chat_calls) == report.chunks + 1
+
+
 def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> None:
     llm = ScriptedLLM()
     config = CONFIG.changed(
