@@ -24,19 +24,23 @@ Heed = Callable[[Mapping[str, str]], None]
 
 
 _OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
+_MADE_BY_THE_PACKAGE = "AsyncHttpxClientWrapper"
+"""What OpenAI's and Anthropic's packages call the HTTP client that they make where the user gives none."""
 
 
 def unconnected(model: T) -> T:
     """Return a copy of a model that makes its clients when they are first used, and keeps them.
 
     Other models than those of OpenAI, known by the setting `reuse_client`, of Ollama, and those with a client that can
-    be copied, such as Anthropic's, are returned themselves.
+    be copied, such as Anthropic's, are returned themselves. So are those with an HTTP client that the user has set up,
+    or may have: none can be made like it, because httpx does not say by which certificates, proxies and transport it
+    connects.
     """
     given: Any = model
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})
         copied._client = copied._aclient = None
-    elif isinstance(model, BaseComponent) and model.class_name() in _OLLAMA and hasattr(model, "_async_client"):
+    elif isinstance(model, BaseComponent) and _has_plain_ollama(model):
         copied = given.model_copy()
         copied._async_client = _another(given._async_client)
     elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):
@@ -45,6 +49,13 @@ def unconnected(model: T) -> T:
     else:
         return model
     return copied  # type: ignore[no-any-return]
+
+
+def _has_plain_ollama(model: BaseComponent) -> bool:
+    """Return whether this is a model of Ollama that is reached without TLS, or has no client yet."""
+    if model.class_name() not in _OLLAMA or not hasattr(model, "_async_client"):
+        return False
+    return model._async_client is None or model._async_client._client.base_url.scheme == "http"
 
 
 def _another(client: Any) -> Any:
@@ -56,19 +67,12 @@ def _another(client: Any) -> Any:
 
 
 def _is_copyable(client: Any) -> bool:
-    """Return whether this is a client of the kind that OpenAI's and Anthropic's packages have."""
-    http = getattr(client, "_client", None)
-    if http is None or not hasattr(client, "copy"):
-        return False
-    from httpx import AsyncClient  # it brings a command line of its own, which is imported for nobody else
-
-    return isinstance(http, AsyncClient)
+    """Return whether this is a client of OpenAI's or Anthropic's package with the HTTP client that it made itself."""
+    return hasattr(client, "copy") and type(getattr(client, "_client", None)).__name__ == _MADE_BY_THE_PACKAGE
 
 
 def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    from httpx import AsyncClient
-
-    return AsyncClient(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
+    return type(client)(base_url=client.base_url, timeout=client.timeout, follow_redirects=client.follow_redirects)
 
 
 async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
 from llama_index.embeddings.openai import OpenAIEmbedding
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from llama_index_contextual.calls import RetryPolicy, acall
 from llama_index_contextual.clients import PerLoop, own_client, unconnected
 from tests.support.models import CountingEmbedding
 from tests.support.server import LoopbackProvider
@@ -80,9 +82,9 @@ class KeepsItsClient(CustomLLM):
 
     _aclient: AsyncOpenAI = PrivateAttr()
 
-    def __init__(self, provider: LoopbackProvider) -> None:
+    def __init__(self, provider: LoopbackProvider, **options: Any) -> None:
         super().__init__()
-        self._aclient = AsyncOpenAI(api_key="k", base_url=provider.api_base, max_retries=0, timeout=5.0)
+        self._aclient = AsyncOpenAI(api_key="k", base_url=provider.api_base, max_retries=0, timeout=5.0, **options)
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -114,6 +116,39 @@ def test_a_model_that_keeps_one_client_for_all_loops_fails_in_the_second_unless_
     assert len(provider.embedding_calls) == 3, "a call was sent again"
     assert model._aclient is kept
     assert not kept.is_closed()
+
+
+@pytest.mark.parametrize("kind", [httpx.AsyncClient, DefaultAsyncHttpxClient])
+def test_a_client_that_the_user_set_up_keeps_its_certificates_and_headers_in_every_loop(
+    kind: type[httpx.AsyncClient], provider: LoopbackProvider
+) -> None:
+    brought = kind(verify=ssl.create_default_context(), headers={"x-team": "pumps"})
+    model = KeepsItsClient(provider, http_client=brought)
+
+    async def ask() -> bool:
+        async with own_client(model) as lent:
+            await acall(lambda: lent.acomplete("x"), RetryPolicy())
+            return lent._aclient._client is brought
+
+    assert [asyncio.run(ask()) for _ in range(2)] == [True, True]
+    assert {record.headers["x-team"] for record in provider.embedding_calls} == {"pumps"}
+    assert not brought.is_closed
+
+
+def test_a_client_that_the_package_made_gets_one_like_it(provider: LoopbackProvider) -> None:
+    model = KeepsItsClient(provider)
+    kept, copied = model._aclient._client, unconnected(model)._aclient._client
+    assert copied is not kept
+    assert type(copied) is type(kept), "and so with the package's own limits of connections"
+    assert (copied.base_url, copied.timeout) == (kept.base_url, kept.timeout)
+
+
+@pytest.mark.parametrize(("scheme", "is_kept"), [("https", True), ("http", False)])
+def test_an_ollama_behind_tls_keeps_its_certificates(scheme: str, is_kept: bool) -> None:
+    ollama = pytest.importorskip("llama_index.embeddings.ollama", reason="needs llama-index-embeddings-ollama")
+    options = {"verify": ssl.create_default_context()}
+    model = ollama.OllamaEmbedding(model_name="any", base_url=f"{scheme}://127.0.0.1:1", client_kwargs=options)
+    assert (unconnected(model) is model) == is_kept
 
 
 async def test_a_loop_keeps_one_client(provider: LoopbackProvider) -> None:
