@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,6 +244,13 @@ class Ledger:
         rows = [(key, row.astype("<f4").tobytes(), model, now) for key, row in zip(keys, vectors, strict=True)]
         with self._kv.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
+
+    @_names_damage
+    def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Commit rows of another ledger's table as they are, in one step; keys that are there already stay."""
+        with self._kv.transaction() as connection:
+            for row in rows:
+                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     @_names_damage
     def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:

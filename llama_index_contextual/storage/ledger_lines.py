@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import FIELDS, Ledger, LedgerEntry
+
+Row = tuple[Any, ...]
 
 _MAX_COUNT = 2**53
 
@@ -42,24 +47,58 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
     return len(entries)
 
 
-def salvage(damaged: Path, ledger: Ledger) -> int:
-    """Add what can still be read of a damaged ledger to another one, and return the number of contexts.
+def salvage(damaged: Path, ledger: Ledger) -> None:
+    """Add all that was paid for, as far as it can still be read of a damaged ledger, to a new one.
+
+    These are contexts, embeddings, replies of batches, and batches under way. The texts of documents are not among
+    them: they are in the versions.
 
     Args:
         damaged: The file; it is only read.
-        ledger: Where the contexts go.
+        ledger: Where the rows go.
     """
-    found: list[LedgerEntry] = []
+    for table, is_sound in _SOUND.items():
+        ledger.restore(table, (row for row in _readable(damaged, table) if is_sound(row)))
+    # A request of a batch that is not known any more would not be answered, and not be sent again either.
+    batches = {batch.file_id for batch in ledger.batches.open_batches()}
+    ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
+
+
+def _readable(damaged: Path, table: str) -> Iterator[Row]:
+    """Yield rows from one end of a table; what lies beyond a damaged page is reached from the other end."""
     uri = f"{damaged.resolve().as_uri()}?mode=ro"
-    # Row by row in both directions: what lies beyond a damaged page is reached from the other end.
     for order in ("ASC", "DESC"):
         with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
-            for row in source.execute(f"SELECT {', '.join(FIELDS)} FROM contexts ORDER BY key {order}"):
-                with contextlib.suppress(ValueError, TypeError):
-                    found.append(_entry(dict(zip(FIELDS, row, strict=True))))
-    rows = {entry.key: entry for entry in found}
-    ledger.add_contexts(rows.values())
-    return len(rows)
+            yield from source.execute(f"SELECT * FROM {table} ORDER BY 1 {order}")
+            return
+
+
+def _are(*types: Any) -> Callable[[Row], bool]:
+    return lambda row: all(map(isinstance, row, types))
+
+
+def _is_context(row: Row) -> bool:
+    key, context, model, created, *counts = row
+    try:
+        _entry(dict(zip(FIELDS, (key, context, model, *counts), strict=True)))
+    except (ValueError, TypeError):
+        return False
+    return isinstance(created, float)
+
+
+def _is_embedding(row: Row) -> bool:
+    """Return whether this has the length of 1 that all embeddings in a ledger have, and damaged ones hardly have."""
+    if not _are(str, bytes, str, float)(row) or len(row[1]) % 4:
+        return False
+    return bool(abs(np.linalg.norm(np.frombuffer(row[1], dtype="<f4")) - 1) < 1e-3)
+
+
+_SOUND: dict[str, Callable[[Row], bool]] = {
+    "contexts": _is_context,
+    "embeddings": _is_embedding,
+    "batch_replies": _are(str, str, str | None, int | None, int | None, int | None),
+    "batches": _are(str, str | None, str, float),
+}
 
 
 def _entry(raw: Any) -> LedgerEntry:

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
+from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.verify import DAMAGED, damaged_ledgers, repair_project, verify_project
 from tests.faults.cases import NAME, ROOT, create, ingest, load, manager
 from tests.faults.commits import SYNCHRONOUS, faulty_commits, power_cuts, record
@@ -101,6 +105,72 @@ def test_repair_keeps_what_can_be_read_of_a_damaged_ledger(tmp_path: Path) -> No
         assert before // 2 < ledger.info().contexts < before
     ingest(2)(tmp_path)
     assert load(tmp_path).retrieve("mark2").results
+
+
+TABLES = ("contexts", "embeddings", "batch_replies", "batches", "batch_requests")
+
+
+def rows_of(path: Path) -> dict[str, set[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return {table: set(connection.execute(f"SELECT * FROM {table}")) for table in TABLES}
+
+
+def fill(path: Path) -> None:
+    """Write a ledger with several pages of each kind of row that was paid for."""
+    with contextlib.closing(Ledger(path)) as ledger:
+        ledger.add_contexts(entries(60))
+        keys = [f"k{n:04d}" for n in range(60)]
+        vectors = unit_vectors(np.random.default_rng(1).normal(size=(60, 64)).astype(np.float32))
+        ledger.add_vectors("m", keys, vectors)
+        for name in ("answered", "under way", "not begun"):
+            ledger.batches.uploaded(name, model="m", custom_ids=[f"{name} {key * 8}" for key in keys])
+        ledger.batches.started("under way", "batch-2")
+        replies = [BatchReply(custom_id=key, text=f"Context {key}. " * 20, output_tokens=9) for key in keys]
+        ledger.batches.closed("answered", replies)
+
+
+def test_a_repair_keeps_all_that_was_paid_for_but_what_stood_on_the_damaged_page(tmp_path: Path) -> None:
+    fill(tmp_path / "whole.sqlite")
+    content, whole = (tmp_path / "whole.sqlite").read_bytes(), rows_of(tmp_path / "whole.sqlite")
+    assert min(map(len, whole.values())) > 1
+    spoilt: set[str] = set()
+    for page in range(4096, len(content), 4096):  # the first one says where the tables are
+        (tmp_path / "spoilt.sqlite").write_bytes(content[:page] + b"\xff" * 4096 + content[page + 4096 :])
+        rescued = tmp_path / f"rescued-{page}.sqlite"
+        with contextlib.closing(Ledger(rescued)) as ledger:
+            salvage(tmp_path / "spoilt.sqlite", ledger)
+        kept = rows_of(rescued)
+        assert all(kept[table] <= whole[table] for table in TABLES)
+        lost = {table for table in TABLES if kept[table] < whole[table]}
+        # Requests of a batch that nobody knows any more would never be sent again.
+        assert len(lost) <= 1 or lost == {"batches", "batch_requests"}
+        assert {row[1] for row in kept["batch_requests"]} <= {row[0] for row in kept["batches"]}
+        spoilt |= lost
+    assert spoilt == set(TABLES), "every table was damaged once"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE embeddings SET vector = zeroblob(256) WHERE key = 'k0000'",
+        "UPDATE embeddings SET vector = substr(vector, 2) WHERE key = 'k0000'",
+        "UPDATE embeddings SET model = x'00ff' WHERE key = 'k0000'",
+        "UPDATE contexts SET context = '' WHERE key = 'k0000'",
+        "UPDATE contexts SET output_tokens = -1 WHERE key = 'k0000'",
+        "UPDATE batch_replies SET text = x'00ff' WHERE custom_id = 'k0000'",
+        "UPDATE batches SET batch_id = x'00ff' WHERE file_id = 'under way'",
+    ],
+)
+def test_a_row_that_cannot_be_right_is_left_behind(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path / "spoilt.sqlite")
+    whole = rows_of(tmp_path / "spoilt.sqlite")
+    with contextlib.closing(sqlite3.connect(tmp_path / "spoilt.sqlite")) as connection, connection:
+        assert connection.execute(damage).rowcount == 1
+    with contextlib.closing(Ledger(tmp_path / "rescued.sqlite")) as ledger:
+        salvage(tmp_path / "spoilt.sqlite", ledger)
+    kept, table = rows_of(tmp_path / "rescued.sqlite"), damage.split()[1]
+    assert len(whole[table] - kept[table]) == 1
+    assert all(kept[name] == whole[name] for name in TABLES if name not in (table, "batch_requests"))
 
 
 def test_a_second_repair_leaves_what_the_first_has_put_aside(tmp_path: Path) -> None:
