@@ -13,6 +13,7 @@ from typing import Any
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import read_pdf
+from llama_index_contextual.readers.pdf_process import NEXT_FILE
 
 
 def main() -> None:
@@ -27,6 +28,8 @@ def main() -> None:
     answers.write("{}\n")
     answers.flush()
     for line in sys.stdin:
+        sys.stderr.write(f"\n{NEXT_FILE}")
+        sys.stderr.flush()
         try:
             text = json.dumps(answer(json.loads(line)), ensure_ascii=False)
         except MemoryError:

@@ -25,6 +25,7 @@ from llama_index_contextual.readers.pdf_engine import PdfEngine
 
 CHILD = "llama_index_contextual._pdf_worker"
 START_SECONDS = 120.0
+NEXT_FILE = "\x1e\n"  # the child writes it to stderr before each file: what it wrote before concerns the files before
 MAX_COMPLAINT = 200  # characters of the child's last error line
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
@@ -62,7 +63,7 @@ class PdfWorker:
         if child is not None:
             child.kill()
             if self._complaint is not None:
-                self._complaint.join(1.0)
+                self._complaint.join(10.0)
             with child:  # closes the pipes and waits
                 pass
 
@@ -96,8 +97,7 @@ class PdfWorker:
         return _parsed(path, json.loads(line))
 
     def _running(self, path: Path) -> subprocess.Popen[str]:
-        if self._child is not None and self._complaint is not None and self._child.poll() is None:
-            self._complaint.text = ""
+        if self._child is not None and self._child.poll() is None:
             return self._child
         self.close()
         child = self._child = subprocess.Popen(
@@ -123,7 +123,7 @@ class PdfWorker:
 
 
 class _LastLine(threading.Thread):
-    """Empties the child's stderr and keeps the beginning of the last line."""
+    """Empties the child's stderr and keeps the beginning of the last line that concerns the present file."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         super().__init__(daemon=True)
@@ -138,7 +138,7 @@ class _LastLine(threading.Thread):
         is_beginning = True
         with suppress(OSError, ValueError):  # closed by the other thread
             while self._stream is not None and (piece := self._stream.readline(MAX_COMPLAINT)):
-                if is_beginning and piece.strip():
+                if is_beginning and (piece == NEXT_FILE or piece.strip()):
                     self.text = piece.strip()
                 is_beginning = piece.endswith("\n")
 

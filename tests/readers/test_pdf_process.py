@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,31 @@ def test_whatever_happens_to_the_child_is_reported_and_the_next_file_is_read(
 
     assert (caught.value.path, caught.value.reason) == (name, reason)
     assert odd.read(Path("fine.pdf")).text != first
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_what_was_said_about_the_file_before_is_not_why_the_child_crashed(
+    odd: PdfWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = threading.Event()
+    run, exchange = pdf_process._LastLine.run, pdf_process._exchange
+
+    def late(self: pdf_process._LastLine) -> None:
+        assert crashed.wait(60)
+        run(self)
+
+    def watched(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
+        answer = exchange(child, request, seconds)
+        if "crashes.pdf" in request:
+            crashed.set()
+        return answer
+
+    monkeypatch.setattr(pdf_process._LastLine, "run", late)
+    monkeypatch.setattr(pdf_process, "_exchange", watched)
+    assert odd.read(Path("fine.pdf")).text
+    with pytest.raises(ReadError) as caught:
+        odd.read(Path("crashes.pdf"))
+    assert caught.value.reason == "the parser crashed (SIGSEGV)"
 
 
 def test_one_child_serves_many_files_and_ends_with_the_worker(odd: PdfWorker) -> None:

@@ -7,12 +7,16 @@ import os
 import signal
 import sys
 
+from llama_index_contextual.readers.pdf_process import NEXT_FILE
+
 
 def main() -> None:
     """Answer with the process id, hang, die of a signal, or leave in the middle of an answer."""
     sys.stdout.write("{}\n")
     sys.stdout.flush()
     for line in sys.stdin:
+        sys.stderr.write(f"\n{NEXT_FILE}")
+        sys.stderr.flush()
         name = os.path.basename(json.loads(line)["path"])
         if name == "hangs.pdf":
             signal.pause()
