@@ -119,8 +119,10 @@ def test_time_words_are_understood_by_a_day(root: Path, provider: LoopbackProvid
     provider.enqueue("It runs dry.", "It runs dry.")
     command(root, "ask", "Did TS-999 occur last year?", "--reference-date", "2026-11-22")
     assert "last year (2025)?" in prompt(provider, 0)
+    before = date.today()
     command(root, "chat", "--reference-date", "today", lines="Does TS-999 mean a dry pump this year?")
-    assert f"this year ({date.today().year})?" in prompt(provider, 1)
+    years = {before.year, date.today().year}  # two, if it is New Year meanwhile
+    assert any(f"this year ({year})?" in prompt(provider, 1) for year in years)
     wrong = command(root, "ask", QUESTION, "--reference-date", "soon")
     assert wrong.code == 2
     assert "is not a day" in wrong.err

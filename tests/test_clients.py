@@ -19,6 +19,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from llama_index_contextual.calls import RetryPolicy, acall
 from llama_index_contextual.clients import PerLoop, own_client, unconnected
 from tests.support.models import CountingEmbedding
+from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider
 
 
@@ -84,7 +85,7 @@ class KeepsItsClient(CustomLLM):
 
     def __init__(self, provider: LoopbackProvider, **options: Any) -> None:
         super().__init__()
-        self._aclient = AsyncOpenAI(api_key="k", base_url=provider.api_base, max_retries=0, timeout=5.0, **options)
+        self._aclient = AsyncOpenAI(api_key="k", base_url=provider.api_base, max_retries=0, timeout=PATIENCE, **options)
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -163,6 +164,8 @@ async def test_a_loop_keeps_one_client(provider: LoopbackProvider) -> None:
 def test_every_loop_has_its_own_client_and_closes_it(
     provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # what others have left open
+    caplog.clear()
     models = PerLoop(lambda: embedding(provider))
     seen = []
 

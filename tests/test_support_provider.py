@@ -27,6 +27,7 @@ from tests.support import log_check, server
 from tests.support.batches import BatchPlan
 from tests.support.cache import PrefixCache, serialize_prompt
 from tests.support.limits import format_wait
+from tests.support.recorder import PATIENCE
 from tests.support.records import ApiError, Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
@@ -301,8 +302,8 @@ def test_hang_ends_with_the_client_or_with_its_time(provider: LoopbackProvider, 
     provider.fault("hang")
     with pytest.raises(openai.APITimeoutError):
         ask(client, timeout=0.05)
-    provider.wait_until(lambda: provider.in_flight == 0)
-    assert provider.history[0].status == 0
+    # The client may have given up before the call arrived.
+    provider.wait_until(lambda: [record.status for record in provider.history if record.completed] == [0])
     provider.fault("hang", seconds=0.05)
     started = time.perf_counter()
     assert ask(client).choices
@@ -313,8 +314,7 @@ def test_calls_given_up_during_the_latency_are_not_paid(provider: LoopbackProvid
     provider.latency = 30
     with pytest.raises(openai.APITimeoutError):
         ask(client, timeout=0.05)
-    provider.wait_until(lambda: provider.in_flight == 0)
-    assert [record.paid for record in provider.history] == [False]
+    provider.wait_until(lambda: [record.paid for record in provider.history if record.completed] == [False])
 
 
 def test_hang_ends_with_the_stop() -> None:
@@ -323,7 +323,7 @@ def test_hang_ends_with_the_stop() -> None:
         waiting = threads.submit(ask, client)
         provider.wait_in_flight(1)
         provider.stop()
-        assert isinstance(waiting.exception(10), openai.APIConnectionError)
+        assert isinstance(waiting.exception(PATIENCE), openai.APIConnectionError)
         assert provider.history[0].status == 0
 
 
@@ -419,7 +419,9 @@ def test_rate_limit_headers_and_enforced_limits(provider: LoopbackProvider, clie
     ask(client)
     with pytest.raises(openai.RateLimitError, match="requests per min") as limited:
         ask(client)
-    assert 29 < float(limited.value.response.headers["retry-after"]) <= 30
+    first, *_, last = (record.arrived for record in provider.history[-3:])
+    # Two calls in a minute: the bucket, full at the first of them, gains one in 30 seconds.
+    assert float(limited.value.response.headers["retry-after"]) == pytest.approx(30 - (last - first), abs=0.001)
     provider.rpm, provider.tpm = None, 100
     with pytest.raises(openai.RateLimitError, match="tokens per min"):
         ask(client, "word " * 100)
@@ -435,11 +437,18 @@ def test_format_of_waits() -> None:
 
 
 def test_latency_is_fixed_or_by_request(provider: LoopbackProvider, client: openai.OpenAI) -> None:
-    provider.latency = lambda request: 0.05 if request.chunk == "slow" else 0.0
-    ask(client, "slow")
-    ask(client, "fast")
-    slow, fast = ((record.completed or 0) - record.arrived for record in provider.history)
-    assert slow >= 0.05 > fast
+    provider.latency = 0.05
+    ask(client)
+    (record,) = provider.history
+    assert (record.completed or 0) - record.arrived >= 0.05
+    provider.latency = lambda request: 3600.0 if request.chunk == "slow" else 0.0
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(ask, client, "slow")
+        provider.wait_in_flight(1)
+        ask(client, "fast")
+        assert (provider.in_flight, slow.done()) == (1, False)
+        provider.stop()
+        assert isinstance(slow.exception(PATIENCE), openai.APIConnectionError)
 
 
 @pytest.mark.asyncio
@@ -467,13 +476,13 @@ def test_connections_are_kept(provider: LoopbackProvider, client: openai.OpenAI)
 
 
 def test_start_and_stop_take_milliseconds() -> None:
-    with LoopbackProvider():
-        pass
-    started = time.perf_counter()
+    took = []
     for _ in range(10):
+        started = time.perf_counter()
         with LoopbackProvider():
             pass
-    assert time.perf_counter() - started < 1.0
+        took.append(time.perf_counter() - started)
+    assert min(took) < 0.1, "not even once, so it is not that the machine was busy"
 
 
 # --- prefix cache -----------------------------------------------------------------------------
@@ -576,7 +585,6 @@ def long_prompt(number: int) -> str:
 async def test_log_check_agrees_on_concurrent_calls_with_long_prompts(
     provider: LoopbackProvider, tmp_path: Path
 ) -> None:
-    provider.latency = 0.01
     limit = asyncio.Semaphore(16)
     async with openai.AsyncOpenAI(base_url=provider.api_base, api_key="any", max_retries=0) as client:
 
@@ -585,24 +593,31 @@ async def test_log_check_agrees_on_concurrent_calls_with_long_prompts(
             async with limit:
                 await client.chat.completions.create(model=MODEL, messages=messages)
 
-        await asyncio.gather(*map(call, range(110)))
+        with provider.hold():
+            calls = [asyncio.create_task(call(number)) for number in range(110)]
+            await asyncio.to_thread(provider.wait_in_flight, 16)
+        await asyncio.gather(*calls)
     checked = agreed(provider, tmp_path)
     assert checked["paid_calls"] == 110
-    assert 1 < checked["in_flight_max"] <= 16
+    assert checked["in_flight_max"] == 16
     assert checked["cached_tokens"] > 80 * 7_000
     assert checked["repeated_chunks"] == 0
 
 
-def test_the_cache_handles_440_long_prompts_in_seconds() -> None:
-    prefixes, started = PrefixCache(), time.thread_time()
+def test_the_cache_takes_no_longer_than_the_tokenizer_however_many_long_prompts_it_holds() -> None:
+    prefixes, serializing, caching = PrefixCache(), 0.0, 0.0
     for number in range(440):
         body = {"model": MODEL, "messages": [{"role": "user", "content": long_prompt(number)}]}
         request = Request(number, "POST", "/v1/chat/completions", {}, b"", body, 1, 0.0)
+        begun = time.thread_time()
         prompt = serialize_prompt(request)
+        serialized = time.thread_time()
         assert len(prompt) // TOKEN_BYTES > 7_500
         assert (prefixes.lookup(request, prompt) > 7_500) == (number >= 4)
         prefixes.add(request, prompt)
-    assert time.thread_time() - started < 5
+        serializing += serialized - begun
+        caching += time.thread_time() - serialized
+    assert caching < 2 * serializing
 
 
 def test_log_check_counts_chunks_sent_again_only_after_a_success(
@@ -769,7 +784,7 @@ def test_a_wall_of_spaces_can_be_counted() -> None:
 
 def test_reset_forgets_everything(provider: LoopbackProvider, client: openai.OpenAI) -> None:
     released = threading.Event()
-    provider.reply = lambda request: "late" if released.wait(10) else "never"
+    provider.reply = lambda request: "late" if released.wait(PATIENCE) else "never"
     released.set()
     messages = [{"role": "user", "content": words(1200)}]
     cached(client, messages)

@@ -23,7 +23,7 @@ from tests.faults import test_corruption as corruption
 from tests.faults import test_operations as operations
 from tests.faults.bad_inputs import CASES, message_of
 from tests.faults.cases import ALONE, SCENARIOS, Bench, Scenario, create, documents, ingest, load
-from tests.faults.load import BUSY, READY, STOP
+from tests.faults.load import BUSY, STOP, wait_for_readers
 
 SHOWN = 10
 Result = tuple[str, list[str]]
@@ -128,8 +128,7 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
     disk = _project(folder)
     command = [sys.executable, "-m", "tests.faults.load", str(disk), "4"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    while len(list(disk.glob(f"{READY}*"))) < len(processes):
-        time.sleep(0.1)
+    wait_for_readers(processes)
     time.sleep(min(20.0, options.minutes * 15))  # the quiet that the load is compared with
     (disk / BUSY).touch()
     project, published, end = load(disk), 0, time.monotonic() + options.minutes * 60

@@ -6,15 +6,18 @@ import asyncio
 import gc
 import json
 import random
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
-from llama_index.core.llms import ChatMessage
+from llama_index.core.llms import ChatMessage, ChatResponse
 from llama_index.llms.openai import OpenAI
+from pydantic import PrivateAttr
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
@@ -149,13 +152,25 @@ def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: LoopbackP
     assert len(provider.chat_calls) == len(TEXTS) + 1
 
 
+class ImpatientOnce(OpenAI):
+    """Waits half a second for the first answer about Beta, and as long as it takes for all others."""
+
+    _waited: list[str] = PrivateAttr(default_factory=list)
+
+    async def achat(self, messages: Sequence[ChatMessage], **options: Any) -> ChatResponse:
+        """Ask."""
+        if "Beta pumps oil.\n</chunk>" in str(messages[0].content) and not self._waited:
+            self._waited.append("Beta")
+            options["timeout"] = 0.5
+        return await super().achat(messages, **options)
+
+
 def test_an_answer_that_never_comes_is_asked_for_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", match="Beta pumps oil.\n</chunk>")
-    llm = OpenAI(
-        model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, timeout=0.5, reuse_client=False
-    )
+    llm = ImpatientOnce(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, reuse_client=False)
     assert run(llm=llm).failures == []
     assert len(provider.chat_calls) == len(TEXTS) + 1
+    assert llm._waited == ["Beta"]
 
 
 # ---- what fails for one chunk ----------------------------------------------------------------------------------------
@@ -262,12 +277,12 @@ def test_a_model_name_that_llama_index_does_not_know_is_a_sentence(provider: Loo
 
 
 def test_a_server_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with LoopbackProvider() as gone:
-        address = gone.api_base
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    monkeypatch.setenv("OPENAI_API_BASE", address)
-    with pytest.raises(ModelError) as raised:
-        run()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
+        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        with pytest.raises(ModelError) as raised:
+            run()
     assert str(raised.value) == (
         "The provider of 'openai:gpt-4o-mini' cannot be reached: check the address and the network, then try again."
         " The run was stopped after 3 failures in a row."
@@ -312,6 +327,8 @@ def test_a_client_that_is_kept_fails_in_a_second_event_loop_after_the_request_wa
 def test_one_contextualizer_serves_several_event_loops_and_pays_once(
     given: str, provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # what others have left open
+    caplog.clear()
     ours = contextualizer(num_workers=2, **({"llm": kept(provider)} if given == "as an object" else {}))
     for _ in range(2):
         assert sources(Contextualized(asyncio.run(ours.acall(loose(*TEXTS))), [], 0)) == ["llm"] * 3

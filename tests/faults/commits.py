@@ -133,6 +133,7 @@ def after_power_cut(events: Sequence[Event], seed: int) -> dict[str, bytes]:
     for event in events:
         if event.kind == "create":
             now[event.name] = []
+            synced.pop(id(now[event.name]), None)  # it may be that of a list that is gone
         elif event.kind == "delete":
             now.pop(event.name, None)
         elif event.kind == "sync":

@@ -1,5 +1,7 @@
 """Readers at full speed: `python -m tests.faults.load DISK THREADS` asks until DISK/stop is there, then prints JSON.
 
+Once it has an answer, it prints a line that says so.
+
 Every chunk of a version carries the version's mark, so an answer with two marks is a mixed one. Latencies count
 separately once DISK/busy is there.
 """
@@ -9,17 +11,20 @@ from __future__ import annotations
 import gc
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.faults.cases import load, open_below
 
-STOP, BUSY, READY = "stop", "busy", "ready"
+STOP, BUSY, READY = "stop", "busy", "ready\n"
 QUERIES = ("alpha report", "beta", "report number 1")
 _EVERY = 200
 
@@ -39,10 +44,10 @@ class Tally:
 
 
 def read_until_stopped(disk: Path, project: Any, tally: Tally) -> None:
-    """Ask until there is a file that says stop."""
+    """Ask, at least once, until there is a file that says stop."""
     number = 0
     busy = False
-    while not (disk / STOP).exists():
+    while number == 0 or not (disk / STOP).exists():
         number += 1
         busy = busy or (disk / BUSY).exists()
         begin = time.perf_counter()
@@ -58,6 +63,22 @@ def read_until_stopped(disk: Path, project: Any, tally: Tally) -> None:
         if number % _EVERY == 0:
             tally.memory.append(memory())
             tally.files.append(len(open_below(disk)))
+
+
+def wait_for_readers(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Return once each process that runs this module has an answer."""
+    for process in processes:
+        if process.stdout is None or process.stdout.readline() != READY:
+            raise RuntimeError("a reader has ended before it had an answer")
+
+
+@contextmanager
+def stopped_at_the_end(disk: Path) -> Iterator[None]:
+    """Let readers go on until the block ends, however it ends."""
+    try:
+        yield
+    finally:
+        (disk / STOP).touch()
 
 
 def memory() -> int:
@@ -76,7 +97,8 @@ def run_threads(disk: Path, threads: int) -> dict[str, Any]:
     """Ask in threads that share one project, and return what they have seen together."""
     project = load(disk)
     project.retrieve("alpha")
-    (disk / f"{READY}-{os.getpid()}").touch()
+    sys.stdout.write(READY)
+    sys.stdout.flush()
     tallies = [Tally() for _ in range(threads)]
     workers = [threading.Thread(target=read_until_stopped, args=(disk, project, tally)) for tally in tallies]
     for worker in workers:

@@ -17,7 +17,7 @@ from llama_index_contextual.errors import InputError, NoVersionError, ProjectLoc
 from llama_index_contextual.storage.current import version_directory
 from llama_index_contextual.storage.project_file import write_lock
 from tests.faults.cases import NAME, ROOT, create, documents, ingest, load, manager, open_below
-from tests.faults.load import BUSY, STOP, Tally, read_until_stopped
+from tests.faults.load import BUSY, STOP, Tally, read_until_stopped, stopped_at_the_end, wait_for_readers
 
 WRITER = """
 import os, sys
@@ -76,14 +76,16 @@ def test_readers_in_processes_and_threads_see_no_error_and_no_mixture(disk: Path
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     own, project = Tally(), load(disk)
     thread = threading.Thread(target=read_until_stopped, args=(disk, project, own))
-    thread.start()
-    (disk / BUSY).touch()
-    write_versions(disk, 9)
-    (disk / STOP).touch()
+    with stopped_at_the_end(disk):
+        wait_for_readers(readers)
+        thread.start()
+        (disk / BUSY).touch()
+        write_versions(disk, 6)
     thread.join()
     for reader in readers:
         found = json.loads(reader.communicate()[0])
         assert (found["errors"], found["mixed"]) == ({}, 0)
+        assert found["answers"] > 0
     assert (own.errors, own.mixed) == ({}, 0)
     assert own.answers > 0
     (disk / STOP).unlink()
@@ -156,9 +158,9 @@ def test_a_version_is_kept_that_was_live_until_now_even_after_a_rollback(disk: P
 def test_deleting_while_others_read_ends_with_a_sentence(disk: Path) -> None:
     own, project = Tally(), load(disk)
     thread = threading.Thread(target=read_until_stopped, args=(disk, project, own))
-    thread.start()
-    manager(disk).delete(NAME)
-    (disk / STOP).touch()
+    with stopped_at_the_end(disk):
+        thread.start()
+        manager(disk).delete(NAME)
     thread.join()
     assert own.mixed == 0
     assert all(error.startswith(f"{NoVersionError.__name__}: ") for error in own.errors)

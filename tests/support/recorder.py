@@ -13,6 +13,9 @@ from typing import Any
 
 from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, MODEL_PATHS, Answer, Record, Request
 
+PATIENCE = 60.0
+"""Seconds for what takes milliseconds, on a machine that is busy with other things."""
+
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class Recorder:
@@ -71,7 +74,7 @@ class Recorder:
             record.finish_reason, record.reply = answer.finish_reason, answer.reply
         record.completed = time.perf_counter()
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Block until a condition on the log holds; in a coroutine, call it in a thread.
 
         Raises:
@@ -81,7 +84,7 @@ class Recorder:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(f"not reached within {timeout} s; {self.in_flight} calls in flight")
 
-    def wait_in_flight(self, calls: int, timeout: float = 10.0) -> None:
+    def wait_in_flight(self, calls: int, timeout: float = PATIENCE) -> None:
         """Block until so many chat and embedding calls are in flight."""
         self.wait_until(lambda: self.in_flight >= calls, timeout)
 

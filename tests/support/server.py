@@ -59,13 +59,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tests.support.faults import Fault
+from tests.support.recorder import PATIENCE
 from tests.support.records import MODEL_PATHS, Answer, Record, Request
 from tests.support.service import Service
 from tests.support.tokens import encoding
 from tests.support.wire import Stream, parse_json, read_message, render, send, send_half
 
 BACKLOG = 512
-START_TIMEOUT = 10.0
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -105,7 +105,7 @@ class LoopbackProvider(Service):
         ready: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main(ready)), name="provider", daemon=True)
         self._thread.start()
-        self._port = ready.result(START_TIMEOUT)
+        self._port = ready.result(PATIENCE)
         return self
 
     def stop(self) -> None:
