@@ -126,7 +126,8 @@ async def _one_request(model: BaseEmbedding, texts: list[str], name: str, policy
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the rows divided by their length; rows of zeros stay zero, NaN becomes zero."""
-    vectors = np.nan_to_num(vectors)
+    if not np.isfinite(vectors).all():
+        vectors = np.nan_to_num(vectors)
     # Scaled first: the squares of large numbers overflow, and those of small ones vanish.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
     vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)

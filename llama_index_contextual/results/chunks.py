@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from llama_index.core.schema import BaseNode, NodeWithScore
@@ -95,15 +96,13 @@ class Source:
         return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RetrievedChunk:
     """One result.
 
     Attributes:
         rank: From 1.
-        node_id: Id of the chunk.
-        text: The original text, never the context.
-        context: What situates the chunk in its document, or None.
+        node: The LlamaIndex node.
         score: Score of the fused ranking; comparable within one answer only.
         relevance: Estimated probability that the passage is relevant, calibrated with the local settings; None unless
             both indexes answered.
@@ -111,27 +110,21 @@ class RetrievedChunk:
         lexical: What the lexical index said, or None where it did not find the chunk.
         document: What the index of documents said of the chunk's document, or None where it was not asked or the
             document's name and opening have no term of the query.
-        source: Where the passage stands.
-        node: The LlamaIndex node.
     """
 
     rank: int
-    node_id: str
-    text: str
-    context: str | None
-    score: float
-    relevance: float | None
-    semantic: LegScore | None
-    lexical: LegScore | None
-    document: LegScore | None = None
-    source: Source
     node: BaseNode
+    score: float
+    relevance: float | None = None
+    semantic: LegScore | None = None
+    lexical: LegScore | None = None
+    document: LegScore | None = None
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Return the result for a LlamaIndex node."""
-        evidence = {leg: getattr(scored, leg, None) for leg in ("semantic", "lexical", "document")}
-        return cls.made(rank, scored.node, float(scored.score or 0.0), evidence, getattr(scored, "relevance", None))
+        said = (getattr(scored, name, None) for name in ("relevance", "semantic", "lexical", "document"))
+        return cls(rank, scored.node, float(scored.score or 0.0), *said)
 
     @classmethod
     def made(
@@ -139,22 +132,43 @@ class RetrievedChunk:
         rank: int,
         node: BaseNode,
         score: float,
-        evidence: Mapping[str, LegScore | None],
+        evidence: Mapping[str, LegScore],
         relevance: float | None = None,
     ) -> RetrievedChunk:
         """Return the result for a node, its score, and what each index said of it."""
-        return cls(
-            rank=rank,
-            node_id=node.node_id,
-            text=node.get_content(),
-            context=node.metadata.get(keys.CONTEXT) or None,
-            score=score,
-            relevance=relevance,
-            semantic=evidence.get("semantic"),
-            lexical=evidence.get("lexical"),
-            document=evidence.get("document"),
-            source=Source.of(node),
-            node=node,
+        semantic, lexical, document = map(evidence.get, ("semantic", "lexical", "document"))
+        return cls(rank, node, score, relevance, semantic, lexical, document)
+
+    @property
+    def node_id(self) -> str:
+        """Id of the chunk."""
+        return self.node.node_id
+
+    @property
+    def text(self) -> str:
+        """The original text, never the context."""
+        return self.node.get_content()
+
+    @property
+    def context(self) -> str | None:
+        """What situates the chunk in its document, or None."""
+        return self.node.metadata.get(keys.CONTEXT) or None
+
+    @cached_property
+    def source(self) -> Source:
+        """Where the passage stands."""
+        return Source.of(self.node)
+
+    def to_node(self) -> ScoredChunk:
+        """Return the result as a LlamaIndex node that carries the evidence."""
+        # As it is: what is checked here already takes longer to check than to find.
+        return ScoredChunk.model_construct(
+            node=self.node,
+            score=self.score,
+            relevance=self.relevance,
+            semantic=self.semantic,
+            lexical=self.lexical,
+            document=self.document,
         )
 
     def __repr__(self) -> str:

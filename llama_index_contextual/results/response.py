@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llama_index.core.schema import NodeWithScore
 
-from llama_index_contextual.results.chunks import COMMANDS, LegScore, RetrievedChunk, ScoredChunk, Source, visible
+from llama_index_contextual.results.chunks import COMMANDS, LegScore, RetrievedChunk, Source, visible
 
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
@@ -140,17 +140,7 @@ class RetrievalResponse:
 
     def to_nodes(self) -> list[NodeWithScore]:
         """Return the results as LlamaIndex nodes that carry the evidence."""
-        return [
-            ScoredChunk(
-                node=chunk.node,
-                score=chunk.score,
-                relevance=chunk.relevance,
-                semantic=chunk.semantic,
-                lexical=chunk.lexical,
-                document=chunk.document,
-            )
-            for chunk in self.results
-        ]
+        return [chunk.to_node() for chunk in self.results]
 
     def __repr__(self) -> str:
         sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"

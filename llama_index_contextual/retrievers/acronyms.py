@@ -58,7 +58,10 @@ class Acronyms:
         self._short: dict[str, list[str]] = {}
         for short, long in self.table.items():
             self._short.setdefault(_folded(long), []).append(short)
-        self._most = max((long.count(" ") + 1 for long in self._short), default=0)
+        self._lengths: dict[str, set[int]] = {}  # in words, by the first one
+        for long in self._short:
+            words = long.split(" ")
+            self._lengths.setdefault(words[0], set()).add(len(words))
 
     def added_to(self, question: str) -> tuple[str, ...]:
         """Return the long forms of the acronyms of a question, and the acronyms of its long forms.
@@ -68,9 +71,9 @@ class Acronyms:
         words = [_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split()]
         folded = _folded(question).split()
         spans = {
-            " ".join(folded[start:end])
-            for start in range(len(folded))
-            for end in range(start + 1, min(start + self._most, len(folded)) + 1)
+            " ".join(folded[start : start + length])
+            for start, word in enumerate(folded)
+            for length in self._lengths.get(word, ())
         }
         longs = [self.table[word] for word in words if word in self.table and _folded(self.table[word]) not in spans]
         shorts = [short for span in sorted(spans) for short in self._short.get(span, ()) if short not in words]

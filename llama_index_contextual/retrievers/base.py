@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import RetrievalResponse, ScoredChunk
+from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.lexical_index import LexicalQuery
 from llama_index_contextual.retrievers.trace import Evidence, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -129,11 +129,7 @@ class RankingRetriever(BaseRetriever):
     def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
         """Return the k best nodes with their evidence; each index ranks once."""
         trace = self.trace(as_bundle(query), require_positive(k), filters)
-        return [
-            ScoredChunk(node=node, score=score, **fields)
-            for node, score, evidence in self.fetch(trace, k)
-            for fields in [dict[str, Any](evidence)]
-        ]
+        return [RetrievedChunk.made(rank, *found).to_node() for rank, found in enumerate(self.fetch(trace, k), start=1)]
 
 
 def as_bundle(query: QueryType) -> QueryBundle:

@@ -193,7 +193,10 @@ def _ties_by_name(
     names: Sequence[str],
 ) -> NDArray[np.intp]:
     """Return the order with names instead of rows deciding between equal scores and equal best ranks."""
-    equal = (np.diff(scores[order]) == 0) & (np.diff(best[order]) == 0)
+    ordered, ranked = scores[order], best[order]
+    equal = (ordered[1:] == ordered[:-1]) & (ranked[1:] == ranked[:-1])
+    if not equal.any():
+        return order
     for start, stop in _runs(equal):
         order[start:stop] = sorted(order[start:stop], key=lambda at: names[int(rows[at])])
     return order

@@ -110,9 +110,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         mask = self.docstore.mask(filters or self._filters)
         if mask is not None:
             scores = np.where(mask, scores, 0.0)
-        rows = np.flatnonzero(scores > 0)
-        best, places = top(scores[rows], k)
-        hits = Hits(rows[places], best.astype(np.float64))
+        best, rows = top(scores, k, above=0.0)
+        hits = Hits(rows, best)
         # A chunk that is not found has the score 0, and counts 0.
         scale = functools.cache(lambda: Scale(0.0, float(everything.std())))  # fusion and judgement ask for it
         return Trace(hits, name="lexical", terms=terms, scale=scale)

@@ -58,12 +58,10 @@ class QueryTerms:
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return for each row the terms that it holds."""
         wanted = np.asarray(rows, dtype=np.int32)
-        found: list[list[str]] = [[] for _ in rows]
-        for term, (holders, _) in zip(self.known, self.postings, strict=True):
-            places = np.minimum(np.searchsorted(holders, wanted), len(holders) - 1)
-            for at in np.flatnonzero(holders[places] == wanted).tolist():
-                found[at].append(term)
-        return [tuple(terms) for terms in found]
+        held = np.empty((len(wanted), len(self.known)), dtype=np.bool_)
+        for at, (holders, _) in enumerate(self.postings):
+            held[:, at] = holders.take(holders.searchsorted(wanted), mode="clip") == wanted
+        return [tuple(itertools.compress(self.known, row)) for row in held.tolist()]
 
 
 class LexicalIndex:
@@ -100,13 +98,17 @@ class LexicalIndex:
         terms = self.query(text)
         return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
 
-    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
+    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float64]:
         """Return the BM25 score of every row; 0 where no term of the query is found."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)
-        found = np.zeros(self.size, dtype=np.float32)
-        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
-            weight = np.float32(terms.counts[term])
-            found[holders] += values if weight == 1 else weight * values  # a row is once among the holders of a term
+        if not terms.known:
+            return np.zeros(self.size)
+        weights = [terms.counts[term] for term in terms.known]
+        values = [
+            value if weight == 1 else weight * value for weight, (_, value) in zip(weights, terms.postings, strict=True)
+        ]
+        rows = [holders for holders, _ in terms.postings]
+        found: NDArray[np.float64] = np.bincount(np.concatenate(rows), np.concatenate(values), self.size)  # type: ignore[assignment]
         return found
 
     def matched(self, query: LexicalQuery, rows: Sequence[int]) -> list[tuple[str, ...]]:

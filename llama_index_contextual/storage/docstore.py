@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
-from llama_index_contextual.storage.node_rows import COLUMNS, node_of, row_of
+from llama_index_contextual.storage.node_rows import COLUMNS, Kept, node_of, packer, row_of, unpacker
 from llama_index_contextual.storage.storable import require_storable
 
 _SCHEMA = (
@@ -107,7 +107,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         with self._lock, self._kv.transaction() as connection:
             self._ids = self._rows = None
             numbers: dict[str, int] = {}
-            for shape, row in map(row_of, docs) if store_text else ():
+            pack = packer()
+            for shape, row in (row_of(node, pack) for node in docs) if store_text else ():
                 if shape not in numbers:
                     numbers[shape] = _shape_number(connection, shape)
                 connection.execute(_INSERT, {**row, "shape": numbers[shape]})
@@ -212,7 +213,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         rows = {row[0]: row for row in self._fetch(_COLUMNS, node_ids)}
         if raise_error and (missing := [node_id for node_id in node_ids if node_id not in rows]):
             raise ValueError(f"doc_id {missing[0]} not found.")
-        return [self._node(rows[node_id]) for node_id in node_ids if node_id in rows]
+        unpack = unpacker()
+        return [self._node(rows[node_id], unpack) for node_id in node_ids if node_id in rows]
 
     async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         """Return nodes in the order of `node_ids`."""
@@ -299,12 +301,12 @@ class SQLiteDocumentStore(KVDocumentStore):
         if span is not None:
             where += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
-        last = -1
+        last, unpack = -1, unpacker()
         while rows := self._kv.query(
             f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{where} ORDER BY position LIMIT {batch}",
             [last, *parameters],
         ):
-            yield from (self._node(row) for row in rows)
+            yield from (self._node(row, unpack) for row in rows)
             last = rows[-1][-1]
 
     def metadata_keys(self) -> list[str]:
@@ -321,12 +323,12 @@ class SQLiteDocumentStore(KVDocumentStore):
             part = node_ids[at : at + _MAX_VARIABLES]
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
-    def _node(self, row: Sequence[Any]) -> BaseNode:
+    def _node(self, row: Sequence[Any], unpack: Callable[[Kept], str]) -> BaseNode:
         shape = row[1]
         if shape not in self._shapes:
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
             self._shapes[shape] = json.loads(body)
-        return node_of(self._shapes[shape], row)
+        return node_of(self._shapes[shape], row, unpack)
 
 
 def _shape_number(connection: sqlite3.Connection, shape: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -33,8 +33,19 @@ from llama_index_contextual.storage.storable import require_storable
 Ranking = list[tuple[str, float]]
 """(node id, score), best first."""
 
-Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Rows and scores, best first."""
+
+class Rows(NamedTuple):
+    """A ranking of rows, best first.
+
+    Attributes:
+        rows: Shape (n,).
+        scores: Their similarities, -1 to 1; shape (n,).
+        everything: Similarity of every row, in the order of the rows; None where not all were compared.
+    """
+
+    rows: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    everything: NDArray[np.float32] | None = None
 
 
 class UnitFaissVectorStore(FaissVectorStore):
@@ -181,7 +192,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         """
         hits = self.rank_rows(vector, k, filters)
         ids = self._ids()
-        return [(ids[row], float(score)) for row, score in zip(*hits, strict=True)]
+        return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
 
     def rank_rows(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Rows:
         """Do as `rank` does, with rows for ids."""
@@ -190,25 +201,26 @@ class UnitFaissVectorStore(FaissVectorStore):
     def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Rows:
         query = unit_vectors(np.asarray(vector, dtype=np.float32).reshape(1, -1))
         if len(self) == 0 or not query.any() or (mask is not None and not mask.any()):
-            return np.zeros(0, dtype=np.int64), np.zeros(0)
+            return Rows(np.zeros(0, dtype=np.int64), np.zeros(0))
         if query.shape[1] != self.dimensions:
             raise InputError(
                 f"The query's embedding has {query.shape[1]} dimensions, the index {self.dimensions}:"
                 f" search with the embedding model that built the index."
             )
-        scores, rows = self._search(query, max(0, min(k, len(self._ids()))), mask)
+        scores, rows, everything = self._search(query, max(0, min(k, len(self._ids()))), mask)
         # Rounding may carry the product of two unit vectors past 1.
-        return rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0)
+        return Rows(rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0), everything)
 
     def _search(
         self, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
         index = self._faiss_index
         if isinstance(index, faiss.IndexFlat):
-            (scores,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
-            return top(scores if mask is None else np.where(mask, scores, -np.inf), k)
+            (everything,) = inner_products(index.get_xb(), (index.ntotal, index.d), query)
+            scores, rows = top(everything if mask is None else np.where(mask, everything, -np.inf), k)
+            return scores, rows, everything
         if isinstance(index, faiss.IndexRefine):
-            return compact.search(index, query, k, mask)
+            return *compact.search(index, query, k, mask), None
         parameters = None
         if mask is not None:
             inverted = isinstance(index, faiss.IndexIVF)
@@ -216,7 +228,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
         scores, rows = index.search(query, k, params=parameters)
         found = rows[0] >= 0
-        return scores[0][found], rows[0][found]
+        return scores[0][found], rows[0][found], None
 
     def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
@@ -230,10 +242,10 @@ class UnitFaissVectorStore(FaissVectorStore):
         if query.query_embedding is None:
             raise InputError("The query has no embedding: give the retriever an embed_model.")
         vector = np.asarray(query.query_embedding, dtype=np.float32)
-        rows, scores = self._rank(vector, query.similarity_top_k, self._mask(query))
+        hits = self._rank(vector, query.similarity_top_k, self._mask(query))
         known = self._ids()
-        ids = [known[row] for row in rows]
-        return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=scores.tolist(), ids=ids)
+        ids = [known[row] for row in hits.rows.tolist()]
+        return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=hits.scores.tolist(), ids=ids)
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """Return the nodes that are named and pass the filters, in the order of their positions."""

@@ -25,7 +25,8 @@ from pydantic import TypeAdapter
 
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: texts plain or deflated; 2: plain or compressed by Zstandard."""
 MANIFEST = "manifest.json"
 DOCSTORE = "docstore.sqlite"
 VECTOR_STORE = "vector_store.faiss"

@@ -1,15 +1,16 @@
 """A node as a row of a table and back: equal to what it was.
 
-What nodes of one kind have in common (templates, excluded keys) is kept once, as a shape; texts are deflated.
+What nodes of one kind have in common (templates, excluded keys) is kept once, as a shape; texts are compressed.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import zstandard
 from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 
@@ -22,8 +23,14 @@ _TEXT_NODE = TextNode.get_type()
 _decode = json.JSONDecoder().raw_decode
 
 
-def row_of(node: BaseNode) -> tuple[str, dict[str, Any]]:
-    """Return what a node shares with others of its kind, as JSON, and its own row."""
+Kept = str | bytes
+"""A text as it is kept: plain, or compressed where that makes it smaller."""
+
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+
+
+def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, Any]]:
+    """Return what a node shares with others of its kind, as JSON, and its own row, its text as `pack` makes it."""
     raw = doc_to_json(node)
     data = raw["__data__"]
     own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
@@ -37,34 +44,47 @@ def row_of(node: BaseNode) -> tuple[str, dict[str, Any]]:
         "start": start,
         # Not what the node says: ready chunks may say anything.
         "end": None if start is None else start + len(text),
-        "text": _packed(text),
+        "text": pack(text),
         "metadata": _dump(node.metadata),
         "body": _dump(own),
     }
     return json.dumps(shape, sort_keys=True), row
 
 
-def node_of(shape: Mapping[str, Any], row: Sequence[Any]) -> BaseNode:
+def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[Kept], str]) -> BaseNode:
     """Return the node of a row, `COLUMNS` first, and its shape."""
     node_id, _, text, metadata, body = row[: len(COLUMNS)]
     data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
     if shape["has_text"]:
-        data["text"] = _unpacked(text)
+        data["text"] = unpack(text)
     if shape["type"] == _TEXT_NODE:  # as most are; to find out so takes LlamaIndex longer than to make the node
         data.pop("class_name", None)
         return TextNode(**data)
     return json_to_doc({"__type__": shape["type"], "__data__": data})
 
 
-def _packed(text: str) -> str | bytes:
-    """Return a text as it is kept: deflated, unless that would not make it smaller."""
-    plain = text.encode()
-    deflated = zlib.compress(plain, level=1)
-    return deflated if len(deflated) < len(plain) else text
+def packer() -> Callable[[str], Kept]:
+    """Return what compresses texts, in one thread: to make it takes as long as to use it."""
+    compress = zstandard.ZstdCompressor(level=1).compress
+
+    def pack(text: str) -> Kept:
+        plain = text.encode()
+        packed = compress(plain)
+        return packed if len(packed) < len(plain) else text
+
+    return pack
 
 
-def _unpacked(kept: str | bytes) -> str:
-    return kept if isinstance(kept, str) else zlib.decompress(kept).decode()
+def unpacker() -> Callable[[Kept], str]:
+    """Return what gives texts back, in one thread; those of format 1 are plain or deflated."""
+    decompress = zstandard.ZstdDecompressor().decompress
+
+    def unpack(kept: Kept) -> str:
+        if isinstance(kept, str):
+            return kept
+        return (decompress(kept) if kept.startswith(_ZSTANDARD) else zlib.decompress(kept)).decode()
+
+    return unpack
 
 
 def _load(written: str) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
+
+F = TypeVar("F", np.float32, np.float64)
 
 _BLOCK = 128  # rows that stay in the processor's cache while several queries go over them
 
@@ -65,13 +68,19 @@ def _scan(out: NDArray[np.float32], query: NDArray[np.float32], matrix: Any, dim
     faiss.fvec_inner_products_ny(faiss.swig_ptr(out), faiss.swig_ptr(query), matrix, dimensions, rows)  # type: ignore[attr-defined]
 
 
-def top(scores: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the k best scores and their rows, best first, ties in the order of the rows; -inf is no hit."""
-    k = min(k, int(np.isfinite(scores).sum()))
+def top(scores: NDArray[F], k: int, *, above: float = -math.inf) -> tuple[NDArray[F], NDArray[np.int64]]:
+    """Return the k best scores and their rows, best first, ties in the order of the rows.
+
+    Args:
+        scores: Shape (n,).
+        k: Hits, at most.
+        above: Scores that are not above this are no hits.
+    """
+    k = min(k, len(scores))
     if k <= 0:
         return scores[:0], np.zeros(0, dtype=np.int64)
     # A partition alone would take any of those that tie for the last place.
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
-    rows = np.flatnonzero(scores >= least)
+    rows = np.flatnonzero(scores >= least if least > above else scores > above)
     rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
     return scores[rows], rows

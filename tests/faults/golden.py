@@ -1,4 +1,4 @@
-"""A tiny project of format 1, kept for ever: `python -m tests.faults.golden DIRECTORY` made tests/data/format-1.
+"""A tiny project of each format, kept for ever: `python -m tests.faults.golden DIRECTORY` made tests/data/format-2.
 
 A later release must open it as it is; it is never made anew, or it would no longer be what the first release wrote.
 """
@@ -16,7 +16,7 @@ from llama_index_contextual.storage.project_file import LOCK_FILE
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
-FORMAT_1 = Path(__file__).parents[1] / "data" / "format-1"
+FORMATS = sorted((Path(__file__).parents[1] / "data").glob("format-*"))
 NAME = "golden"
 CONTEXT = "From the second quarter of Orlen Valve Works, or from its bench manual."
 

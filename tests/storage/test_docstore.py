@@ -83,7 +83,7 @@ def test_text_comes_back_to_the_character() -> None:
     assert filled(chunk("a", text)).get_node("a").get_content() == text
 
 
-def test_a_long_text_is_kept_deflated_and_a_short_one_as_it_is(tmp_path: Path) -> None:
+def test_a_long_text_is_kept_compressed_and_a_short_one_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "nodes.sqlite"
     filled(chunk("a", "The pump runs dry. " * 100), chunk("b", "The pump runs dry.")).persist(str(path))
     with closing(sqlite3.connect(path)) as connection:

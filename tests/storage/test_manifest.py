@@ -130,7 +130,7 @@ def test_what_is_no_manifest_is_named_with_the_ways_out(data: bytes) -> None:
 def test_a_manifest_of_a_newer_release_is_refused_whatever_else_it_holds() -> None:
     data = changed(format_version=FORMAT_VERSION + 1, documents=[], shards=7)
     with pytest.raises(
-        FormatError, match=r"manifest.json has format 2, this release reads up to 1: upgrade llama-index"
+        FormatError, match=r"manifest.json has format 3, this release reads up to 2: upgrade llama-index"
     ):
         Manifest.from_json(data, file="manifest.json")
 

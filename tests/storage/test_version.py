@@ -138,8 +138,8 @@ def test_a_span_is_read_from_the_chunks_that_it_touches_and_no_other(
     made: list[BaseNode] = []
     real = SQLiteDocumentStore._node
 
-    def note(self: SQLiteDocumentStore, row: Any) -> BaseNode:
-        made.append(real(self, row))
+    def note(self: SQLiteDocumentStore, row: Any, unpack: Any) -> BaseNode:
+        made.append(real(self, row, unpack))
         return made[-1]
 
     chunks = published.chunks(MANUAL)
@@ -272,14 +272,14 @@ def test_sha256_finds_what_the_quick_checks_do_not_look_for(
 
 def test_a_version_of_a_newer_release_is_refused_with_a_sentence(published: Project, version: Path) -> None:
     raw = json.loads((version / "manifest.json").read_bytes())
-    (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 2}), encoding="utf-8")
+    (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 3}), encoding="utf-8")
     for use in (
         lambda: published.retrieve("pump"),
         lambda: published.ingest([Document(text="new")]),
         published.documents,
     ):
         with pytest.raises(
-            FormatError, match=r"has format 2, this release reads up to 1: upgrade llama-index-contextual"
+            FormatError, match=r"has format 3, this release reads up to 2: upgrade llama-index-contextual"
         ):
             use()
 
