@@ -17,8 +17,8 @@ from llama_index_contextual.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
 from llama_index_contextual.storage.ledger import LEDGER_FILE
+from llama_index_contextual.storage.lock import LOCK_FILE
 from llama_index_contextual.storage.project_file import (
-    LOCK_FILE,
     PROJECT_FILE,
     is_project,
     read_config,

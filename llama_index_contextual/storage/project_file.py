@@ -1,4 +1,4 @@
-"""The settings of a project on disk: `project.json`, and the lock of its single writer."""
+"""The settings of a project on disk: `project.json`, and how its single writer begins."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     FormatError,
     ProjectError,
     ProjectLockedError,
-    ProjectNotFoundError,
 )
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
+from llama_index_contextual.storage.lock import locked
 from llama_index_contextual.storage.manifest import checksum
+from llama_index_contextual.storage.scratch import remove_scratch, scratch_directory
 
 PROJECT_FILE = "project.json"
-LOCK_FILE = ".lock"
 FORMAT_VERSION = 1
 
 _CHECKSUM = "xxh3"
@@ -80,34 +78,15 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Be the only writer of a project, and clear away what an interrupted one left.
-
-    The system frees the lock of a process that has died.
+    """Be the only writer of a project, and clear away what an interrupted one, or an interrupted comparison, left.
 
     Raises:
         ProjectLockedError: Another process, or thread, is writing.
         ProjectNotFoundError: The project's directory is gone.
     """
-    if not project_dir.is_dir():
-        # The lock would bring the directory back, empty.
-        raise _gone(project_dir)
-    lock = FileLock(project_dir / LOCK_FILE, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        name = project_dir.name
-        raise ProjectLockedError(
-            f"Another process is writing to project {name!r}: wait until it has finished.", name=name
-        ) from error
-    try:
-        if not (project_dir / LOCK_FILE).exists():
-            raise _gone(project_dir)  # deleted while this process was taking the lock
+    with locked(project_dir, name=project_dir.name, busy="writing to project"):
         remove_leftovers(project_dir)
+        with contextlib.suppress(ProjectLockedError):  # a comparison that goes on has nothing left behind
+            if scratch_directory(project_dir).exists():
+                remove_scratch(project_dir)
         yield
-    finally:
-        lock.release()
-
-
-def _gone(project_dir: Path) -> ProjectNotFoundError:
-    name = project_dir.name
-    return ProjectNotFoundError(f"Project {name!r} is not there any more: it was deleted or moved.", name=name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.project_file import LOCK_FILE, write_lock
+from llama_index_contextual.storage.lock import LOCK_FILE, locked
 
 _WINDOWS = os.name == "nt"
 
@@ -20,10 +20,10 @@ def scratch(project_dir: Path) -> Iterator[Path]:
     Raises:
         ProjectLockedError: Another process uses it.
     """
-    directory = _directory(project_dir)
+    directory = scratch_directory(project_dir)
     files.make_directory(directory)
     try:
-        with write_lock(directory):
+        with locked(directory, name=project_dir.name, busy="comparing variants of project"):
             _clear(directory)
             try:
                 yield directory
@@ -44,13 +44,14 @@ def remove_scratch(project_dir: Path) -> None:
     Raises:
         ProjectLockedError: A process uses it now.
     """
-    if _directory(project_dir).exists():
+    if scratch_directory(project_dir).exists():
         with scratch(project_dir):
             pass
     files.sync_directory(project_dir.parent)
 
 
-def _directory(project_dir: Path) -> Path:
+def scratch_directory(project_dir: Path) -> Path:
+    """Return where that place is; it is there while a process uses it, or was killed when it did."""
     return project_dir.with_name(f".{project_dir.name}.compare")
 
 

@@ -34,7 +34,7 @@ from llama_index_contextual.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
-from llama_index_contextual.storage.project_file import LOCK_FILE
+from llama_index_contextual.storage.lock import LOCK_FILE
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

@@ -12,6 +12,7 @@ import pytest
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, ProjectError, ProjectLockedError, ProjectNotFoundError
 from llama_index_contextual.storage.project_file import is_project, read_config, write_config, write_lock
+from llama_index_contextual.storage.scratch import scratch, scratch_directory
 
 
 @pytest.fixture
@@ -92,6 +93,27 @@ def test_there_is_one_writer_at_a_time_also_among_threads(directory: Path) -> No
     assert refused == ["Another process is writing to project 'reports': wait until it has finished."]
     try_to_write()
     assert refused[1:] == ["not refused"]
+
+
+def test_what_a_killed_comparison_left_is_removed_by_the_next_writer(directory: Path) -> None:
+    left = scratch_directory(directory) / "1" / "versions"
+    left.mkdir(parents=True)
+    (left / "half").write_text("text of a document")
+    with write_lock(directory):
+        assert not scratch_directory(directory).exists()
+
+
+def test_the_place_of_a_comparison_that_goes_on_is_left_alone(directory: Path) -> None:
+    with scratch(directory) as place:
+        (place / "1").mkdir()
+        with write_lock(directory):
+            assert (place / "1").exists()
+        with (
+            pytest.raises(ProjectLockedError, match="Another process is comparing variants of project 'reports'"),
+            scratch(directory),
+        ):
+            pass
+    assert not scratch_directory(directory).exists()
 
 
 def test_a_project_that_is_gone_is_not_brought_back_by_its_lock(tmp_path: Path) -> None:

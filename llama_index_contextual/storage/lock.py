@@ -1,0 +1,48 @@
+"""The lock of a directory that one process at a time may change."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from llama_index_contextual.errors import ProjectLockedError, ProjectNotFoundError
+
+LOCK_FILE = ".lock"
+
+
+@contextlib.contextmanager
+def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
+    """Be the only one that holds a directory; the system frees the lock of a process that has died.
+
+    Args:
+        directory: The directory.
+        name: Name of the project concerned.
+        busy: What another process does that holds it.
+
+    Raises:
+        ProjectLockedError: Another process, or thread, holds it.
+        ProjectNotFoundError: The directory is gone.
+    """
+    if not directory.is_dir():
+        # The lock would bring the directory back, empty.
+        raise _gone(name)
+    lock = FileLock(directory / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ProjectLockedError(
+            f"Another process is {busy} {name!r}: wait until it has finished.", name=name
+        ) from error
+    try:
+        if not (directory / LOCK_FILE).exists():
+            raise _gone(name)  # deleted while this process was taking the lock
+        yield
+    finally:
+        lock.release()
+
+
+def _gone(name: str) -> ProjectNotFoundError:
+    return ProjectNotFoundError(f"Project {name!r} is not there any more: it was deleted or moved.", name=name)
