@@ -117,12 +117,16 @@ def fuse(
         else:
             shares[number, at] = share_of_score(hits.scores, weight, scale=scales[number] if scales else None)
         best[at] = np.minimum(best[at], ranks)
-    # Smallest first, so that the order of the rankings does not decide between equal sums.
-    scores: NDArray[np.float64] = np.sort(shares, axis=0).sum(axis=0)
-    order = np.lexsort((rows, best, -scores))
-    if names is not None:
-        order = _ties_by_name(order, scores, best, rows, names)
-    return Hits(rows[order], scores[order])
+    if len(rankings) > 2:
+        shares.sort(axis=0)  # so that the order of the rankings does not decide between equal sums
+    scores: NDArray[np.float64] = shares.sum(axis=0)
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    for start, stop in _runs(ordered[1:] == ordered[:-1]):
+        order[start:stop] = sorted(
+            order[start:stop], key=lambda at: (best[at], rows[at] if names is None else names[rows[at]])
+        )
+    return Hits(rows[order], ordered)
 
 
 def share_of_rank(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
@@ -185,24 +189,9 @@ def _by_name(
     return [(names[at], score) for at, score in zip(fused.rows.tolist(), fused.scores.tolist(), strict=True)]
 
 
-def _ties_by_name(
-    order: NDArray[np.intp],
-    scores: NDArray[np.float64],
-    best: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    names: Sequence[str],
-) -> NDArray[np.intp]:
-    """Return the order with names instead of rows deciding between equal scores and equal best ranks."""
-    ordered, ranked = scores[order], best[order]
-    equal = (ordered[1:] == ordered[:-1]) & (ranked[1:] == ranked[:-1])
-    if not equal.any():
-        return order
-    for start, stop in _runs(equal):
-        order[start:stop] = sorted(order[start:stop], key=lambda at: names[int(rows[at])])
-    return order
-
-
 def _runs(equal: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return (start, stop) of every run of neighbours that are equal; equal[i] compares i with i + 1."""
+    if not equal.any():
+        return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))
     return [(int(start), int(stop) + 1) for start, stop in zip(edges[::2], edges[1::2], strict=True)]

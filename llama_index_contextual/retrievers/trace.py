@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,11 +110,10 @@ class Trace:
         return found
 
     def _said_of(self, rows: Sequence[int]) -> list[LegScore | None]:
-        at = {row: position for position, row in enumerate(self.hits.rows.tolist())}
-        places = [at.get(row) for row in rows]
-        scores = self.hits.scores
+        at = dict(zip(self.hits.rows.tolist(), itertools.count()))
+        scores = self.hits.scores.tolist()
         terms = [()] * len(rows) if self.terms is None else self.terms.matched(rows)
         return [
-            None if place is None else LegScore(float(scores[place]), place + 1, matched)
-            for place, matched in zip(places, terms, strict=True)
+            None if place is None else LegScore(scores[place], place + 1, matched)
+            for place, matched in zip(map(at.get, rows), terms, strict=True)
         ]
