@@ -33,6 +33,7 @@ from llama_index_contextual.terminal import (
     show_info,
     show_settings,
 )
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.manager import ProjectManager
@@ -180,9 +181,8 @@ def _what_is_deleted(manager: ProjectManager, name: str, *, keep_ledger: bool) -
         # A damaged project can be deleted too.
         say(f"[yellow]{safe(str(error))}[/]", to=err)
         return ""
-    return f" with {found.documents:,} documents" + (
-        "" if keep_ledger else f" and {found.ledger.contexts:,} paid contexts"
-    )
+    contexts = "" if keep_ledger else f" and {counted(found.ledger.contexts, 'paid context')}"
+    return f" with {counted(found.documents, 'document')}{contexts}"
 
 
 @app.command(rich_help_panel=PROJECTS)

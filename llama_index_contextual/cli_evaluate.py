@@ -12,6 +12,7 @@ from rich.table import Table
 from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_root
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_json
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.evaluation.compare import Comparison
@@ -113,7 +114,7 @@ class _Steps:
 
 
 def _written(project: Project, number: int) -> Sequence[Question]:
-    say(f"[dim]Letting the LLM write {number} questions …[/]", to=err)
+    say(f"[dim]Letting the LLM write {counted(number, 'question')} …[/]", to=err)
     return project.generate_questions(number)
 
 
@@ -173,7 +174,8 @@ def _show_figures(evaluations: Sequence[Evaluation]) -> None:
 
 def _show_failures(result: Evaluation) -> None:
     failed = result.failures()
-    say(f"{len(failed)} of {len(result.results)} questions miss evidence among the first {max(result.ks)} results.")
+    asked, first = counted(len(result.results), "question"), counted(max(result.ks), "result")
+    say(f"Without all evidence among the first {first}: {len(failed)} of {asked}.")
     for found in failed[:5]:
         instead = next(iter(found.hard_negatives(max(result.ks))), None)
         came = f"first came {instead.source}" if instead else "nothing was found"

@@ -12,6 +12,7 @@ import typer
 
 from llama_index_contextual.config import Mode
 from llama_index_contextual.terminal import err, say
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.ingestion.report import IngestReport
@@ -156,8 +157,8 @@ def interruptible(project: Project, work: Callable[[], IngestReport]) -> IngestR
         found = project.info()
         live = f"version {found.version} is live" if found.version else "there is no version yet"
         say(
-            f"Interrupted: {live}; the ledger keeps {found.ledger.contexts:,} contexts and"
-            f" {found.ledger.embeddings:,} embeddings.{_under_way(found.ledger.batched_requests)}"
+            f"Interrupted: {live}; the ledger keeps {counted(found.ledger.contexts, 'context')} and"
+            f" {counted(found.ledger.embeddings, 'embedding')}.{_under_way(found.ledger.batched_requests)}"
             f" Run the same command again to go on.",
             to=err,
         )
@@ -165,4 +166,5 @@ def interruptible(project: Project, work: Callable[[], IngestReport]) -> IngestR
 
 
 def _under_way(requests: int) -> str:
-    return f" The provider goes on with {requests:,} requests in batches: nothing of them is lost." if requests else ""
+    going_on = f" The provider goes on with {counted(requests, 'request')} in batches: nothing of them is lost."
+    return going_on if requests else ""

@@ -20,6 +20,7 @@ from llama_index_contextual.cli_options import (
     parse_setting,
 )
 from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.storage.forget import Forgotten
@@ -38,7 +39,8 @@ def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) 
             return
         for version in found:
             if version.damage is None:
-                facts = f"{version.created}  {version.documents:,} documents  {version.chunks:,} chunks"
+                sizes = f"{counted(version.documents or 0, 'document')}  {counted(version.chunks or 0, 'chunk')}"
+                facts = f"{version.created}  {sizes}"
             else:
                 facts = f"[red]damaged[/]  {safe(version.damage)}"
             say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
@@ -77,8 +79,7 @@ def verify(
             mend = f"To mend it: {safe(problem.remedy)}"
             say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {mend}")
         if not as_json and not report.problems:
-            number = len(report.versions)
-            say(f"Sound: {number} version{'' if number == 1 else 's'} and the ledger.")
+            say(f"Sound: {counted(len(report.versions), 'version')} and the ledger.")
         if not report.sound:
             raise typer.Exit(1)
 
@@ -134,11 +135,11 @@ def forget(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None
 
 
 def _show_forgotten(gone: Forgotten) -> None:
-    what = f"{len(gone.versions)} versions, {gone.contexts:,} contexts, {gone.embeddings:,} embeddings"
-    say(f"Removed for good: {what}.")
+    paid = f"{counted(gone.contexts, 'context')}, {counted(gone.embeddings, 'embedding')}"
+    say(f"Removed for good: {counted(len(gone.versions), 'version')}, {paid}.")
     if gone.batched_requests:
-        left = "the provider may go on with them and charge them"
-        say(f"[yellow]given up[/] {gone.batched_requests:,} requests in batches: {left}", to=err)
+        requests = counted(gone.batched_requests, "request")
+        say(f"[yellow]given up[/] {requests} in batches: the provider may go on and charge", to=err)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -149,7 +150,7 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
         if as_json:
             say_json([asdict(record) for record in found])
         for record in found if not as_json else ():
-            say(f"{safe(record.doc_id)}  [dim]{record.chunks:,} chunks, {record.tokens:,} tokens[/]")
+            say(f"{safe(record.doc_id)}  [dim]{counted(record.chunks, 'chunk')}, {counted(record.tokens, 'token')}[/]")
 
 
 @upkeep.command(rich_help_panel=UPKEEP)
@@ -213,7 +214,7 @@ def _tell_count(count: int, what: str, as_json: bool) -> None:
         say_json({what: count})
     else:
         say(
-            f"{count:,} contexts {what}."
+            f"{counted(count, 'context')} {what}."
             if count or what != "exported"
             else "No context has been paid for: nothing exported."
         )

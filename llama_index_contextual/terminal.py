@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.demo import DemoAnswer
@@ -95,14 +96,15 @@ def errors_in_one_line() -> Iterator[None]:
 
 def show_info(found: ProjectInfo) -> None:
     """Print what a project is and holds."""
+    waiting = found.ledger.batched_requests
     rows = [
         ("project", found.name),
         ("live version", found.version or "none yet"),
         ("documents", f"{found.documents:,}"),
-        ("chunks", f"{found.chunks:,} ({found.tokens:,} tokens)"),
+        ("chunks", f"{found.chunks:,} ({counted(found.tokens, 'token')})"),
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
-        ("ledger", f"{found.ledger.contexts:,} contexts, {found.ledger.embeddings:,} embeddings"),
-        *([("in batches", f"{waiting:,} requests under way")] if (waiting := found.ledger.batched_requests) else []),
+        ("ledger", f"{counted(found.ledger.contexts, 'context')}, {counted(found.ledger.embeddings, 'embedding')}"),
+        *([("in batches", f"{counted(waiting, 'request')} under way")] if waiting else []),
         ("embedding", found.config.embed_model),
         ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
         ("mode", f"{found.config.mode}, top {found.config.top_k}"),
@@ -138,7 +140,7 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
         say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
     for failure in report.failures:
         say(f"[yellow]no LLM context[/] {safe(failure.doc_id)}: {safe(failure.error)}", to=err)
-    asked = f" {report.contexts_paid:,} contexts asked for;" if report.contexts_paid else ""
+    asked = f" {counted(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")

@@ -12,6 +12,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.wording import counted
 
 _SHOWN_DOCUMENTS = 8
 _LONGEST_TITLE = 60
@@ -61,8 +62,9 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_SHOWN_DOCUMENTS])}{more}" if shown else ""
     return (
-        f"Searches the {len(documents)} documents of {name!r}{listed}. Returns the passages that answer a question"
-        f" best, each with its file and pages. Ask a whole question, with the names and numbers that matter."
+        f"Searches the {counted(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
+        f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
+        f" matter."
     )
 
 

@@ -25,6 +25,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.wording import counted
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
@@ -397,7 +398,7 @@ def test_deleting_asks_and_says_what_is_lost(ingested: Project) -> None:
         ledger.add_contexts([LedgerEntry(key="k", context="A context.", model="openai:gpt-4.1")])
     refused = run("delete", "a", answer="n\n")
     assert refused.code == 1
-    assert "Delete project 'a' with 2 documents and 1 paid contexts?" in refused.err
+    assert "Delete project 'a' with 2 documents and 1 paid context?" in refused.err
     assert run("delete", "a", answer="").code == 1
     assert run("list").out == "a\n"
     assert run("delete", "a", "--keep-ledger", answer="y\n").out.endswith("Deleted project a. Its ledger is kept.\n")
@@ -518,7 +519,10 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
             released.set()
             child.kill()
         assert (child.returncode, out) == (130, "")
-        assert f"Interrupted: version v000001 is live; the ledger keeps {limit} contexts and 0 embeddings." in err
+        assert (
+            f"Interrupted: version v000001 is live; the ledger keeps {counted(limit, 'context')} and 0 embeddings."
+            in err
+        )
         assert "Run the same command again to go on." in err
         assert "Traceback" not in err
         project = ProjectManager(root).load("a")
@@ -527,7 +531,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
         assert not list(project.directory.rglob("*.building"))
         again = run("ingest", "a", text_folder, "--quiet").out
         chunks = ProjectManager(root).load("a").info().chunks
-        assert f" {chunks - limit} contexts asked for" in again
+        assert f" {counted(chunks - limit, 'context')} asked for" in again
         assert chunks > limit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +77,22 @@ def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: 
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
     assert err == "Error: Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.\n"
+
+
+def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, project: Project, tmp_path: Path) -> None:
+    file, questions = tmp_path / "note.txt", tmp_path / "questions.jsonl"
+    file.write_text("The pump runs dry.")
+    questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
+    project.update_config(llm_concurrency=1)
+    told = [run("estimate", "a", file), run("ingest", "a", file)]
+    file.write_text("The pump runs.")
+    told += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
+    for command in ("info", "versions", "documents", "search a pump", f"evaluate a {questions} --k 1", "forget"):
+        name, *arguments = command.split()
+        told.append(run(name, *(arguments or ["a"])))
+    told += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
+    assert [code for code, _, _ in told] == [0] * (len(told) - 1) + [1]  # nobody says yes
+    said = " ".join(f"{out} {err}" for _, out, err in told)
+    for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
+        assert f"1 {noun}" in said, noun
+    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", said) == []

@@ -50,4 +50,4 @@ def test_what_is_removed_for_good_is_counted(ingested: Project) -> None:
         ledger.batches.uploaded("file", model="openai:gpt-4.1", custom_ids=["one", "two"])
     told = run("forget", "a")
     assert told.stdout == "Removed for good: 0 versions, 0 contexts, 0 embeddings.\n"
-    assert told.stderr.startswith("given up 2 requests in batches: the provider may go on with them and charge them")
+    assert told.stderr.startswith("given up 2 requests in batches: the provider may go on and charge\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.run import Evaluation, Questions, Retrievable, evaluate
+from llama_index_contextual.wording import counted
 
 _SHOWN = 5
 
@@ -39,8 +40,8 @@ def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, 
 
 def _message(evaluation: Evaluation, found: float, k: int, at_least: float) -> str:
     failed = evaluation.failures(k)
-    head = f"recall@{k} is {found:.4f}, below {at_least}: {len(failed)} of {len(evaluation.results)} questions miss"
-    lines = [f"{head} evidence, the worst first:"]
+    missed = f"{len(failed)} of {counted(len(evaluation.results), 'question')}, the worst first"
+    lines = [f"recall@{k} is {found:.4f}, below {at_least}; without all evidence: {missed}:"]
     for result in failed[:_SHOWN]:
         instead = next(iter(result.hard_negatives(k)), None)
         came = f"first came {instead.source}" if instead else "nothing was found"

@@ -11,6 +11,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.run import KS, Evaluation, Questions, Retrievable, ShowProgress, evaluate, read
 from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
+from llama_index_contextual.wording import counted
 
 ALPHA = 0.05
 """Differences with a smaller p-value are called significant."""
@@ -120,7 +121,7 @@ class Comparison:
     def recommendation(self) -> str:
         """What to use and why, in one sentence."""
         chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
-        on = f"in {self.metric} on these {number} questions"
+        on = f"in {self.metric} on {counted(number, 'question')}"
         others = [name for name in self.names if name not in (chosen, first)]
         if chosen == first:
             return f"Use {chosen!r}: {self._not_better(chosen, others)} {on}."

@@ -15,6 +15,7 @@ from llama_index_contextual.evaluation.compare import Comparison, Difference
 from llama_index_contextual.evaluation.run import Evaluation
 from llama_index_contextual.evaluation.significance import bootstrap_interval
 from llama_index_contextual.evaluation.sweep import Sweep, SweepRow
+from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -107,6 +108,7 @@ def _render(*, evaluations: Sequence[Evaluation] = (), **values: Any) -> str:
         most_failures=FAILURES,
         negatives=NEGATIVES,
         snippet=_SNIPPET,
+        counted=counted,
         **charts,
         **values,
     )

@@ -14,6 +14,7 @@ from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.wording import counted
 
 
 def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
@@ -65,7 +66,7 @@ def require_affordable(dollars: float | None, max_cost: float | None, documents:
         )
     if dollars > max_cost:
         raise InputError(
-            f"{documents} documents would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}): take a"
-            f" smaller sample or a cheaper LLM.",
+            f"{counted(documents, 'document')} would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}):"
+            f" take a smaller sample or a cheaper LLM.",
             value=max_cost,
         )

@@ -20,6 +20,7 @@ from llama_index_contextual.evaluation.question_files import load_questions
 from llama_index_contextual.evaluation.questions import Passage, Question
 from llama_index_contextual.evaluation.relevance import context_relevance
 from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.wording import counted
 
 KS = (1, 5, 10, 20)
 NDCG_K = 10
@@ -67,7 +68,8 @@ class QuestionResult:
 
     def __repr__(self) -> str:
         ranks = ", ".join("not found" if rank is None else f"rank {rank}" for rank in self.ranks)
-        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {len(self.results)} results)"
+        among = counted(len(self.results), "result")
+        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {among})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,8 @@ class Evaluation:
         shown = [metric for metric in self.metrics if not metric.startswith(("precision", "hit", "MAP"))]
         means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
-        return f"{self.name or 'Evaluation'}, {len(self.results)} questions, in per cent: {means}; {times}"
+        asked = counted(len(self.results), "question")
+        return f"{self.name or 'Evaluation'}, {asked}, in per cent: {means}; {times}"
 
 
 def evaluate(
@@ -204,8 +207,8 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
     given = getattr(retriever, "similarity_top_k", None)
     if isinstance(given, int) and given < k:
         raise InputError(
-            f"The retriever gives {given} results, but {k} are looked at: make it with similarity_top_k={k}, or give"
-            f" smaller `ks`.",
+            f"The retriever gives {counted(given, 'result')}, but {k} are looked at: make it with"
+            f" similarity_top_k={k}, or give smaller `ks`.",
             value=given,
         )
     return retriever

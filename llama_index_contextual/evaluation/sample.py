@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.wording import counted
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
     kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
     if not kept:
         raise InputError(
-            f"No question has all its evidence in a sample of {size} documents: take a larger one, and name files or"
-            f" chunks in the evidence.",
+            f"No question has all its evidence in a sample of {counted(size, 'document')}: take a larger one, and name"
+            f" files or chunks in the evidence.",
             value=size,
         )
     others = [doc_id for doc_id in ids if doc_id not in chosen]

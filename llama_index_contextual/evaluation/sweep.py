@@ -18,6 +18,7 @@ from llama_index_contextual.evaluation.run import Evaluation, Questions, evaluat
 from llama_index_contextual.evaluation.sample import draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
 from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.wording import counted
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 TOP_KS = (5, 10, 20)
@@ -94,7 +95,9 @@ class Sweep:
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
-        return f"{len(self.rows)} settings on {self.questions} questions, the best one {self.best()}"
+        return (
+            f"{counted(len(self.rows), 'setting')} on {counted(self.questions, 'question')}, the best one {self.best()}"
+        )
 
 
 def sweep_variants(
@@ -151,7 +154,7 @@ def sweep_variants(
             for mode in modes:
                 rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
     total = len(origin.version.manifest.documents)
-    note = f"{drawn.documents} of {total} documents, {len(drawn.questions)} questions."
+    note = f"{drawn.documents} of {counted(total, 'document')}, {counted(len(drawn.questions), 'question')}."
     return Sweep(rows=tuple(rows), questions=len(drawn.questions), notes=(note,))
 
 

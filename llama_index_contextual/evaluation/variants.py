@@ -15,6 +15,7 @@ from llama_index_contextual.evaluation.run import KS, Questions, read
 from llama_index_contextual.evaluation.sample import Sample, draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
 from llama_index_contextual.models import load_llm
+from llama_index_contextual.wording import counted
 
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """From the cheapest to the dearest."""
@@ -102,16 +103,18 @@ def _notes(
 ) -> list[str]:
     total = len(origin.version.manifest.documents)
     chunks = next(iter(built.values())).chunks
-    notes = [f"{sample.documents} of {total} documents, {chunks} chunks, {len(sample.questions)} questions."]
+    asked_of = f"{counted(chunks, 'chunk')}, {counted(len(sample.questions), 'question')}"
+    notes = [f"{sample.documents} of {counted(total, 'document')}, {asked_of}."]
     if not sample.is_whole:
-        notes[0] += f" {len(asked) - len(sample.questions)} questions have evidence outside the sample."
+        outside = counted(len(asked) - len(sample.questions), "question")
+        notes[0] += f" Left out for evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
     if generated:
         notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [
-        f"{variant.failures} chunks of {name!r} have the structural context, because the LLM failed."
+        f"The LLM failed for {counted(variant.failures, 'chunk')} of {name!r}: there the context is structural."
         for name, variant in built.items()
         if variant.failures
     ]

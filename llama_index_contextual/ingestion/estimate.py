@@ -31,6 +31,7 @@ from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_read
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.wording import counted
 
 SIDE_BY_SIDE: tuple[ChunksPerCall, ...] = (1, 4, "all")
 
@@ -191,7 +192,7 @@ class _Counter:
             return
         yield (
             f"A context has {self._context_tokens:.0f} tokens; an answer begins after {SECONDS_TO_FIRST_TOKEN:g} s and"
-            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {self.writer.num_workers} calls at a time."
+            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {counted(self.writer.num_workers, 'call')} at a time."
         )
         if (cache := CallForm.of(self.writer.model).cache) is not None:
             yield (
@@ -212,8 +213,9 @@ _HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "t
 
 
 def _lines(found: CostEstimate) -> Iterator[str]:
-    line = f"{found.documents:,} documents, {found.chunks:,} chunks, {found.tokens:,} tokens"
-    yield f"{line}; {found.known_contexts:,} contexts from the ledger" if found.known_contexts else line
+    line = f"{counted(found.documents, 'document')}, {counted(found.chunks, 'chunk')}, {counted(found.tokens, 'token')}"
+    known = counted(found.known_contexts, "context")
+    yield f"{line}; {known} from the ledger" if found.known_contexts else line
     rows = [_row(option, chosen=option is found.chosen) for option in found.options]
     if rows:
         widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
@@ -223,7 +225,7 @@ def _lines(found: CostEstimate) -> Iterator[str]:
             yield "  ".join([*left, *right, row[-1]])
     if found.embed_model is not None:
         price = money(found.embedding_dollars)
-        yield f"embeddings ({found.embed_model}): {found.embedding_tokens:,} tokens, {price}"
+        yield f"embeddings ({found.embed_model}): {counted(found.embedding_tokens, 'token')}, {price}"
     yield f"in all, as set: {money(found.dollars)} by {found.prices}"
     yield from found.assumptions
 

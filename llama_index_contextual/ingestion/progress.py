@@ -11,6 +11,7 @@ from typing import Literal
 
 from llama_index_contextual.contextualizer.prices import money
 from llama_index_contextual.ingestion.report import IngestProgress, ReportProgress
+from llama_index_contextual.wording import counted
 
 
 class ProgressCounter:
@@ -107,8 +108,10 @@ def progress_bar() -> Iterator[ReportProgress]:
 
 def _describe(state: IngestProgress, seconds: float) -> str:
     if state.stage == "batch":
-        return f"batch: {state.batch_done:,}/{state.batch_total:,} requests answered (Ctrl-C leaves it running)"
-    parts = [f"{state.documents_read:,}/{state.documents_total:,} documents", f"{state.chunks_done:,} chunks"]
+        requests = counted(state.batch_total, "request")
+        return f"batch: {state.batch_done:,}/{requests} answered (Ctrl-C leaves it running)"
+    documents = counted(state.documents_total, "document")
+    parts = [f"{state.documents_read:,}/{documents}", counted(state.chunks_done, "chunk")]
     if state.chunks_done and seconds >= 1:
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
     if state.dollars:

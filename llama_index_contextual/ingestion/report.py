@@ -10,6 +10,7 @@ from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.contextualizer.prices import money
 from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.readers import FileWarning, SkippedFile
+from llama_index_contextual.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class IngestReport:
         for name in ("updated", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
-        return f"{', '.join(counts)}; {self.chunks:,} chunks"
+        return f"{', '.join(counts)}; {counted(self.chunks, 'chunk')}"
 
     def receipt(self) -> str:
         """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
@@ -117,10 +118,11 @@ class IngestReport:
             names = ("calls", "input_tokens", "cached_tokens", "output_tokens")
             for name in names:
                 estimated = "" if expected is None else f" (estimated {getattr(expected.contexts, name):,})"
-                parts.append(f"{getattr(paid.contexts, name):,} {name.replace('_', ' ')}{estimated}")
+                noun = name.replace("_", " ").removesuffix("s")
+                parts.append(f"{counted(getattr(paid.contexts, name), noun)}{estimated}")
             parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
         if paid.embedding_tokens:
-            parts.append(f"{paid.embedding_tokens:,} tokens embedded")
+            parts.append(f"{counted(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
         return f"{', '.join(parts)}; {money(paid.dollars)}{estimated} by {self.prices}"
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual.results.chunks import COMMANDS, LegScore, RetrievedChunk, Source, visible
+from llama_index_contextual.wording import counted
 
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
@@ -144,7 +145,7 @@ class RetrievalResponse:
 
     def __repr__(self) -> str:
         sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
-        head = f"{len(self.results)} results for {self.query!r} ({self.mode_used}{sure})"
+        head = f"{counted(len(self.results), 'result')} for {self.query!r} ({self.mode_used}{sure})"
         lines = [
             f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
         ]

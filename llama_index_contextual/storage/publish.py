@@ -32,6 +32,7 @@ from llama_index_contextual.storage.current import (
 )
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damaged
+from llama_index_contextual.wording import counted
 
 
 def start_building(project_dir: Path) -> Path:
@@ -122,7 +123,7 @@ def _check_built(building: Path, manifest: Manifest) -> None:
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
-            raise damaged(DOCSTORE, f"holds {len(docstore)} chunks instead of {manifest.chunks}")
+            raise damaged(DOCSTORE, f"holds {counted(len(docstore), 'chunk')} instead of {manifest.chunks}")
     finally:
         docstore.close()
 

@@ -49,7 +49,7 @@ def test_what_is_significantly_better_is_recommended_with_its_gain() -> None:
     comparison = compared(none=8, structural=16)
     assert comparison.recommended == "structural"
     assert comparison.recommendation.startswith(
-        "Use 'structural': it is better than 'none' in recall@5 on these 20 questions (+40.0 points"
+        "Use 'structural': it is better than 'none' in recall@5 on 20 questions (+40.0 points"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_gain_that_may_be_chance_is_not_recommended() -> None:
     comparison = compared(none=8, structural=10)
     assert comparison.recommended == "none"
     assert "'structural' (+10.0 points" in comparison.recommendation
-    assert comparison.recommendation.endswith("is not significantly better in recall@5 on these 20 questions.")
+    assert comparison.recommendation.endswith("is not significantly better in recall@5 on 20 questions.")
 
 
 def test_the_dearer_one_must_beat_the_cheaper_one_and_not_only_the_baseline() -> None:

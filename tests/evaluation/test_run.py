@@ -148,7 +148,7 @@ def test_recall_that_is_too_low_fails_with_the_worst_questions() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_recall(FixedRetriever(ANSWERS), ASKED, k=5, at_least=0.51)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "recall@5 is 0.5000, below 0.51: 2 of 3 questions miss evidence, the worst first:"
+    assert lines[0] == "recall@5 is 0.5000, below 0.51; without all evidence: 2 of 3 questions, the worst first:"
     assert lines[1] == "  three 'three': 0.00 of its evidence found; nothing was found"
     assert lines[2] == "  two 'two': 0.50 of its evidence found; first came unknown source"
 

@@ -82,7 +82,7 @@ def test_chunks_whose_context_failed_are_noted(manager: ProjectManager, text_fol
     project = manager.create("a", ProjectConfig.local(), llm=llm)
     project.ingest([text_folder])
     found = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-    assert "2 chunks of 'llm' have the structural context, because the LLM failed." in found.notes
+    assert "The LLM failed for 2 chunks of 'llm': there the context is structural." in found.notes
 
 
 def test_progress_says_what_is_being_done(filled: Project) -> None:
@@ -104,7 +104,9 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
     found = filled.compare(asked, variants=("none", "structural"), sample=1)
     assert len(found["none"].results) == 1
     assert {c.source.file_name for r in found["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
-    assert found.notes[0].startswith("1 of 2 documents, 1 chunks, 1 questions. 1 questions have evidence outside")
+    assert found.notes[0] == (
+        "1 of 2 documents, 1 chunk, 1 question. Left out for evidence outside the sample: 1 question."
+    )
     assert found["structural"].mean("recall@1") == 1
 
 
