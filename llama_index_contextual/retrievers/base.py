@@ -92,7 +92,7 @@ class Found(NamedTuple):
 class RankingRetriever(BaseRetriever):
     """A retriever that can rank without touching a node, and fetch the nodes afterwards.
 
-    A subclass implements `docstore` and `trace`, and `aprepare` when it has something to await.
+    A subclass implements `docstore` and `trace`, and `prepare` and `aprepare` when it has something to wait for.
     """
 
     @property
@@ -113,6 +113,10 @@ class RankingRetriever(BaseRetriever):
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Await what `trace` would block for, such as the query's embedding; a copy is returned, never a change."""
+        return bundle
+
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Do as `aprepare` does, and block."""
         return bundle
 
     def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:

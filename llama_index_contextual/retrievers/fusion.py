@@ -124,7 +124,7 @@ def fuse(
     ordered = scores[order]
     for start, stop in _runs(ordered[1:] == ordered[:-1]):
         order[start:stop] = sorted(
-            order[start:stop], key=lambda at: (best[at], rows[at] if names is None else names[rows[at]])
+            order[start:stop], key=lambda at: (best[at], rows[at] if names is None else names[int(rows[at])])
         )
     return Hits(rows[order], ordered)
 

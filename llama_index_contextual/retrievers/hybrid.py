@@ -191,6 +191,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             bundle = await leg.aprepare(bundle)
         return bundle
 
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Do as `aprepare` does, and block."""
+        for leg in self._legs:
+            bundle = leg.prepare(bundle)
+        return bundle
+
     def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
         """Return the queries with what every leg finds out for all of them at once."""
         for leg in self._legs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ class LiveIndexes:
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
+        # Threads that rank take the interpreter from each other: more of them than cores answer fewer questions.
+        self.turns = threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
@@ -203,7 +206,9 @@ class ProjectRetriever(BaseRetriever):
         while True:
             current = self._current(bundle)
             try:
-                return self._respond(bundle, current, *self._prepare(current), explain=explain)
+                retriever, mode, warnings = self._prepare(current)
+                prepared = retriever.prepare(bundle)
+                return self._respond(prepared, current, retriever, mode, warnings, explain=explain)
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
@@ -285,6 +290,7 @@ class ProjectRetriever(BaseRetriever):
             mode_used=mode,
             warnings=warnings,
             version=current.version.name,
+            turns=self._indexes.turns,
         )
         if not added:
             return respond(bundle, retriever, request)

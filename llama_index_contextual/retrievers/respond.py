@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from llama_index.core.schema import QueryBundle
@@ -30,6 +31,7 @@ class Request:
         mode_used: Which indexes answer.
         warnings: About what differs from what was asked for.
         version: Name of the version.
+        turns: Bounds how many rank at once.
     """
 
     k: int
@@ -41,6 +43,7 @@ class Request:
     mode_used: Mode
     warnings: Sequence[str]
     version: str
+    turns: AbstractContextManager[object]
 
 
 def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -> RetrievalResponse:
@@ -48,10 +51,11 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
     k = max(request.k, request.candidates) if request.reranker is not None else request.k
     shown = k + NEAR_MISSES if request.explain else k
     # A fused ranking has more than k hits anyway, and asking for more could change it.
-    trace = retriever.trace(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
-    evidence = trace.evidence(max(JUDGED + 1, shown))
-    found = retriever.fetch(trace, shown, evidence)
-    judgement = judge(trace, evidence)
+    with request.turns:
+        trace = retriever.trace(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
+        evidence = trace.evidence(max(JUDGED + 1, shown))
+        found = retriever.fetch(trace, shown, evidence)
+        judgement = judge(trace, evidence)
     relevances = [None] * len(found) if judgement is None else judgement.relevances
     warnings = list(request.warnings)
     order = [Reranked(at, hit.score) for at, hit in enumerate(found[:k])]

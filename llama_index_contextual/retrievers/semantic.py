@@ -85,6 +85,12 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embedding = await self._embedder.aembed(bundle.embedding_strs)
         return _with_embedding(bundle, embedding)
 
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Return the query with its embedding."""
+        if bundle.embedding is not None:
+            return bundle
+        return _with_embedding(bundle, self._embedder.embed(bundle.embedding_strs))
+
     def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
         """Return the queries with their embeddings, several at a time."""
         asking = [bundle for bundle in bundles if bundle.embedding is None]

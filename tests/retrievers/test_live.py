@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, ScoredChunk
 from llama_index_contextual.retrievers import live
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.trace import Trace
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"
@@ -358,6 +362,46 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 
 
 # ---- several questions -----------------------------------------------------------------------------------------------
+
+
+def test_as_many_threads_rank_at_once_as_there_are_turns(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(2))
+    lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
+    real = HybridRetriever.trace
+
+    def trace(self: HybridRetriever, query: QueryBundle, *args: Any) -> Trace:
+        with lock:
+            ranking.append(query.query_str)
+            seen.append(len(ranking))
+        two.wait(timeout=60)
+        with lock:
+            ranking.remove(query.query_str)
+        return real(self, query, *args)
+
+    monkeypatch.setattr(HybridRetriever, "trace", trace)
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(built.retrieve, [QUERY] * 8))
+    assert {len(answer) for answer in answers} == {3}
+    assert max(seen) == 2
+
+
+def test_who_waits_for_an_embedding_takes_no_turn(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(1))
+    asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
+
+    def slow(self: CountingEmbedding, query: str) -> list[float]:
+        if query == "slow":
+            asked.set()
+            assert answered.wait(timeout=60)
+        return real(self, query)
+
+    monkeypatch.setattr(CountingEmbedding, "_get_query_embedding", slow)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(built.retrieve, "slow")
+        assert asked.wait(timeout=60)
+        assert len(built.retrieve("the pump")) == 3
+        answered.set()
+        assert len(waiting.result(timeout=60)) == 3
 
 
 def test_several_questions_are_answered_as_each_alone_and_embedded_once(built: Project) -> None:
