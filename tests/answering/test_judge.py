@@ -101,7 +101,7 @@ def test_what_was_not_found_is_not_judged() -> None:
 def test_a_judge_behind_the_real_client_that_hangs_fails_or_is_cut_blocks_nothing(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
-    engine = reports.as_query_engine(llm=openai, judge=Judge(openai, timeouts=Timeouts(first_token=0.3)))
+    engine = reports.as_query_engine(llm=openai, judge=Judge(openai, timeouts=Timeouts(first_token=2.0)))
     for kind in ("hang", "invalid_key", "drop_in_body"):
         provider.enqueue("The pump runs dry.", json.dumps(GOOD))
         provider.fault(kind, match=lambda request: "<answer>" in request.text)  # type: ignore[arg-type]
