@@ -16,12 +16,21 @@ from llama_index_contextual._version import __version__
 from llama_index_contextual.cli_answer import answering
 from llama_index_contextual.cli_evaluate import evaluating
 from llama_index_contextual.cli_ingest import ingesting
-from llama_index_contextual.cli_options import DEFAULT_ROOT, PROJECTS, Json, Name, Root, open_root, parse_setting
+from llama_index_contextual.cli_options import (
+    DEFAULT_ROOT,
+    PROJECTS,
+    Json,
+    Name,
+    Root,
+    open_project,
+    open_root,
+    parse_setting,
+)
 from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
-from llama_index_contextual.settings import environment_settings, explained, file_settings, read_dotenv
+from llama_index_contextual.settings import OF_A_COMMAND, environment_settings, explained, file_settings, read_dotenv
 from llama_index_contextual.terminal import (
     err,
     errors_in_one_line,
@@ -119,11 +128,12 @@ def list_settings(
 ) -> None:
     """List every setting with its value and what it is for; `create` and `configure` set them."""
     with errors_in_one_line():
-        config = ProjectConfig() if name is None else open_root(root).load(name).config
+        config = ProjectConfig() if name is None else open_project(root, name).config
         if as_json:
             say_json([asdict(setting) for setting in explained(config)])
         else:
-            show_settings(explained(config))
+            held = () if name is None else environment_settings(os.environ).keys() & OF_A_COMMAND
+            show_settings(explained(config), by_environment=held)
 
 
 @app.command("list", rich_help_panel=PROJECTS)
@@ -144,7 +154,7 @@ def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
 def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Show what a project is and holds."""
     with errors_in_one_line():
-        found = open_root(root).load(name).info()
+        found = open_project(root, name).info()
         if as_json:
             say_json({**asdict(found), "config": found.config.model_dump()})
         else:

@@ -28,7 +28,7 @@ from llama_index_contextual.cli_options import (
     Root,
     SearchMode,
     Style,
-    open_root,
+    open_project,
 )
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, ModelError
@@ -57,7 +57,7 @@ def search(
 ) -> None:
     """Show the passages that answer a question best."""
     with errors_in_one_line():
-        response = open_root(root).load(name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
+        response = open_project(root, name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
         if as_json:
             say_json(response.to_dict())
         else:
@@ -83,7 +83,7 @@ def ask(
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
     with errors_in_one_line():
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         options = _with_timeouts(
             project,
             (first_token_timeout, between_tokens_timeout, call_timeout),
@@ -127,7 +127,7 @@ def chat(
 ) -> None:
     """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
     with errors_in_one_line():
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         options = _with_timeouts(
             project,
             (first_token_timeout, between_tokens_timeout, call_timeout),

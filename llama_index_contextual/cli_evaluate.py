@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_project
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_json
 from llama_index_contextual.wording import counted
@@ -60,7 +60,7 @@ def evaluate_project(
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
 
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         numbers = _numbers(ks, "--k")
         for path in report or ():
             check_report(path)

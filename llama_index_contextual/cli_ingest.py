@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, DOCUMENTS, Json, Name, Root, interruptible, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, DOCUMENTS, Json, Name, Root, interruptible, open_project
 from llama_index_contextual.terminal import errors_in_one_line, say_json, show_estimate, show_report
 
 ingesting = typer.Typer()
@@ -26,7 +26,7 @@ def estimate(
 ) -> None:
     """Show what `ingest` would cost; nothing is sent, nothing is written."""
     with errors_in_one_line():
-        found = open_root(root).load(name).estimate(list(paths), replace=replace, batch=batch)
+        found = open_project(root, name).estimate(list(paths), replace=replace, batch=batch)
         if as_json:
             say_json(found.to_dict())
         else:
@@ -50,7 +50,7 @@ def ingest(
 ) -> None:
     """Add and update documents, and publish a new version."""
     with errors_in_one_line():
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         report = interruptible(
             project,
             lambda: project.ingest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from llama_index_contextual.config import Mode
+from llama_index_contextual.settings import with_environment
 from llama_index_contextual.terminal import err, say
 from llama_index_contextual.wording import counted
 
@@ -136,6 +138,13 @@ def open_root(root: Path) -> ProjectManager:
     from llama_index_contextual.manager import ProjectManager
 
     return ProjectManager(root)
+
+
+def open_project(root: Path, name: str) -> Project:
+    """Return a project that is to be asked or built, by the settings that hold for this command."""
+    project = open_root(root).load(name)
+    project.config = with_environment(project.config, os.environ)
+    return project
 
 
 def parse_setting(item: str) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_root
+from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_project
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.terminal import errors_in_one_line, safe, say, say_json
 
@@ -27,7 +27,7 @@ def inspect_project(
     with errors_in_one_line():
         from llama_index_contextual.inspection import write_page
 
-        path = write_page(open_root(root).load(name), html or Path(f"{name}.html"), query or (), top_k=top_k)
+        path = write_page(open_project(root, name), html or Path(f"{name}.html"), query or (), top_k=top_k)
         if as_json:
             say_json({"html": str(path)})
         else:
@@ -47,5 +47,4 @@ def serve_mcp(
             raise ConfigurationError(
                 'The server needs the MCP SDK: pip install "llama-index-contextual[mcp]"'
             ) from error
-        manager = open_root(root)
-        make_server([manager.load(name) for name in names]).run("stdio")
+        make_server([open_project(root, name) for name in names]).run("stdio")

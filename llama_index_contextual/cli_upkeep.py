@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +17,11 @@ from llama_index_contextual.cli_options import (
     Name,
     Root,
     interruptible,
+    open_project,
     open_root,
     parse_setting,
 )
+from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
 from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
 from llama_index_contextual.wording import counted
 
@@ -162,21 +165,25 @@ def configure(
 ) -> None:
     """Change settings, and say which need a `rebuild`."""
     with errors_in_one_line():
-        pending = open_root(root).load(name).update_config(**dict(parse_setting(item) for item in settings))
+        changes = dict(parse_setting(item) for item in settings)
+        pending = open_root(root).load(name).update_config(**changes)
         if as_json:
             say_json({"needs_rebuild": pending})
-        elif pending:
+            return
+        if pending:
             fields = ", ".join(pending)
             say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(name)}`.")
         else:
             say("Changed; the next query uses it.")
+        for field in sorted(changes.keys() & environment_settings(os.environ).keys() & OF_A_COMMAND):
+            say(f"[yellow]{PREFIX}{field.upper()} is set, and holds in its place.[/]", to=err)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Publish a version by the present settings, from the documents as they are stored."""
     with errors_in_one_line():
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
         show_report(report, as_json=as_json)
 
@@ -185,7 +192,7 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
 def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """Ask again for the contexts that the LLM failed to write."""
     with errors_in_one_line():
-        project = open_root(root).load(name)
+        project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
         show_report(report, as_json=as_json)
 

@@ -1,8 +1,8 @@
 """Settings from outside the command: environment, a `.env` file, a JSON file; and the list that explains them all.
 
 One table for all: every field of `ProjectConfig` as LLAMA_INDEX_CONTEXTUAL_<FIELD>, beside options of single commands
-(ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT, BETWEEN_TOKENS_TIMEOUT). What
-is nearer wins: option, JSON file, environment, `.env`, default.
+(ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT, BETWEEN_TOKENS_TIMEOUT,
+CALL_TIMEOUT). What is nearer wins: option, JSON file, environment, `.env`, the project, default.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 
 PREFIX = "LLAMA_INDEX_CONTEXTUAL_"
+
+OF_A_COMMAND = RETRIEVAL_FIELDS - {"keep_versions"}
+"""Settings that the environment has a say in whenever a project is asked or built: those that need no new version, but
+for the one by which versions would be removed that the project is to keep."""
 
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
@@ -65,6 +69,19 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     """
     named = ((field, environment.get(f"{PREFIX}{field.upper()}")) for field in ProjectConfig.model_fields)
     return {field: _value(text) for field, text in named if text}
+
+
+def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
+    """Return the settings of a project, with those of `OF_A_COMMAND` that the environment names in place of its own.
+
+    Raises:
+        ConfigurationError: The environment names a value that cannot be.
+    """
+    named = {field: value for field, value in environment_settings(environment).items() if field in OF_A_COMMAND}
+    try:
+        return config.changed(**named)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"By the environment ({PREFIX}…): {error}", setting=error.setting) from error
 
 
 def _value(text: str) -> Any:

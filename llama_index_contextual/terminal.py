@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -113,17 +113,18 @@ def show_info(found: ProjectInfo) -> None:
         say(f"[dim]{label:<14}[/]{safe(value)}")
 
 
-def show_settings(settings: Sequence[Setting]) -> None:
+def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:
     """Print every setting as it could be given, with what it is for; what differs from the default stands out."""
     for setting in settings:
         value = snippet(json.dumps(setting.value, ensure_ascii=False), 60)
         shown = value if setting.value == setting.default else f"[bold green]{value}[/]"
-        say(f"[bold]{setting.name}[/]={shown}{'  [yellow]rebuild[/]' if setting.rebuild else ''}")
+        mark = "rebuild" if setting.rebuild else "environment" if setting.name in by_environment else ""
+        say(f"[bold]{setting.name}[/]={shown}{f'  [yellow]{mark}[/]' if mark else ''}")
         say(f"[dim]{safe(setting.description)}[/]", indent=4)
     say(
         "\nrebuild: a change has no effect before the next `rebuild` or `ingest`. To set them: `create NAME --set"
-        " FIELD=VALUE`, `configure NAME FIELD=VALUE`; at `create` also LLAMA_INDEX_CONTEXTUAL_FIELD in the environment"
-        " or in a `.env` file."
+        " FIELD=VALUE`, `configure NAME FIELD=VALUE`; or LLAMA_INDEX_CONTEXTUAL_FIELD in the environment or in a `.env`"
+        " file, which `create` keeps, and which holds for every command where no rebuild is needed."
     )
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.settings import environment_settings, file_settings, read_dotenv
+from tests.support.documents import write_texts
 from tests.test_cli import run
 
 
@@ -68,6 +70,54 @@ def test_an_option_wins_over_the_file_and_the_file_over_the_environment(
     assert run(*arguments).code == 0
     config = ProjectManager(tmp_path / "r").load("a").config
     assert (config.top_k, config.candidates, config.rrf_k) == (3, 12, 21)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root folder, known by the environment, with project "a" of two documents."""
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(tmp_path / "knowledge"))
+    config = ProjectConfig.local(faiss=False)
+    ProjectManager(tmp_path / "knowledge").create("a", config).ingest([write_texts(tmp_path / "reports")])
+    return tmp_path / "knowledge"
+
+
+def test_what_needs_no_rebuild_is_also_taken_from_the_environment_when_a_project_is_asked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(run("search", "a", "pump valve", "--json").json["results"]) == 2
+    for name, value in (("TOP_K", "1"), ("CHUNK_SIZE", "123"), ("KEEP_VERSIONS", "2")):
+        monkeypatch.setenv(f"LLAMA_INDEX_CONTEXTUAL_{name}", value)
+    assert len(run("search", "a", "pump valve", "--json").json["results"]) == 1
+    assert len(run("search", "a", "pump valve", "--json", "--top-k", "2").json["results"]) == 2
+    held = run("info", "a", "--json").json["config"]
+    assert (held["top_k"], held["chunk_size"], held["keep_versions"]) == (1, 800, 3), "not what was built, or is kept"
+    shown = run("settings", "a").out
+    assert [line for line in shown.splitlines() if line.endswith("  environment")] == ["top_k=1  environment"]
+    assert ProjectManager(root).load("a").config.top_k == 20, "the project itself is as it was"
+
+
+def test_a_setting_that_the_environment_holds_is_changed_all_the_same_and_that_is_said(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "1")
+    found = run("configure", "a", "top_k=7", "candidates=50")
+    assert found.out == "Changed; the next query uses it.\n"
+    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set, and holds in its place.\n"
+    config = ProjectManager(root).load("a").config
+    assert (config.top_k, config.candidates) == (7, 50)
+
+
+def test_a_value_of_the_environment_that_cannot_be_says_where_it_is_from_and_stops_no_upkeep(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "many")
+    found = run("search", "a", "pump")
+    assert found.code == 1
+    assert found.err.startswith(
+        "Error: By the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
+    )
+    assert run("verify", "a").code == 0
+    assert run("delete", "a", "--yes").code == 0
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
