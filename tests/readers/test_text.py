@@ -184,7 +184,7 @@ class TestBadInput:
             read_text(tmp_path / "a.txt", limits=ReadLimits(max_bytes=1000))
 
     def test_the_limit_of_characters_is_kept(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").write_text("ж" * 1001)
+        (tmp_path / "a.txt").write_text("ж" * 1001, encoding="utf-8")
         assert len(read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1001)).text) == 1001
         with pytest.raises(ReadError, match=r"more than 1,000 characters: raise ReadLimits\.max_characters"):
             read_text(tmp_path / "a.txt", limits=ReadLimits(max_characters=1000))
