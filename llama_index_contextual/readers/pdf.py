@@ -114,7 +114,7 @@ def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list
     blank: list[int] = []
     size = 0
     for number in range(1, source.page_count + 1):
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
         try:
             page = source.page(number - 1)
