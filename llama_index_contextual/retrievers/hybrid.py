@@ -172,7 +172,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     def _shares(self, support: Support, weight: float) -> NDArray[np.float64]:
         if self.fusion == "score":
-            return scaled_shares(support.scores, weight)
+            return scaled_shares(support.scores.astype(np.float64), weight)
         return reciprocal_shares(support.ranks, weight, k=self.rrf_k)
 
     def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:

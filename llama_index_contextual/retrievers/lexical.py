@@ -111,7 +111,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         if mask is not None:
             scores = np.where(mask, scores, 0.0)
         best, rows = top(scores, k, above=0.0)
-        hits = Hits(rows, best)
+        hits = Hits(rows, best.astype(np.float64))
         # A chunk that is not found has the score 0, and counts 0.
         scale = functools.cache(lambda: Scale(0.0, float(everything.std())))  # fusion and judgement ask for it
         return Trace(hits, name="lexical", terms=terms, scale=scale)

@@ -98,17 +98,13 @@ class LexicalIndex:
         terms = self.query(text)
         return sum(terms.weights[term] for term in terms.known) / math.log1p(self.size or 1)
 
-    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float64]:
+    def scores(self, query: LexicalQuery | QueryTerms) -> NDArray[np.float32]:
         """Return the BM25 score of every row; 0 where no term of the query is found."""
         terms = query if isinstance(query, QueryTerms) else self.query(query)
-        if not terms.known:
-            return np.zeros(self.size)
-        weights = [terms.counts[term] for term in terms.known]
-        values = [
-            value if weight == 1 else weight * value for weight, (_, value) in zip(weights, terms.postings, strict=True)
-        ]
-        rows = [holders for holders, _ in terms.postings]
-        found: NDArray[np.float64] = np.bincount(np.concatenate(rows), np.concatenate(values), self.size)  # type: ignore[assignment]
+        found = np.zeros(self.size, dtype=np.float32)
+        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
+            weight = np.float32(terms.counts[term])
+            np.add.at(found, holders, values if weight == 1 else weight * values)
         return found
 
     def matched(self, query: LexicalQuery, rows: Sequence[int]) -> list[tuple[str, ...]]:

@@ -27,7 +27,7 @@ class Support:
         ranks: Rank of that document, from 1, equal scores sharing the best one; 0 without a term; shape (n,).
     """
 
-    scores: NDArray[np.float64]
+    scores: NDArray[np.float32]
     ranks: NDArray[np.int64]
 
     def at(self, positions: NDArray[np.intp]) -> Support:
