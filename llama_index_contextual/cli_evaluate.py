@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.table import Table
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, open_project
+from llama_index_contextual.cli_options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, interruptible, open_project
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_json
+from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_json, snippet
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def evaluate_project(
         from llama_index_contextual.evaluation.question_files import load_questions, write_questions
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
+        from llama_index_contextual.evaluation.sample import absent_files
 
         project = open_project(root, name)
         numbers = _numbers(ks, "--k")
@@ -67,17 +68,22 @@ def evaluate_project(
         asked = load_questions(questions) if questions is not None else _written(project, number)
         if questions is None and save is not None:
             write_questions(asked, save)
-        result: Result
-        steps = _Steps(ask=not yes and max_cost is None, sample=sample)
-        building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
-        if sweep is not None:
-            contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
-            result = project.sweep(asked, chunk_sizes=sizes, contexts=contexts, top_ks=numbers, **building)
-        elif compare is not None:
-            result = project.compare(asked, variants=_names(compare), ks=numbers, metric=metric, **building)
-        else:
-            embed_model = project.embed_model if similarity else None
-            result = evaluate(project, asked, name=name, ks=numbers, embed_model=embed_model)
+        with _Steps(ask=not yes and max_cost is None, sample=sample) as steps:
+            building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
+            result: Result
+            if sweep is not None:
+                contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
+                trying: dict[str, Any] = {"chunk_sizes": sizes, "contexts": contexts, "top_ks": numbers}
+                result = interruptible(project, lambda: project.sweep(asked, **trying, **building))
+            elif compare is not None:
+                trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
+                result = interruptible(project, lambda: project.compare(asked, **trying, **building))
+            else:
+                for note in absent_files(project.documents(), asked):
+                    say(f"[yellow]{note}[/]", to=err)
+                embed_model = project.embed_model if similarity else None
+                asking: dict[str, Any] = {"ks": numbers, "embed_model": embed_model, "progress": steps.asked}
+                result = evaluate(project, asked, name=name, **asking)
         written = [write_report(result, path) for path in report or ()]
         if as_json:
             say_json(to_dict(result))
@@ -88,19 +94,38 @@ def evaluate_project(
 
 
 class _Steps:
-    """Says on standard error what is being done, and asks before money is spent."""
+    """Says on standard error what is being done and how far it is, and asks before money is spent."""
 
     def __init__(self, *, ask: bool, sample: int | None) -> None:
         self._ask, self._sample, self._last = ask, sample, ""
+        self._status = err.status("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
 
     def show(self, progress: VariantProgress) -> None:
-        """Print a new step; the price is confirmed where it is not nothing."""
+        """Show how far a step is; the price is confirmed where it is not nothing."""
         if progress.stage == "price":
             self._price(progress.dollars)
-        step = {"build": f"Building {progress.name!r} …", "ask": "Asking the questions …"}.get(progress.stage, "")
-        if step and step != self._last:
+        elif progress.stage == "build":
+            self._say(f"Building {progress.name!r} …", counted(progress.done, "chunk"))
+        elif progress.stage == "ask":
+            self.asked(progress.done, progress.total)
+
+    def asked(self, done: int, total: int) -> None:
+        """Show how many questions were asked."""
+        self._say("Asking the questions …", f"{done:,} of {counted(total, 'question')}" if total else "")
+
+    def _say(self, step: str, far: str) -> None:
+        if step != self._last:
             say(f"[dim]{safe(step)}[/]", to=err)
             self._last = step
+        if err.is_terminal:
+            self._status.update(f"[dim]{far}[/]")
+            self._status.start()
 
     def _price(self, dollars: float | None) -> None:
         if dollars == 0:
@@ -179,7 +204,7 @@ def _show_failures(result: Evaluation) -> None:
     for found in failed[:5]:
         instead = next(iter(found.hard_negatives(max(result.ks))), None)
         came = f"first came {instead.source}" if instead else "nothing was found"
-        say(f"[dim]{safe(found.question.text[:100])}: {safe(came)}[/]", indent=2)
+        say(f"[dim]{snippet(found.question.text, 100)}: {safe(came)}[/]", indent=2)
 
 
 def _show_sweep(result: Sweep) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -17,9 +17,10 @@ from llama_index_contextual.terminal import err, say
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
-    from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.manager import ProjectManager
     from llama_index_contextual.project import Project
+
+T = TypeVar("T")
 
 Root = Annotated[
     Path,
@@ -158,7 +159,7 @@ def parse_setting(item: str) -> tuple[str, Any]:
         return field, value
 
 
-def interruptible(project: Project, work: Callable[[], IngestReport]) -> IngestReport:
+def interruptible(project: Project, work: Callable[[], T]) -> T:
     """Do the work; on Ctrl-C say what is live and what was kept."""
     try:
         return work()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
 from llama_index_contextual.wording import counted
 
@@ -70,6 +71,18 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
     others = [doc_id for doc_id in ids if doc_id not in chosen]
     chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
     return Sample(kept, frozenset(ids) - chosen, len(chosen))
+
+
+def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
+    """Return a note where questions have evidence in files that are no documents of a project, which nothing can find.
+
+    Args:
+        documents: Those of the project.
+        questions: What is asked.
+    """
+    there = {name for record in documents for name in (record.doc_id, record.file_name)}
+    number = sum(any(item.file not in there for item in q.evidence if item.file is not None) for q in questions)
+    return [f"In files that the project does not have: evidence of {counted(number, 'question')}."] if number else []
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:

@@ -15,7 +15,7 @@ from llama_index_contextual.evaluation.price import price_of_all, require_afford
 from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import Evaluation, Questions, evaluate, read
-from llama_index_contextual.evaluation.sample import draw
+from llama_index_contextual.evaluation.sample import absent_files, draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.wording import counted
@@ -153,9 +153,10 @@ def sweep_variants(
             variant = space.build(config, left_out=drawn.left_out, progress=told(tell, name))
             for mode in modes:
                 rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
-    total = len(origin.version.manifest.documents)
-    note = f"{drawn.documents} of {counted(total, 'document')}, {counted(len(drawn.questions), 'question')}."
-    return Sweep(rows=tuple(rows), questions=len(drawn.questions), notes=(note,))
+    documents = origin.version.manifest.documents
+    note = f"{drawn.documents} of {counted(len(documents), 'document')}, {counted(len(drawn.questions), 'question')}."
+    notes = (note, *absent_files(documents, drawn.questions))
+    return Sweep(rows=tuple(rows), questions=len(drawn.questions), notes=notes)
 
 
 def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], config: ProjectConfig) -> None:

@@ -12,7 +12,7 @@ from llama_index_contextual.evaluation.price import price, price_of_all, require
 from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import KS, Questions, read
-from llama_index_contextual.evaluation.sample import Sample, draw
+from llama_index_contextual.evaluation.sample import Sample, absent_files, draw
 from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
 from llama_index_contextual.models import load_llm
 from llama_index_contextual.wording import counted
@@ -111,6 +111,7 @@ def _notes(
         notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
+    notes += absent_files(origin.version.manifest.documents, sample.questions)
     if generated:
         notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from llama_index_contextual import cli
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.evaluation.question_files import load_questions, write_questions
+from llama_index_contextual.evaluation.workspace import Workspace
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from tests.evaluation.support import QUESTIONS
@@ -46,6 +47,25 @@ def test_failed_questions_are_shown_with_what_came_first(questions: Path) -> Non
     out, _ = run("a", questions)
     assert ": 1 of 1 question." in out
     assert "Does the pump run dry?: first came manual.txt" in out
+
+
+def test_questions_about_files_that_are_not_there_are_counted_aloud(questions: Path) -> None:
+    lines = [{"question": "Does it?", "file": file, "evidence": ["the pump runs dry"]} for file in ("no", "manual.txt")]
+    questions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    note = "In files that the project does not have: evidence of 1 question."
+    assert note in run("a", questions)[1].splitlines()
+    assert note in run("a", questions, "--compare", "none,structural")[0].splitlines()
+    assert note in run("a", questions, "--sweep", "20,800")[0].splitlines()
+
+
+@pytest.mark.parametrize("arguments", [["--compare", "none,structural"], ["--sweep", "20,800"]])
+def test_ctrl_c_says_what_was_kept(questions: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workspace, "build", interrupted)
+    _, err = run("a", questions, *arguments, code=130)
+    assert "Interrupted: version v000001 is live; the ledger keeps 0 contexts and 0 embeddings. Run the same" in err
 
 
 def test_variants_are_compared_and_one_is_recommended(questions: Path) -> None:
