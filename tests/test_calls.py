@@ -310,7 +310,7 @@ async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch:
             future = super().submit(*arguments, **options)
 
             def result() -> None:
-                assert started.wait(10)
+                assert started.wait(60)
                 raise KeyboardInterrupt
 
             future.result = result  # type: ignore[method-assign, assignment]

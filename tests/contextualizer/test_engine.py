@@ -239,7 +239,7 @@ class _SlowRead(Ledger):
         number = next(self._reads)
         found = super().contexts(keys)
         if number == 2:
-            assert self.may_answer.wait(10)
+            assert self.may_answer.wait(60)
         return found
 
 

@@ -29,7 +29,7 @@ class SlowLedger(Ledger):
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
         """Wait, then commit."""
         rows = list(entries)
-        self.go.wait(10)
+        assert self.go.wait(60)
         self.commits.append(len(rows))
         super().add_contexts(rows)
 

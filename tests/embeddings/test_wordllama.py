@@ -102,7 +102,7 @@ async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytes
     loop, real = asyncio.get_running_loop(), wordllama._model
 
     def turning() -> object:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         return real()
 
     monkeypatch.setattr(wordllama, "_model", turning)
@@ -116,7 +116,7 @@ def test_the_weights_are_loaded_once_by_all_threads() -> None:
     barrier = threading.Barrier(4)
 
     def load() -> object:
-        barrier.wait(10)
+        barrier.wait(60)
         return wordllama._model()
 
     with ThreadPoolExecutor(4) as threads:

@@ -65,7 +65,7 @@ class Clock:
         def watched(*given: Any, **options: Any) -> Any:
             ticked = threading.Event()
             self._waiting.append(ticked)
-            assert ticked.wait(10), f"{name} holds up the event loop"
+            assert ticked.wait(60), f"{name} holds up the event loop"
             self.waited_in.add(name)
             return work(*given, **options)
 

@@ -516,14 +516,14 @@ async def test_a_cancelled_run_reads_no_further_and_leaves_nothing_unfinished(
     def slow(self: ChunkNodeParser, nodes: Any, **options: Any) -> Any:
         threads.append(threading.current_thread())
         parsing.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return real(self, nodes, **options)
 
     monkeypatch.setattr(ChunkNodeParser, "__call__", slow)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(executor := ThreadPoolExecutor(max_workers=2))
     task = asyncio.create_task(counted.aingest([text_folder]))
-    assert await asyncio.to_thread(parsing.wait, 20)
+    assert await asyncio.to_thread(parsing.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -305,7 +305,7 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
         real = leg.trace
 
         def trace(*arguments: Any, real: Any = real) -> Any:
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
             return real(*arguments)
 
         monkeypatch.setattr(leg, "trace", trace)

@@ -342,7 +342,7 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
 
     def trace(*arguments: object) -> Trace:
         # Comes back only if the loop can run something while this thread waits.
-        asyncio.run_coroutine_threadsafe(_set(turned), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_set(turned), loop).result(60)
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(lexical, "trace", trace)

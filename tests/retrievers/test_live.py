@@ -342,7 +342,7 @@ async def test_neither_opening_nor_ranking_blocks_the_event_loop(
     seen: list[str] = []
 
     def current(self: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         seen.append("opened")
         return real(self)
 
@@ -385,8 +385,9 @@ def test_as_many_threads_rank_at_once_as_there_are_turns(built: Project, monkeyp
     assert max(seen) == 2
 
 
-def test_who_waits_for_an_embedding_takes_no_turn(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(1))
+def test_who_waits_for_an_embedding_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = project_of(tmp_path)  # that has kept no question's embedding
+    monkeypatch.setattr(project._live, "turns", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
 
     def slow(self: CountingEmbedding, query: str) -> list[float]:
@@ -397,9 +398,9 @@ def test_who_waits_for_an_embedding_takes_no_turn(built: Project, monkeypatch: p
 
     monkeypatch.setattr(CountingEmbedding, "_get_query_embedding", slow)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(built.retrieve, "slow")
+        waiting = threads.submit(project.retrieve, "slow")
         assert asked.wait(timeout=60)
-        assert len(built.retrieve("the pump")) == 3
+        assert len(project.retrieve("the pump")) == 3
         answered.set()
         assert len(waiting.result(timeout=60)) == 3
 

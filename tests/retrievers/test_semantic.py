@@ -221,7 +221,7 @@ async def test_ranking_does_not_block_the_event_loop(
     loop, real = asyncio.get_running_loop(), retriever.trace
 
     def trace(*arguments: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         return real(*arguments)
 
     monkeypatch.setattr(retriever, "trace", trace)
