@@ -98,16 +98,28 @@ def _seconds_until(http_date: str | None) -> float | None:
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
     """Await `send()` until it succeeds or `policy` gives up; the last error is raised as it came."""
-    attempt = 1
+    attempt, cancelled = 1, cancellations()
     while True:
         try:
             return await send()
         except Exception as error:  # any client may raise anything; what the policy does not know is raised as it came
+            if cancellations() > cancelled:
+                raise asyncio.CancelledError from error
             delay = policy.delay(attempt, error)
             if delay is None:
                 raise
         await asyncio.sleep(delay)
         attempt += 1
+
+
+def cancellations() -> int:
+    """Return how often the running task was told to stop.
+
+    A client whose own time is up that instant takes the cancellation for its own and raises another error: whoever
+    would send again then looks here before.
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:

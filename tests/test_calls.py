@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import json
 import threading
@@ -203,6 +204,25 @@ async def test_a_cancelled_call_is_not_repeated() -> None:
     async def send() -> None:
         started.append(1)
         await asyncio.Event().wait()
+
+    task = asyncio.create_task(acall(send, QUICK))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert started == [1]
+
+
+async def test_a_call_whose_client_took_the_cancellation_for_its_own_is_not_repeated() -> None:
+    started: list[int] = []
+
+    async def send() -> str:
+        started.append(1)
+        if len(started) == 1:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            raise TimeoutError("the client's own time was up that instant")
+        return "answer"
 
     task = asyncio.create_task(acall(send, QUICK))
     await asyncio.sleep(0)

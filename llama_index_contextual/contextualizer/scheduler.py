@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, describe, is_retryable
+from llama_index_contextual.calls import RetryPolicy, cancellations, describe, is_retryable
 from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
@@ -130,13 +130,15 @@ class Scheduler:
         return await self._persist(request, first=False)
 
     async def _persist(self, request: ContextRequest, *, first: bool) -> Reply:
-        attempt, tries, begun = 1, 0, 0
+        attempt, tries, begun, cancelled = 1, 0, 0, cancellations()
         while True:
             answered = self._health.answers
             try:
                 reply = await self._in_turn(request, attempt, first=first)
             except Exception as error:  # any LLM class may raise anything: what cannot be sent again is raised
                 self.check()
+                if cancellations() > cancelled:
+                    raise asyncio.CancelledError from error
                 if is_rate_limit(error):
                     # A provider that is only busy answers others meanwhile: this call is not hopeless.
                     tries += self._health.answers == answered

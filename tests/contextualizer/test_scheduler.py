@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,30 @@ async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None
     engine = scheduler(sender, concurrency=6)
     found = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
     assert [reply.attempts for reply in found] == [2] * 6
+
+
+class TakesTheCancellation(Scripted):
+    """Raises an error of its own when it is cancelled, as a client whose time is up that instant."""
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Wait to be cancelled, the first time."""
+        if not self.sent:
+            self.sent.append("first")
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            raise TimeoutError
+        return await super().send(request)
+
+
+async def test_a_cancelled_call_whose_client_forgot_it_is_not_sent_again() -> None:
+    sender = TakesTheCancellation()
+    waiting = asyncio.create_task(answered(scheduler(sender), requests(1)[0]))
+    while not sender.sent:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert sender.sent == ["first"]
 
 
 async def test_after_a_stop_nothing_is_sent() -> None:
