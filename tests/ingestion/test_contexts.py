@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from llama_index.core.schema import Document
 
@@ -132,14 +134,20 @@ def test_what_failed_is_asked_again_and_only_that(project: Project, provider: Lo
     assert (again.failures, len(provider.chat_calls)) == ((), len(report.failures))
 
 
-def test_a_context_that_takes_longer_than_a_call_may_is_asked_for_again(
-    project: Project, provider: LoopbackProvider
+def test_a_call_for_a_context_may_take_as_long_as_the_settings_say(
+    project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert project.update_config(call_timeout=0.2) == []
-    provider.fault("hang")
+    send, allowed = httpx.AsyncClient.send, list[float]()
+
+    async def watched(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        allowed.append(request.extensions["timeout"]["read"])
+        return await send(self, request, **options)
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", watched)
+    assert project.update_config(call_timeout=77) == []
     report = project.ingest(documents(1))
     assert report.failures == ()
-    assert len(provider.chat_calls) == report.chunks + 1
+    assert allowed == [77.0] * report.chunks
 
 
 def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> None:
