@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import cached_property
 from itertools import chain
 from typing import TypeVar
@@ -70,6 +70,9 @@ _STOPWORD_LISTS = {
     "swedish": "STOPWORDS_SWEDISH",
     "turkish": "STOPWORDS_TURKISH",
 }
+# Lists of other languages hold the words that questions are made of; the English one that texts are indexed with does
+# not, so that what is not a question finds them ("to do").
+_QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_PLUS"}
 
 
 T = TypeVar("T")
@@ -112,10 +115,26 @@ class Analyzer:
     def __init__(self, language: str = "english") -> None:
         self.language = language
         self._known = Memory(self.analyse)
+        self._asked = Memory(self._ask)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
         return list(chain.from_iterable(map(self._known.__getitem__, tokens(text))))
+
+    def asked_terms(self, text: str) -> list[str]:
+        """Return the terms of a question, in order, with repetitions, but of the words that questions are made of.
+
+        They are the same in every question and say nothing of its subject; what is written in capitals is a name.
+
+        Example:
+            >>> Analyzer("english").asked_terms("What does the WHO recommend?")
+            ['who', 'recommend']
+        """
+        return list(chain.from_iterable(map(self._asked.__getitem__, tokens(text))))
+
+    def stems(self, words: Set[str]) -> set[str]:
+        """Return the terms of lower-case words, without those of the words that questions are made of."""
+        return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
         """Return the terms of a token, as `tokens` finds them."""
@@ -133,6 +152,10 @@ class Analyzer:
         for part in parts:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
+
+    def _ask(self, token: str) -> tuple[str, ...]:
+        is_name = len(token) > 1 and token.isupper()
+        return self._known[token] if is_name or _CLITIC.sub("", token).casefold() not in self._question_words else ()
 
     def _word(self, word: str) -> tuple[str, ...]:
         word = word.casefold()
@@ -152,12 +175,23 @@ class Analyzer:
 
     @cached_property
     def _stopwords(self) -> frozenset[str]:
-        name = _STOPWORD_LISTS.get(self.language)
-        if name is None:
-            return frozenset()
-        from bm25s import stopwords
+        return _listed(_STOPWORD_LISTS.get(self.language))
 
-        return frozenset(word.casefold() for word in getattr(stopwords, name))
+    @cached_property
+    def _question_words(self) -> frozenset[str]:
+        return _listed(_QUESTION_WORD_LISTS.get(self.language))
+
+    @cached_property
+    def _question_stems(self) -> frozenset[str]:
+        return frozenset(map(self._stem, self._question_words))
+
+
+def _listed(name: str | None) -> frozenset[str]:
+    if name is None:
+        return frozenset()
+    from bm25s import stopwords
+
+    return frozenset(word.casefold() for word in getattr(stopwords, name))
 
 
 def tokens(text: str) -> list[str]:

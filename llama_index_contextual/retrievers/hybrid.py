@@ -151,7 +151,9 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         recipe = Recipe(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
         if self._documents is None:
             return Trace(hits, parts=parts, recipe=recipe)
-        support = self._documents.support(lexical_query(bundle), hits.rows)
+        terms = Trace(hits, parts=parts).query_terms
+        # A document's name has few words: which ones a misspelt one may be is known to the index of the chunks.
+        support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
         shares = self._shares(support, weight)
         best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
         supported, before = add_support(hits, shares + self.sibling_weight * best)

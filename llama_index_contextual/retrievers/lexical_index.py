@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self, cast
@@ -18,12 +18,18 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, tokens
 from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
+from llama_index_contextual.retrievers.spelling import may_be_misspelt, one_slip_away
 from llama_index_contextual.storage import files
 
 SETTINGS_FILE = "settings.json"
+GUESS_WEIGHT = 0.5
+"""Weight of all the words together that a word of a query may have been meant to be; 1 is a term of the query."""
 
-LexicalQuery = str | Sequence[tuple[str, float]]
-"""A text, or texts with the weight of each of their terms; a term of several texts has the sum."""
+LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
+"""A text, texts with the weight of each of their terms, or terms with their weights.
+
+A term of several texts has the sum of its weights.
+"""
 
 Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
 
@@ -77,6 +83,7 @@ class LexicalIndex:
         self.analyzer = analyzer
         self._bm25 = bm25
         self.size = size
+        self._respelled = Memory(self._respell)
 
     @classmethod
     def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
@@ -86,12 +93,42 @@ class LexicalIndex:
         return builder.build()
 
     def query(self, query: LexicalQuery) -> QueryTerms:
-        """Return the terms of a query, and where they are found."""
-        counts: dict[str, float] = {}
-        for text, count in [(query, 1.0)] if isinstance(query, str) else query:
-            for term in dict.fromkeys(self.analyzer.terms(text)) if count > 0 else ():
-                counts[term] = counts.get(term, 0.0) + count
-        return QueryTerms(self, counts)
+        """Return the terms of a query, and where they are found.
+
+        The words that questions are made of are left out, unless there are no others. For a word that no text holds,
+        those that are one slip away are asked for too: `GUESS_WEIGHT` in all, each by how many texts hold it.
+        """
+        if isinstance(query, Mapping):
+            return QueryTerms(self, query)
+        texts = [(query, 1.0)] if isinstance(query, str) else [(text, weight) for text, weight in query if weight > 0]
+        counts = _weighed(texts, self.analyzer.asked_terms) or _weighed(texts, self.analyzer.terms)
+        terms = QueryTerms(self, counts)
+        if len(terms.known) == len(counts):
+            return terms
+        meant = dict(counts)
+        for text, weight in texts:
+            for term, share in itertools.chain.from_iterable(self._respelled[token].items() for token in tokens(text)):
+                meant[term] = max(meant.get(term, 0.0), weight * share)
+        return terms if meant == counts else QueryTerms(self, meant)
+
+    def _respell(self, token: str) -> dict[str, float]:
+        """Return the terms that an unknown word may have been meant to be, with their weights."""
+        terms = self.analyzer.asked_terms(token) if may_be_misspelt(token) else ()
+        if not terms or any(map(self._holders, terms)):
+            return {}
+        near = self._vocabulary.keys() & self.analyzer.stems(one_slip_away(token.casefold()))
+        holders = {term: self._holders(term) for term in sorted(near)}
+        total = sum(holders.values())
+        return {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
+
+    def _holders(self, term: str) -> int:
+        """Return how many texts hold a term."""
+        postings = self.postings(term)
+        return 0 if postings is None else len(postings[0])
+
+    @property
+    def _vocabulary(self) -> dict[str, int]:
+        return {} if self._bm25 is None else self._bm25.vocab_dict
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is: the idf of its terms together, over the logarithm of the number of rows."""
@@ -113,7 +150,7 @@ class LexicalIndex:
 
     def postings(self, term: str) -> Postings | None:
         """Return the rows that hold a term, ascending, and what it adds to their scores; None where there is none."""
-        number = None if self._bm25 is None else self._bm25.vocab_dict.get(term)
+        number = self._vocabulary.get(term)
         if number is None:
             return None
         indices, data, pointers = self._arrays
@@ -153,6 +190,14 @@ class LexicalIndex:
             raise InputError(f"{directory} holds no lexical index: persist a LexicalRetriever there first.") from error
         bm25 = None if settings["empty"] else bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
         return cls(Analyzer(settings["language"]), bm25, settings["size"])
+
+
+def _weighed(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    for text, weight in texts:
+        for term in dict.fromkeys(analyse(text)):
+            counts[term] = counts.get(term, 0.0) + weight
+    return counts
 
 
 class LexicalIndexBuilder:

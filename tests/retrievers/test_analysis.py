@@ -52,6 +52,29 @@ def test_a_repeated_word_counts_again_and_a_repeated_part_does_not() -> None:
     assert plain.terms("9-9") == ["9-9", "9"]
 
 
+@pytest.mark.parametrize(
+    ("question", "terms"),
+    [
+        ("What does the pump do?", ["pump"]),
+        ("How can I reset it, and why shouldn't you?", ["reset"]),
+        ("What's the company's revenue?", ["compani", "revenu"]),
+        ("What does the WHO recommend?", ["who", "recommend"]),
+        ("Who speaks on the CAN bus?", ["speak", "can", "bus"]),
+        ("the how-to", ["how-to", "how"]),
+        ("Who are you?", []),
+    ],
+)
+def test_a_question_asks_for_its_subject(question: str, terms: list[str]) -> None:
+    assert english.asked_terms(question) == terms
+
+
+@pytest.mark.parametrize("language", ["none", "german", "spanish"])
+def test_lists_of_other_languages_hold_the_words_of_questions_already(language: str) -> None:
+    analyzer = Analyzer(language)
+    for question in ("Was macht die Pumpe?", "¿Qué hace la bomba?", "What does the pump do?"):
+        assert analyzer.asked_terms(question) == analyzer.terms(question)
+
+
 @pytest.mark.parametrize("text", ["the company's", "the company’s", "the COMPANY'S", "The company"])
 def test_a_possessive_is_its_word(text: str) -> None:
     assert english.terms(text) == english.terms("company")

@@ -143,6 +143,23 @@ def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion:
     assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1)] == ["b1"]
 
 
+def test_a_misspelt_name_is_that_of_its_document() -> None:
+    found = {hit.node.node_id: hit.document for hit in hybrid().search("licence of Borealiz", 5)}
+    assert found["b1"] is not None
+    assert found["a1"] is None
+
+
+def test_a_word_of_the_chunks_is_not_taken_for_one_of_the_names() -> None:
+    nodes = chunks_of("j", "Agreement with Marlin.", "Signed at Marvin.")
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    store.add_documents(nodes)
+    builder.add(nodes)
+    legs = [LexicalRetriever.from_defaults(docstore=store)]
+    retriever = HybridRetriever(legs, documents=DocumentLeg(builder.build(), store))
+    assert builder.build().lexical_index.query("Marvin").known == ("marlin",)
+    assert [(hit.node.node_id, hit.document) for hit in retriever.search("Marvin", 5)] == [("j1", None)]
+
+
 def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
     plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import subprocess
 import sys
 from importlib.metadata import version
@@ -82,6 +83,30 @@ def test_better_matches_come_first_and_equal_ones_in_the_order_of_the_corpus() -
     assert [node_id for node_id, _ in found] == ["both", "same", "one"]
     scores = [score for _, score in found]
     assert scores[0] == scores[1] > scores[2] > 0
+
+
+def test_the_score_of_a_term_is_bm25s() -> None:
+    found = LexicalIndex.build(["pump pump dry", "pump"]).scores("pump")
+    idf = math.log(1 + (2 - 2 + 0.5) / (2 + 0.5))
+    long, short = 1.5 * (1 - 0.75 + 0.75 * 3 / 2), 1.5 * (1 - 0.75 + 0.75 * 1 / 2)
+    assert found.tolist() == pytest.approx([idf * 2 / (long + 2), idf * 1 / (short + 1)])
+
+
+def test_the_words_that_questions_are_made_of_find_nothing_beside_others() -> None:
+    index = LexicalIndex.build(["What does it do, and how?", "The pump."])
+    assert index.scores("What does the pump do?").tolist() == index.scores("pump").tolist()
+
+
+def test_a_question_of_nothing_else_is_searched_as_it_stands() -> None:
+    index = LexicalIndex.build(["What does it do, and how?", "The pump."])
+    assert index.query("How and what?").known == ("how", "what")
+    # Of several texts, those that say something speak.
+    assert index.query([("How?", 1.0), ("The pump.", 0.1)]).counts == {"pump": 0.1}
+
+
+def test_terms_with_weights_are_asked_for_as_they_are() -> None:
+    index = LexicalIndex.build(["What a form", "The pump."])
+    assert index.query({"what": 1.0, "forl": 0.5}).counts == {"what": 1.0, "forl": 0.5}
 
 
 def test_the_best_of_many_are_the_same_as_when_all_are_ranked() -> None:
