@@ -127,6 +127,8 @@ def chat(
 ) -> None:
     """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
     with errors_in_one_line():
+        from llama_index_contextual.storage import files
+
         project = open_project(root, name)
         options = _with_timeouts(
             project,
@@ -143,8 +145,10 @@ def chat(
         except ModelError as error:
             engine = None
             say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
-        if engine is not None and history is not None and history.exists():
-            engine.load(history)
+        if engine is not None and history is not None:
+            files.require_folder(history)
+            if history.exists():
+                engine.load(history)
         if sys.stdin.isatty():
             say("[dim]One question a line; /reset forgets the conversation, /quit ends it.[/]", to=err)
         turns = []
@@ -157,6 +161,7 @@ def chat(
                 if engine is not None and history is not None:
                     engine.save(history)
         except KeyboardInterrupt:
+            _end_line()
             raise typer.Exit(130) from None
         if as_json:
             say_json(turns)
@@ -168,10 +173,18 @@ def _lines() -> Iterator[str]:
         if sys.stdin.isatty():
             err.print("[bold cyan]?[/] ", end="")
         line = sys.stdin.readline()
+        if not line:
+            _end_line()
         if not line or line.strip() == "/quit":
             return
         if line.strip():
             yield line.strip()
+
+
+def _end_line() -> None:
+    """Leave the line of a prompt that was not answered."""
+    if sys.stdin.isatty():
+        err.print()
 
 
 def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:

@@ -60,11 +60,14 @@ def evaluate_project(
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
         from llama_index_contextual.evaluation.sample import absent_files
+        from llama_index_contextual.storage import files
 
         project = open_project(root, name)
         numbers = _numbers(ks, "--k")
         for path in report or ():
             check_report(path)
+        if save is not None:
+            files.require_folder(save)
         asked = load_questions(questions) if questions is not None else _written(project, number)
         if questions is None and save is not None:
             write_questions(asked, save)
@@ -82,8 +85,8 @@ def evaluate_project(
                 for note in absent_files(project.documents(), asked):
                     say(f"[yellow]{note}[/]", to=err)
                 embed_model = project.embed_model if similarity else None
-                asking: dict[str, Any] = {"ks": numbers, "embed_model": embed_model, "progress": steps.asked}
-                result = evaluate(project, asked, name=name, **asking)
+                shown = None if as_json else steps.asked
+                result = evaluate(project, asked, name=name, ks=numbers, embed_model=embed_model, progress=shown)
         written = [write_report(result, path) for path in report or ()]
         if as_json:
             say_json(to_dict(result))

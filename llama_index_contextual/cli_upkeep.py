@@ -22,7 +22,7 @@ from llama_index_contextual.cli_options import (
     parse_setting,
 )
 from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
-from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_json, show_report
+from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_beside, say_json, show_report
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
         if as_json:
             say_json([asdict(record) for record in found])
         for record in found if not as_json else ():
-            say(f"{safe(record.doc_id)}  [dim]{counted(record.chunks, 'chunk')}, {counted(record.tokens, 'token')}[/]")
+            facts = f"{counted(record.chunks, 'chunk')}, {counted(record.tokens, 'token')}"
+            say_beside(safe(record.doc_id), facts)
 
 
 @upkeep.command(rich_help_panel=UPKEEP)

@@ -12,7 +12,6 @@ from typing import Any
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.errors import InputError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.storage import files
@@ -50,8 +49,7 @@ def write_page(project: Project, path: Path, questions: Sequence[str] = (), *, t
     Raises:
         InputError: The folder is not there.
     """
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is no folder: make it, or name another.", value=path)
+    files.require_folder(path)
     page = inspection_page(project, questions, top_k=top_k)
     files.replace(path, page.encode("utf-8", "backslashreplace"))
     return path

@@ -56,6 +56,15 @@ def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
         to.print(f"{' ' * indent}{markup}", soft_wrap=True)
 
 
+def say_beside(markup: str, facts: str) -> None:
+    """Print a name and facts about it, dimmed: in one line, or in two where that of a terminal is too short."""
+    if out.is_terminal and Text.from_markup(f"{markup}  {facts}", emoji=False).cell_len > out.width:
+        say(markup)
+        say(f"[dim]{facts}[/]", indent=4)
+    else:
+        say(f"{markup}  [dim]{facts}[/]")
+
+
 def say_json(value: Any) -> None:
     """Print a value as JSON on standard output, and nothing that could act on the terminal."""
     text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in _dump(value, ascii_only=False))
@@ -169,7 +178,7 @@ def show_response(response: RetrievalResponse) -> None:
     for chunk in response.results:
         legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
         ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
-        say(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]  [dim]{ranks}[/]")
+        say_beside(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
         if chunk.context:
             say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
         say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)

@@ -313,6 +313,14 @@ def test_version_and_help_of_the_whole() -> None:
         (["rollback", "a"], "version"),
         (["ingest", "a", "{nowhere}", "--replace"], r"There is nothing to ingest\. .*nowhere: is not there"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
+        (
+            ["ledger", "export", "a", "{nowhere}/x.jsonl"],
+            "nowhere is no folder: make it, or name another one for x.jsonl",
+        ),
+        (
+            ["inspect", "a", "--html", "{nowhere}/x.html"],
+            "nowhere is no folder: make it, or name another one for x.html",
+        ),
         (["delete", "b", "--yes"], "There is no project 'b'"),
         (["create", "b", "--root", "{file}"], "file.txt is a file: take another name or another root folder"),
     ],
@@ -581,6 +589,16 @@ def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Proje
 
 def _context_words(project: Project) -> set[str]:
     return {word for chunk in project.retrieve("Unique marker, beginning") for word in (chunk.context or "").split()}
+
+
+def test_on_a_terminal_facts_stand_under_a_name_that_is_too_long_for_both(root: Path, tmp_path: Path) -> None:
+    long, short = f"{'long ' * 8}name.txt", "short.txt"
+    for name in (long, short):
+        (tmp_path / name).write_text(f"The pump {name[0]} runs.")
+    project = ProjectManager(root).create("a", ProjectConfig.local(faiss=False))
+    project.ingest([tmp_path / long, tmp_path / short])
+    lines = [line for line in lines_of(show(50, "documents", "a")) if line]
+    assert lines == [long, "    1 chunk, 5 tokens", f"{short}  1 chunk, 5 tokens"]  # and so in one line where it fits
 
 
 def test_on_a_terminal_the_bar_fills_fits_and_is_followed_by_the_result(root: Path, text_folder: Path) -> None:

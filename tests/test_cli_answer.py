@@ -183,6 +183,15 @@ def test_a_conversation_answers_line_by_line_and_is_kept(
     assert "Because of V2" in prompt(provider, 2)
 
 
+def test_a_place_for_the_conversation_that_is_not_there_is_told_before_anything_is_asked(
+    root: Path, provider: LoopbackProvider, tmp_path: Path
+) -> None:
+    found = command(root, "chat", "--history", tmp_path / "absent" / "talk.json", lines=f"{QUESTION}\n")
+    assert (found.code, found.out) == (1, "")
+    assert found.err.endswith("absent is no folder: make it, or name another one for talk.json.\n")
+    assert provider.calls() == []
+
+
 def test_a_conversation_forgets_when_it_is_told_to_and_survives_an_error(
     root: Path, provider: LoopbackProvider
 ) -> None:

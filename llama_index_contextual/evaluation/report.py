@@ -35,8 +35,7 @@ def check_report(path: str | Path) -> None:
     path = Path(path)
     if path.suffix.lower() not in _WRITERS:
         raise InputError(f"{path.name} is no report: end its name with .csv, .json or .html.", value=str(path))
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is no folder: make it, or name another one for {path.name}.", value=str(path))
+    files.require_folder(path)
     if path.suffix.lower() == ".html":
         page.require_packages()
 

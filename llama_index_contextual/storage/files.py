@@ -18,6 +18,8 @@ from typing import IO, Any
 
 import xxhash
 
+from llama_index_contextual.errors import InputError
+
 _BLOCK = 1 << 20
 
 
@@ -97,8 +99,23 @@ def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     system.sync(path)
 
 
+def require_folder(path: Path) -> None:
+    """See that a file can be written where it is to be, before anything is done for it.
+
+    Raises:
+        InputError: Its folder is not there.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is no folder: make it, or name another one for {path.name}.", value=str(path))
+
+
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file's content: a reader sees the old content or the new one, never a mixture."""
+    """Replace a file's content: a reader sees the old content or the new one, never a mixture.
+
+    Raises:
+        InputError: Its folder is not there.
+    """
+    require_folder(path)
     temporary = path.with_name(f"{path.name}.new")
     write(temporary, data)
     rename(temporary, path)

@@ -153,6 +153,14 @@ def test_a_report_that_cannot_be_written_stops_before_anything_is_asked(
     assert llm.history == []
 
 
+def test_questions_that_could_not_be_kept_are_not_written(
+    questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Project, "generate_questions", lambda *_: pytest.fail("asked"))
+    _, err = run("a", "--save", tmp_path / "absent" / "q.jsonl", code=1)
+    assert "absent is no folder" in err
+
+
 def test_a_sweep_with_an_llm_is_confirmed_too(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = with_llm(monkeypatch)
     arguments = ("a", questions, "--sweep", "800", "--compare", "llm", "--k", "3")
