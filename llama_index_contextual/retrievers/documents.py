@@ -85,7 +85,8 @@ class DocumentIndex:
             InputError: There is none.
         """
         index = LexicalIndex.load(directory)
-        return cls(index, np.load(directory / ROWS_FILE, mmap_mode="r"))
+        rows = np.load(directory / ROWS_FILE, mmap_mode="r")
+        return cls(index, np.asarray(rows))  # the same memory; picking from a `memmap` takes longer
 
 
 @dataclass

@@ -91,7 +91,7 @@ def test_equal_documents_share_the_best_rank() -> None:
 def test_an_index_survives_its_file(tmp_path: Path) -> None:
     index().save(tmp_path)
     again = DocumentIndex.load(tmp_path)
-    assert isinstance(again.rows, np.memmap)
+    assert isinstance(again.rows.base, np.memmap)
     found, wanted = (one.support(QUERY, np.arange(5)) for one in (again, index()))
     assert (found.scores == wanted.scores).all()
     assert (found.ranks == wanted.ranks).all()
