@@ -228,12 +228,18 @@ def _lines(found: CostEstimate) -> Iterator[str]:
         yield f"embeddings ({found.embed_model}): {counted(found.embedding_tokens, 'token')}, {price}"
     yield f"in all, as set: {money(found.dollars)} by {found.prices}"
     yield from found.assumptions
+    if any(map(_is_range, found.options)):
+        yield "A batch costs the lower price where its calls find as much in the cache as live ones do."
+
+
+def _is_range(option: CostOption) -> bool:
+    return option.dollars_if_cached not in (None, option.dollars)
 
 
 def _row(option: CostOption, *, chosen: bool) -> tuple[str, ...]:
     price = money(option.dollars)
-    if option.dollars_if_cached not in (None, option.dollars):
-        price += f" ({money(option.dollars_if_cached)} if cached)"
+    if _is_range(option):
+        price = f"{money(option.dollars_if_cached)}–{price}"
     return (
         f"{CHOSEN if chosen else ' '} {option.chunks_per_call}",
         option.sender,

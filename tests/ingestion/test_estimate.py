@@ -13,6 +13,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.cost import Tokens
+from llama_index_contextual.contextualizer.prices import money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.manager import ProjectManager
@@ -90,6 +91,10 @@ def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder
     assert found.chosen.minutes
     assert project_of(manager, "b").estimate([folder], batch=True).chosen.sender == "batch"  # type: ignore[union-attr]
     text = str(found)
+    (batch,) = [line for line in text.splitlines() if line.split()[:2] == ["1", "batch"]]
+    assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
+    assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
+    assert text.endswith("A batch costs the lower price where its calls find as much in the cache as live ones do.")
     assert "chunks/call" in text
     assert "→ 1" in text
     assert "genai-prices" in text
