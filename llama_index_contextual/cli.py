@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -117,7 +118,7 @@ def create(
             say_json({"name": project.name, "config": config.model_dump()})
             return
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
-        say(f"Next: llama-index-contextual ingest {safe(name)} FILES…")
+        say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
 
 
 @app.command("settings", rich_help_panel=PROJECTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,7 +174,7 @@ def configure(
             return
         if pending:
             fields = ", ".join(pending)
-            say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(name)}`.")
+            say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(shlex.quote(name))}`.")
         else:
             say("Changed; the next query uses it.")
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & OF_A_COMMAND):

@@ -191,6 +191,13 @@ def test_options_are_these() -> None:
     }
 
 
+def test_a_command_that_is_proposed_can_be_copied_whatever_the_name(root: Path, text_folder: Path) -> None:
+    created = run("create", "my reports", "--local", "--set", "faiss=false")
+    assert created.out.endswith("Next: llama-index-contextual ingest 'my reports' FILES…\n")
+    run("ingest", "my reports", text_folder, "--quiet")
+    assert "`llama-index-contextual rebuild 'my reports'`" in run("configure", "my reports", "chunk_size=400").out
+
+
 def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> None:
     assert "No projects in" in run("list").err
     created = run("create", "reports", "--local")
