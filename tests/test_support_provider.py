@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import openai
@@ -604,20 +606,22 @@ async def test_log_check_agrees_on_concurrent_calls_with_long_prompts(
     assert checked["repeated_chunks"] == 0
 
 
-def test_the_cache_takes_no_longer_than_the_tokenizer_however_many_long_prompts_it_holds() -> None:
-    prefixes, serializing, caching = PrefixCache(), 0.0, 0.0
+def test_the_cache_takes_as_long_for_a_prompt_however_many_long_ones_it_holds() -> None:
+    prefixes, hashing, caching = PrefixCache(), list[float](), list[float]()
     for number in range(440):
         body = {"model": MODEL, "messages": [{"role": "user", "content": long_prompt(number)}]}
         request = Request(number, "POST", "/v1/chat/completions", {}, b"", body, 1, 0.0)
-        begun = time.thread_time()
         prompt = serialize_prompt(request)
-        serialized = time.thread_time()
         assert len(prompt) // TOKEN_BYTES > 7_500
+        begun = time.thread_time()
+        blake2b(prompt)
+        hashed = time.thread_time()
         assert (prefixes.lookup(request, prompt) > 7_500) == (number >= 4)
         prefixes.add(request, prompt)
-        serializing += serialized - begun
-        caching += time.thread_time() - serialized
-    assert caching < 2 * serializing
+        hashing.append(hashed - begun)
+        caching.append(time.thread_time() - hashed)
+    assert median(caching[-100:]) < 3 * median(caching[4:104])
+    assert median(caching) < 50 * median(hashing)
 
 
 def test_log_check_counts_chunks_sent_again_only_after_a_success(
