@@ -117,7 +117,7 @@ class LexicalIndex:
         if not terms or any(map(self._holders, terms)):
             return {}
         near = self._vocabulary.keys() & self.analyzer.stems(one_slip_away(token.casefold()))
-        holders = {term: self._holders(term) for term in sorted(near)}
+        holders = {term: number for term in sorted(near) if (number := self._holders(term))}
         total = sum(holders.values())
         return {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
 

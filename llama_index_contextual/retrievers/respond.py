@@ -53,7 +53,7 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
     # A fused ranking has more than k hits anyway, and asking for more could change it.
     with request.turns:
         trace = retriever.trace(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
-        evidence = trace.evidence(max(JUDGED + 1, shown))
+        evidence = trace.evidence(max(JUDGED, shown))
         found = retriever.fetch(trace, shown, evidence)
         judgement = judge(trace, evidence)
     relevances = [None] * len(found) if judgement is None else judgement.relevances

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from copy import copy
 from typing import Any
 
@@ -76,7 +77,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         embedding = bundle.embedding or self._embedder.embed(bundle.embedding_strs)
         vector = np.asarray(embedding, dtype=np.float32)
         found = self._store.rank_rows(vector, k, filters or self._filters)
-        return Trace(Hits(found.rows, found.scores), name="semantic", scale=lambda: self._scale(vector, found))
+        scale = functools.cache(lambda: self._scale(vector, found))  # fusion and judgement ask for it
+        return Trace(Hits(found.rows, found.scores), name="semantic", scale=scale)
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with its embedding."""

@@ -24,9 +24,12 @@ def hits(rows: list[int], scores: list[float]) -> Hits:
 
 
 def trace(query: LexicalQuery = "pump motor") -> Trace:
-    """Two hits: row 0 is first in both indexes and row 1 last; BM25 scores vary by 2 over all chunks."""
+    """Two hits: row 0 is first in both indexes and row 1 last.
+
+    The scores of all chunks vary by 2 (BM25) and 0.2 (cosine, about 0.3).
+    """
     index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
-    semantic = Trace(hits([0, 1], [0.9, 0.1]), name="semantic")
+    semantic = Trace(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 0.2))
     lexical = Trace(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query(query), scale=lambda: Scale(0.0, 2.0))
     return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
 
@@ -34,16 +37,30 @@ def trace(query: LexicalQuery = "pump motor") -> Trace:
 def test_the_features_of_hits_are_as_their_description_says() -> None:
     found = trace()
     features = hit_features(found, found.evidence(20))
-    # Strengths 1 and 0; row 0 holds both terms, row 1 the more frequent one. Of the BM25 scores 3 and 1 the mean is 2,
-    # the spread 1, the lead 2/3. The agreement is 1/4 and 1/9.
+    # The mean of the fused scores 1.1 and 0 is 0.55: strengths 1 and 0. Row 0 holds both terms, row 1 the more frequent
+    # one. Both indexes have both rows; the best cosine similarity is 3 standard deviations above the mean.
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    first = -math.log1p(math.exp(-10))
-    second = first - 10
-    covered, half = motor / (pump + motor), (1 / 4 - 1 / 9) / 2
-    assert features[0].tolist() == pytest.approx([1, first, first, first / 2, 2 / 3, 1.5, half])
+    rarity, covered = (pump + motor) / 2 / math.log1p(3), motor / (pump + motor)
+    all_bids = math.log(math.exp(8 + 1.5) + math.exp(1.5 * covered))
+    first, second = 8 + 1.5 - all_bids, 1.5 * covered - all_bids
+    assert features[0].tolist() == pytest.approx([first, first * rarity, math.exp(first), 3 * math.exp(first), 1.5])
     assert features[1].tolist() == pytest.approx(
-        [0, second * covered, second, second / 2, -2 / 3, 0.5, -half],
+        [second * covered, second * rarity, math.exp(second), 3 * math.exp(second), 0.5],
     )
+
+
+def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
+    semantic, lexical = trace("sensor").leaves()
+    found = Trace(hits([0, 1, 2, 3], [1.1, 0.6, -0.5, -0.9]), parts=(semantic, lexical))
+    competing = hit_features(found, found.evidence(20))[:, 1]
+    assert competing[2] == competing[3] < competing[1] < competing[0]
+
+
+def test_what_the_indexes_have_in_common_counts_against_the_longest_of_them() -> None:
+    _, lexical = trace().leaves()
+    semantic = Trace(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
+    found = Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    assert hit_features(found, found.evidence(20))[0, 2] == pytest.approx(1 / 4, rel=1e-3)
 
 
 def test_features_are_numbers_whatever_was_found() -> None:
