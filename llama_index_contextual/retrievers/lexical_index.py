@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, tokens
 from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
+from llama_index_contextual.retrievers.cache import LRUCache
 from llama_index_contextual.retrievers.spelling import may_be_misspelt, one_slip_away
 from llama_index_contextual.storage import files
 
 SETTINGS_FILE = "settings.json"
 GUESS_WEIGHT = 0.5
 """Weight of all the words together that a word of a query may have been meant to be; 1 is a term of the query."""
+
+_RESPELLED = 1_000  # unknown words that are remembered
 
 LexicalQuery = str | Sequence[tuple[str, float]] | Mapping[str, float]
 """A text, texts with the weight of each of their terms, or terms with their weights.
@@ -83,7 +86,7 @@ class LexicalIndex:
         self.analyzer = analyzer
         self._bm25 = bm25
         self.size = size
-        self._respelled = Memory(self._respell)
+        self._respelled: LRUCache[str, dict[str, float]] = LRUCache(_RESPELLED)
 
     @classmethod
     def build(cls, texts: Iterable[str], *, language: str = "english") -> LexicalIndex:
@@ -107,9 +110,16 @@ class LexicalIndex:
             return terms
         meant = dict(counts)
         for text, weight in texts:
-            for term, share in itertools.chain.from_iterable(self._respelled[token].items() for token in tokens(text)):
+            for term, share in itertools.chain.from_iterable(self._meant(token).items() for token in tokens(text)):
                 meant[term] = max(meant.get(term, 0.0), weight * share)
         return terms if meant == counts else QueryTerms(self, meant)
+
+    def _meant(self, token: str) -> dict[str, float]:
+        found = self._respelled.get(token)
+        if found is None:
+            found = self._respell(token)
+            self._respelled.put(token, found)
+        return found
 
     def _respell(self, token: str) -> dict[str, float]:
         """Return the terms that an unknown word may have been meant to be, with their weights."""
