@@ -43,7 +43,7 @@ class QueryEmbedder:
             return known
         try:
             model = self._model.sync()
-            embedding = call(lambda: model.get_agg_embedding_from_queries(list(key)), _RETRY)
+            embedding = call(lambda: _embedded(model, key), _RETRY)
         except Exception as error:  # any embedding class may raise anything; it is told in a sentence
             raise self._explained(error) from error
         self._known.put(key, embedding)
@@ -56,7 +56,7 @@ class QueryEmbedder:
             return known
         try:
             model = await self._model.running()
-            embedding = await acall(lambda: model.aget_agg_embedding_from_queries(list(key)), _RETRY)
+            embedding = await acall(lambda: _aembedded(model, key), _RETRY)
         except Exception as error:  # any embedding class may raise anything; it is told in a sentence
             raise self._explained(error) from error
         self._known.put(key, embedding)
@@ -82,3 +82,16 @@ class QueryEmbedder:
             return ModelError(str(error), setting=error.setting)
         message = describe(error, setting="embed_model", model=model_name(self._given))
         return ModelError(message, setting="embed_model")
+
+
+def _embedded(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    # Of one text it is the mean already, and LlamaIndex takes as long to find that out as to search.
+    if len(texts) == 1:
+        return model.get_query_embedding(texts[0])
+    return model.get_agg_embedding_from_queries(list(texts))
+
+
+async def _aembedded(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    if len(texts) == 1:
+        return await model.aget_query_embedding(texts[0])
+    return await model.aget_agg_embedding_from_queries(list(texts))
