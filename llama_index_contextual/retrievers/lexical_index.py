@@ -154,10 +154,6 @@ class LexicalIndex:
             np.add.at(found, holders, values if weight == 1 else weight * values)
         return found
 
-    def matched(self, query: LexicalQuery, rows: Sequence[int]) -> list[tuple[str, ...]]:
-        """Return for each row the terms of the query that it holds."""
-        return self.query(query).matched(rows)
-
     def postings(self, term: str) -> Postings | None:
         """Return the rows that hold a term, ascending, and what it adds to their scores; None where there is none."""
         number = self._vocabulary.get(term)

@@ -236,7 +236,7 @@ def test_the_index_and_the_query_see_the_same_terms(text: str, language: str) ->
     index = LexicalIndex.build([text, "unrelated"], language=language)
     if terms:
         assert index.scores(text)[0] > 0
-        assert set(index.matched(text, [0])[0]) == set(terms)
+        assert set(index.query(text).matched([0])[0]) == set(terms)
     else:
         assert index.scores(text)[0] == 0
 
