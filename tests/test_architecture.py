@@ -90,8 +90,6 @@ BROAD_EXCEPTS = {
     ("contextualizer/writer.py", "_commit"): "those who wait for the commit raise it",
 }
 
-MAX_LINES = 400
-
 
 # ---- layers --------------------------------------------------------------------------------------------------------
 
@@ -283,7 +281,3 @@ def test_nothing_is_suppressed_broadly() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     # An empty file marks a package.
     assert [s.path for s in sources() if s.text and not ast.get_docstring(s.tree)] == []
-
-
-def test_every_module_is_one_idea_long() -> None:
-    assert {s.path: lines for s in sources() if (lines := s.text.count("\n")) > MAX_LINES} == {}
