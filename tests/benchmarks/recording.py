@@ -182,9 +182,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "write":
         with open(arguments.files[0], "w", encoding="utf-8") as file:
-            for number, row in enumerate(record(arguments.data, arguments.sets), start=1):
+            for row in record(arguments.data, arguments.sets):
                 file.write(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n")
-        print(f"{number} records in {arguments.files[0]}")
+        print(f"recorded in {arguments.files[0]}")
         return
     before, after = map(load_records, arguments.files)
     found = list(differences(before, after, ""))
