@@ -13,6 +13,8 @@ Each message says what is wrong and what to do. Each class carries the object co
     │   ├── ProjectLockedError        another process is writing to the project
     │   ├── FormatError               the files were written by a newer release
     │   ├── CorruptVersionError       a file of a version is damaged, missing or belongs elsewhere
+    │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
+    │   │   └── LedgerBusyError       another program holds the ledger
     │   └── ReadOnlyVersionError      something tried to change a published version
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     one file could not be read; the rest goes on
@@ -96,6 +98,14 @@ class CorruptVersionError(ProjectError):
     def __init__(self, message: str, *, name: str | None = None, file: str | None = None) -> None:
         super().__init__(message, name=name)
         self.file = file
+
+
+class LedgerError(ProjectError):
+    """The ledger cannot be opened, read or written, which says nothing about what it holds."""
+
+
+class LedgerBusyError(LedgerError):
+    """Another program holds the ledger."""
 
 
 class ReadOnlyVersionError(ProjectError):

@@ -21,7 +21,7 @@ from llama_index_contextual.storage.current import current_name, version_directo
 from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
-from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
+from llama_index_contextual.storage.project_file import project_ledger, read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 
@@ -169,12 +169,12 @@ class Project(ProjectWriting, ProjectReading):
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""
-        with write_lock(self.directory), contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+        with write_lock(self.directory), project_ledger(self.directory) as ledger:
             return import_contexts(ledger, Path(path))
 
     def export_contexts(self, path: str | Path) -> int:
         """Write the contexts that were paid for as JSON lines, and return their number."""
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return export_contexts(ledger, Path(path))
 
     def compare(self, questions: Questions | None = None, **options: Any) -> Comparison:

@@ -109,7 +109,5 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
 
 
 def _ledger_info(path: Path) -> LedgerInfo:
-    if not path.exists():
-        return LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
-    with contextlib.closing(Ledger(path)) as ledger:
+    with contextlib.closing(Ledger(path, read_only=True)) as ledger:
         return ledger.info()

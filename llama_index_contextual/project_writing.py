@@ -24,7 +24,7 @@ from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.storage.project_file import project_ledger, write_lock
 from llama_index_contextual.storage.version import OpenVersion
 
 
@@ -134,9 +134,8 @@ class ProjectWriting(ProjectBase):
             limits=limits or ReadLimits(),
             passwords=passwords,
         )
-        path = self.directory / LEDGER_FILE
         with contextlib.ExitStack() as stack:
-            ledger = stack.enter_context(contextlib.closing(Ledger(path if path.exists() else None)))
+            ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
             embedding = self._embedding_to_count()
             before = self._version_to_build_on(embedding.model, replace=replace)
             if before is not None:
@@ -213,7 +212,7 @@ class ProjectWriting(ProjectBase):
     ) -> IngestReport:
         with contextlib.ExitStack() as stack:
             stack.enter_context(write_lock(self.directory))
-            ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE)))
+            ledger = stack.enter_context(project_ledger(self.directory))
             stages = await asyncio.to_thread(self._stages, ledger)
             before = await asyncio.to_thread(
                 self._version_to_build_on, stages.embed_model_name, replace=options.replace

@@ -31,8 +31,7 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
     name = None if model is None else model_name(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
-    path = origin.directory / LEDGER_FILE
-    with contextlib.closing(Ledger(path if path.exists() else None)) as ledger:
+    with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
         return estimate(
             [],
             RunOptions(remove=left_out),

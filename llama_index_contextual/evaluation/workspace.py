@@ -28,8 +28,8 @@ from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.project_file import project_ledger, write_lock
 from llama_index_contextual.storage.scratch import scratch
 from llama_index_contextual.storage.version import OpenVersion
 
@@ -127,7 +127,7 @@ class Workspace:
         built_with = ProjectConfig(**version.manifest.config)
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
-            ledger = stack.enter_context(contextlib.closing(Ledger(origin.directory / LEDGER_FILE)))
+            ledger = stack.enter_context(project_ledger(origin.directory))
             if not left_out and not config.rebuild_fields(built_with):
                 records = version.manifest.documents
                 failures = sum(len(record.fallback_chunks) for record in records)

@@ -120,6 +120,7 @@ def leftovers(project_dir: Path) -> list[Path]:
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
             *project_dir.glob(f"*{NEW}"),
+            *project_dir.glob(f"*{NEW}-journal"),  # of a ledger that was being written
         ]
     )
 

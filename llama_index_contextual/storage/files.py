@@ -121,6 +121,14 @@ def replace(path: Path, data: bytes) -> None:
     rename(temporary, path)
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy a file, and sync the copy and the directory it is in: it has its name when it is whole."""
+    temporary = target.with_name(f"{target.name}.new")
+    with open(source, "rb") as file:
+        write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))
+    rename(temporary, target)
+
+
 def rename(source: Path, target: Path) -> None:
     """Rename a file or directory and sync the directory it is in."""
     system.rename(source, target)

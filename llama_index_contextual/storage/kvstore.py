@@ -19,7 +19,7 @@ from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_C
 
 from llama_index_contextual.errors import ReadOnlyVersionError
 
-Access = Literal["read", "build", "durable"]
+Access = Literal["read", "build", "durable", "inspect"]
 
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "read": (),
@@ -28,7 +28,8 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
     # The rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
     # with FULL a journal whose removal was not synced comes back after a power cut and takes the last commit back.
-    "durable": ("PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA", "PRAGMA busy_timeout = 10000"),
+    "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
+    "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
 
 
@@ -38,7 +39,8 @@ class SQLiteKVStore(BaseKVStore):
     Args:
         path: The file; None keeps everything in memory.
         access: `read` for a published file, `build` for one that is thrown away after a crash, `durable` for one
-            whose every commit must survive a power cut.
+            whose every commit must survive a power cut, `inspect` to read such a one: SQLite may then undo a write
+            that was interrupted, which it cannot where it opens the file read-only.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
@@ -49,7 +51,7 @@ class SQLiteKVStore(BaseKVStore):
         # A connection is part of a cycle (its cache of statements): dropped, it would stay open until the garbage is
         # collected, and so would the file of a version that was removed.
         weakref.finalize(self, self._connection.close)
-        if access != "read":
+        if access not in ("read", "inspect"):
             self.execute(
                 "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
                 " PRIMARY KEY (collection, key)) WITHOUT ROWID"
@@ -165,6 +167,8 @@ def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
     elif access == "read":
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    elif access == "inspect":
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False)
     else:
         connection = sqlite3.connect(path, check_same_thread=False)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from llama_index.core.schema import BaseNode
@@ -11,6 +12,13 @@ from llama_index_contextual.errors import InputError
 
 INTEGERS = range(-(2**63), 2**63)
 """The whole numbers that SQLite keeps as such."""
+
+_UNSTORABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def storable_text(text: str) -> str:
+    """Return a text without what cannot be stored: NUL, lone surrogates, control characters but line feed and tab."""
+    return _UNSTORABLE.sub("", text)
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:
