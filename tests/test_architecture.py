@@ -61,10 +61,10 @@ WRITING_METHODS = frozenset(
 )
 WRITERS: dict[str, set[str]] = {
     # the one place
-    "storage/files.py": {"open", "mkdir", "os.open", "os.replace", "unlink", "rmdir", "shutil.rmtree"},
-    # SQLite writes its own files; verify.py and the salvage of a damaged ledger open them with mode=ro
+    "storage/files.py": {"open", "mkdir", "os.open", "os.replace", "unlink", "rmdir", "shutil.rmtree"}
+    | {"shutil.copyfileobj"},
+    # SQLite writes its own files; the salvage of a damaged ledger reads it
     "storage/kvstore.py": {"sqlite3.connect"},
-    "storage/verify.py": {"sqlite3.connect"},
     "storage/ledger_lines.py": {"sqlite3.connect"},
     # into a file that storage/files.py has opened
     "storage/faiss_file.py": {"faiss.write_index"},

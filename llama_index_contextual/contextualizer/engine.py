@@ -191,9 +191,9 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report tells what
                 return self._refused(work, request, error)
             good, bad = read_reply(request, reply, self._model)
-            for key, error in (await self._keep(reply, good)).items():
+            for key, why in (await self._keep(reply, good)).items():
                 del good[key]
-                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=error)
+                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=why)
         for key, context in good.items():
             work.settle(key, Outcome(context, paid=True))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS

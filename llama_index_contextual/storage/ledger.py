@@ -206,7 +206,8 @@ class Ledger:
             contexts: Contexts whose rows stay.
             texts: Texts whose embeddings stay, by whatever model.
         """
-        kept_contexts = {key for key, context, *_ in self._contexts() if context in contexts}
+        mended = set(map(storable_text, contexts))
+        kept_contexts = {key for key, context, *_ in self._contexts() if context in mended}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
         kept_vectors = {
             vector_key(text, *model)
@@ -240,7 +241,7 @@ class Ledger:
         tokens = {
             context: (given, cached or 0, answered) for _, context, _, _, given, cached, answered in self._contexts()
         }
-        found = [tokens.get(context, (None,)) for context in contexts]
+        found = [tokens.get(storable_text(context), (None,)) for context in contexts]
         if any(None in counts for counts in found):
             return None
         given, cached, answered = (sum(column) for column in zip((0, 0, 0), *found, strict=True))
@@ -275,7 +276,7 @@ class Ledger:
 
     def held(self) -> AbstractContextManager[object]:
         """Keep other programs from writing until the block ends."""
-        return self._kv.transaction()
+        return self._kv.held()
 
     def damage(self) -> str | None:
         """Return what SQLite finds wrong with the file, or None; rows are another matter, see `damaged_rows`."""

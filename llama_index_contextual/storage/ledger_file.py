@@ -251,6 +251,13 @@ class LedgerFile(SQLiteKVStore):
                     self._connection.execute("ROLLBACK")
                 raise
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other programs from writing until the block ends, also where the file was opened to be read."""
+        self.query("PRAGMA query_only = OFF")
+        with self.transaction():
+            yield
+
     # ---- format -----------------------------------------------------------------------------------------------------
 
     def _read_format(self) -> int | None:
@@ -389,4 +396,3 @@ def _as_stored(kind: Any, value: Any) -> Any:
 def _seal(row: Mapping[str, Any]) -> str:
     content = json.dumps({name: value for name, value in row.items() if name != "xxh3"}, sort_keys=True)
     return xxhash.xxh3_64_hexdigest(content.encode())
-

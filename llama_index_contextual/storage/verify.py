@@ -270,9 +270,7 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)
         )
-        yield Problem(
-            LEDGER_FILE, f"has damaged rows, which are not used and will be asked for again ({rows})", repair
-        )
+        yield Problem(LEDGER_FILE, f"has damaged rows, which are not used and will be asked for again ({rows})", repair)
     if recorded is not None and state.identity != recorded:
         message = "is not the ledger that this project had: restore that from a backup, or take this one as it is"
         yield Problem(LEDGER_FILE, message, repair)

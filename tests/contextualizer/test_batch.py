@@ -17,7 +17,7 @@ from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunn
 from llama_index_contextual.contextualizer.batch_files import parse_output, request_line, split
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from llama_index_contextual.storage.ledger_file import LedgerFile
 from tests.support.batches import BatchPlan
 from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
@@ -39,9 +39,7 @@ async def client(provider: LoopbackProvider) -> AsyncIterator[AsyncOpenAI]:
 
 
 def journal_at(path: Path) -> BatchJournal:
-    journal = BatchJournal(SQLiteKVStore(path, access="durable"))
-    journal.prepare()
-    return journal
+    return BatchJournal(LedgerFile(path))
 
 
 @pytest.fixture
