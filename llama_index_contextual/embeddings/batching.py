@@ -59,9 +59,10 @@ async def aembed_parts(
     name: str,
     policy: RetryPolicy | None = None,
 ) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their place; a vector of zeros stays zero.
+    """Yield the unit vectors of `texts` request by request, with their place.
 
-    OpenAI's limits are kept for every model but the local one, which has none.
+    OpenAI's limits are kept for every model but the local one, which has none, and gives a vector of zeros for a text
+    without words. From any other model zeros are an error, as is what is not finite.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -71,7 +72,7 @@ async def aembed_parts(
 
     Raises:
         InputError: A text is longer than the model takes; nothing has been sent then.
-        ModelError: The model failed for good, or did not answer with one vector per text.
+        ModelError: The model failed for good, or did not answer with one usable vector per text.
     """
     if not texts:
         return
@@ -84,7 +85,8 @@ async def aembed_parts(
             value=longest,
         )
     policy = policy or RetryPolicy()
-    lengths: set[int] = set()
+    wanted = getattr(model, "dimensions", None)
+    lengths: set[int] = set() if wanted is None else {wanted}
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
             asked = list(texts[part])
@@ -96,12 +98,22 @@ async def aembed_parts(
                     f" {len(asked)}): choose another embedding model.",
                     setting="embed_model",
                 )
-            yield part, await asyncio.to_thread(_units_of, rows)
+            yield part, await asyncio.to_thread(_units_of, rows, asked, name)
 
 
-def _units_of(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+def _units_of(rows: Sequence[Sequence[float]], texts: Sequence[str], name: str) -> NDArray[np.float32]:
     # Row by row, so that other threads have their turn in between.
-    return unit_vectors(np.stack([np.array(row, dtype=np.float32) for row in rows]))
+    vectors = np.stack([np.array(row, dtype=np.float32) for row in rows])
+    usable = np.isfinite(vectors).all(axis=1) & (vectors.any(axis=1) | (name == LOCAL))
+    if not usable.all():
+        at = int(np.argmin(usable))
+        what = "only zeros" if np.isfinite(vectors[at]).all() else "numbers that are not finite"
+        raise ModelError(
+            f"{name!r} answered with {what} for the text {texts[at][:60]!r}: run the same call again, or choose another"
+            f" embedding model.",
+            setting="embed_model",
+        )
+    return unit_vectors(vectors)
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:

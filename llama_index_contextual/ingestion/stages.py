@@ -95,10 +95,14 @@ class Stages:
         if self.embed_model_name == LOCAL:
             return await aembed(self.embed_model, texts, name=LOCAL)
         names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
-        missing = [at for at, name in enumerate(names) if name not in known]
-        if missing:
-            asked = {names[at]: texts[at] for at in missing}
+        asked = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        if asked:
             known.update(await self._aembed_paid(self.embed_model, asked, self.embed_model_name))
+            length = len(known[next(iter(asked))])
+            # What has another length than the model's vectors of today cannot stand in one index with them.
+            odd = {name: text for name, text in zip(names, texts, strict=True) if len(known[name]) != length}
+            if odd:
+                known.update(await self._aembed_paid(self.embed_model, odd, self.embed_model_name))
         return np.stack([known[name] for name in names])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
@@ -106,7 +110,7 @@ class Stages:
         # One model gives vectors of the length that it is asked for.
         length = getattr(self.embed_model, "dimensions", None)
         names = [vector_key(text, model, length) for text in texts]
-        return names, self.ledger.vectors(names)
+        return names, self.ledger.vectors(names, dimensions=length)
 
     async def _aembed_paid(
         self, model: BaseEmbedding, asked: Mapping[str, str], name: str
