@@ -86,7 +86,7 @@ async def aembed_parts(
         )
     policy = policy or RetryPolicy()
     wanted = getattr(model, "dimensions", None)
-    lengths: set[int] = set() if wanted is None else {wanted}
+    lengths: set[int] = set()
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
             asked = list(texts[part])
@@ -96,6 +96,12 @@ async def aembed_parts(
                 raise ModelError(
                     f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
                     f" {len(asked)}): choose another embedding model.",
+                    setting="embed_model",
+                )
+            if isinstance(wanted, int) and lengths != {wanted}:
+                raise ModelError(
+                    f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: give the"
+                    f" embedding model the dimensions that it has, or choose another one.",
                     setting="embed_model",
                 )
             yield part, await asyncio.to_thread(_units_of, rows, asked, name)
