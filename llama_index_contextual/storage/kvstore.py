@@ -19,6 +19,11 @@ from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_C
 
 from llama_index_contextual.errors import ReadOnlyVersionError
 
+KV_TABLE = (
+    "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
+    " PRIMARY KEY (collection, key)) WITHOUT ROWID"
+)
+
 Access = Literal["read", "build", "durable", "inspect"]
 
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
@@ -52,10 +57,10 @@ class SQLiteKVStore(BaseKVStore):
         # collected, and so would the file of a version that was removed.
         weakref.finalize(self, self._connection.close)
         if access not in ("read", "inspect"):
-            self.execute(
-                "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
-                " PRIMARY KEY (collection, key)) WITHOUT ROWID"
-            )
+            self._prepare()
+
+    def _prepare(self) -> None:
+        self.execute(KV_TABLE)
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT."""

@@ -29,7 +29,7 @@ from llama_index_contextual.errors import (
     LedgerError,
     ProjectError,
 )
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from llama_index_contextual.storage.kvstore import KV_TABLE, SQLiteKVStore
 from llama_index_contextual.storage.storable import has_surrogate
 
 logger = logging.getLogger(__name__)
@@ -203,6 +203,9 @@ class LedgerFile(SQLiteKVStore):
                 self._read_format()
             stack.pop_all()
 
+    def _prepare(self) -> None:
+        """Create nothing before it is known that the file is a ledger."""
+
     def _close_what_is_open(self) -> None:
         if hasattr(self, "_connection"):
             self.close()
@@ -269,10 +272,10 @@ class LedgerFile(SQLiteKVStore):
             row = self.get("format") if "kv" in names else None
             if row is None:
                 if any(self.query(f"SELECT 1 FROM {table} LIMIT 1") for table in names - {"kv"}):
-                    raise ValueError("its format is missing")
+                    raise ValueError("it is missing")
                 return None
             if row.get("xxh3", _seal(row)) != _seal(row):
-                raise ValueError("its format has another checksum")
+                raise ValueError("it has another checksum")
             version = int(row["version"])
             if version > FORMAT_VERSION:
                 raise FormatError(
@@ -280,11 +283,11 @@ class LedgerFile(SQLiteKVStore):
                     f" upgrade llama-index-contextual."
                 )
             if version < 1 or (version > 1 and "xxh3" not in row):
-                raise ValueError("its format is unknown")
+                raise ValueError("it is unknown")
             if missing := sorted(TABLES.keys() - names) if version > 1 else []:
                 raise ValueError(f"its table {missing[0]!r} is missing")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise damaged(self._name, str(error)) from error
+            raise damaged(self._name, f"its format cannot be read: {error}") from error
         self.identity = row.get("id")
         self.has_checksums = version > 1
         return version
@@ -292,6 +295,7 @@ class LedgerFile(SQLiteKVStore):
     def _upgrade(self, found: int | None, identity: str | None) -> None:
         """Create what is missing, and give every row that can be right its checksum."""
         execute = self._connection.execute
+        execute(KV_TABLE)
         for table, columns in TABLES.items():
             first, *rest = (f"{name} {_SQL[kind]}" for name, kind in zip(columns, _TYPES[table], strict=True))
             key = f"{first.removesuffix(' NOT NULL')} PRIMARY KEY"
