@@ -5,7 +5,8 @@ Each message says what is wrong and what to do. Each class carries the object co
     ContextualError
     ├── ConfigurationError            a setting is wrong, or two settings contradict each other
     │   └── ModelError                a model cannot be made or reached: no key, no package, no such name
-    ├── InputError                    an argument of a call is wrong: an empty query, a path that is not there
+    ├── InputError                    an argument of a call is wrong: an empty query, two documents with one id
+    │   └── PathNotFoundError         a path that was given leads to no file
     ├── ProjectError                  a project or its files
     │   ├── ProjectNotFoundError      no project of that name in the root folder
     │   ├── ProjectExistsError        a project of that name is there already
@@ -54,6 +55,10 @@ class InputError(ContextualError, ValueError):
     def __init__(self, message: str, *, value: object = None) -> None:
         super().__init__(message)
         self.value = value
+
+
+class PathNotFoundError(InputError):
+    """A path that was given leads to no file, and nothing was changed; `value` is the list of such paths."""
 
 
 class ProjectError(ContextualError):

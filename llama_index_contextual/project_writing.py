@@ -42,6 +42,7 @@ class ProjectWriting(ProjectBase):
         inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
+        moved: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -55,9 +56,15 @@ class ProjectWriting(ProjectBase):
         Documents whose content has not changed are taken over from the version before. A file or chunk that fails is
         in the report; the rest goes on. Until the new version is published, queries are answered by the one before.
 
+        The id of a document is its path as seen from the parent of the folder given, or the name of a file given by
+        itself. A file keeps the id that it has, however it is named later. An id that belongs to a file elsewhere, or
+        to a Document, is never taken over: the newcomer gets the shortest longer path that differs, and the report says
+        so. A file that was renamed takes the id of its new name, and nothing is paid for again.
+
         Args:
             inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
             replace: Make the version exactly these inputs; otherwise documents that are not named are kept.
+            moved: The files have a new place: a document whose id the new path ends with is taken for the same one.
             file_metadata: Gives further facts about a file, from its path; JSON scalars only.
             limits: What one file may cost.
             passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
@@ -72,7 +79,9 @@ class ProjectWriting(ProjectBase):
         Raises:
             BudgetExceededError: The next call could pass `max_cost`.
             ConfigurationError: `max_cost` is given and a price is not known, or the provider has no batches.
-            InputError: Nothing can be ingested, or two inputs would get one document id.
+            InputError: Nothing can be ingested, two inputs have one document id, or a Document has that of a file.
+            PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would take its
+                documents out. Otherwise it is among the skipped files of the report.
             ModelError: A model cannot be made or reached; what was paid for is in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
@@ -80,6 +89,7 @@ class ProjectWriting(ProjectBase):
             lambda: self.aingest(
                 inputs,
                 replace=replace,
+                moved=moved,
                 file_metadata=file_metadata,
                 limits=limits,
                 passwords=passwords,
@@ -95,6 +105,7 @@ class ProjectWriting(ProjectBase):
         inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
+        moved: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -106,6 +117,7 @@ class ProjectWriting(ProjectBase):
         """Do as `ingest` does, without blocking the event loop."""
         options = RunOptions(
             replace=replace,
+            moved=moved,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -119,6 +131,7 @@ class ProjectWriting(ProjectBase):
         inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
+        moved: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -130,6 +143,7 @@ class ProjectWriting(ProjectBase):
         """
         options = RunOptions(
             replace=replace,
+            moved=moved,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -155,6 +169,7 @@ class ProjectWriting(ProjectBase):
         inputs: Iterable[IngestInput] | IngestInput,
         *,
         replace: bool = False,
+        moved: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -165,6 +180,7 @@ class ProjectWriting(ProjectBase):
             self.estimate,
             inputs,
             replace=replace,
+            moved=moved,
             file_metadata=file_metadata,
             limits=limits,
             passwords=passwords,

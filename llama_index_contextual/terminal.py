@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.errors import ContextualError, PathNotFoundError
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -86,11 +86,17 @@ def say_error(message: str) -> None:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the command with exit code 1 and one line where something is wrong with the input, the files or a model."""
+    """End the command with one line where something is wrong with the input, the files or a model.
+
+    The exit code is 1, or 2 where a path that was given does not exist.
+    """
+    code = 1
     try:
         yield
     except BrokenPipeError:
         raise  # nobody reads on: there is nobody to tell
+    except PathNotFoundError as error:
+        message, code = str(error), 2
     except ContextualError as error:
         message = str(error)
     except OSError as error:
@@ -100,7 +106,7 @@ def errors_in_one_line() -> Iterator[None]:
     else:
         return
     say_error(message)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def show_info(found: ProjectInfo) -> None:
@@ -142,6 +148,8 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
     if as_json:
         say_json(report.to_dict())
         return
+    for former, doc_id in report.renamed.items():
+        say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
     for doc_id in report.missing:
         say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
     for file in report.skipped:

@@ -156,8 +156,9 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
 
 
 def has_given_context(node: BaseNode) -> bool:
-    """Return whether a chunk came with a context that nobody here wrote."""
-    return bool(node.metadata.get(keys.CONTEXT)) and node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
+    """Return whether the context of a chunk is to stay: written by hand, or marked as given, whatever wrote it."""
+    is_given = node.metadata.get(keys.CONTEXT_GIVEN) or node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
+    return bool(node.metadata.get(keys.CONTEXT) and is_given)
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
@@ -165,13 +166,14 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
 
     Args:
         node: A chunk of any parser.
-        context: Its context; None leaves the one that it came with, if any.
+        context: Its context; None leaves the one that it came with, if any, and who wrote that.
     """
     metadata = dict(node.metadata)
     if context is not None:
         metadata[keys.CONTEXT], metadata[keys.CONTEXT_SOURCE] = context.text, context.source
     elif metadata.get(keys.CONTEXT):
-        metadata[keys.CONTEXT_SOURCE] = "given"
+        if metadata.get(keys.CONTEXT_SOURCE) in (None, "", "none"):
+            metadata[keys.CONTEXT_SOURCE] = "given"
     else:
         metadata[keys.CONTEXT_SOURCE] = "none"
     if not metadata.get(keys.CONTEXT):

@@ -184,7 +184,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     contexts = [
         node.metadata[keys.CONTEXT]
         for node in version.docstore.iterate()
-        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
     ]
     used = ledger.usage(contexts)
     if used is None:

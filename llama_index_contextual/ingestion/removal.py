@@ -42,7 +42,6 @@ def remove_documents(
         version = _publish(kept, project_dir, config, before)
     return IngestReport(
         version=version,
-        unchanged=tuple(record.doc_id for record in kept),
         removed=tuple(record.doc_id for record in records if record.doc_id in doc_ids),
         chunks=sum(record.chunks for record in kept),
         seconds=time.monotonic() - started,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
@@ -54,11 +54,13 @@ class IngestReport:
         version: Name of the version that is live now.
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
-        unchanged: Ids of documents that were taken over from the version before.
+        renamed: Former id -> new id, of documents whose file has another name or place now.
+        unchanged: Ids of documents of this call that were taken over from the version before; those that the call does
+            not name are not counted.
         rebuilt: Ids of documents that were processed again because settings have changed or chunks had failed.
         removed: Ids of documents that the version no longer has.
         missing: Ids of documents whose file is gone from a folder that was given; they are kept unless `replace`.
-        skipped: Files that were not read, each with its reason.
+        skipped: Files and empty Documents that were not read, each with its reason.
         warnings: What was noticed in files that were read.
         failures: Chunks whose context the LLM failed to write; they have the structural one.
         chunks: Chunks in the version.
@@ -72,6 +74,7 @@ class IngestReport:
     version: str | None
     added: Sequence[str] = ()
     updated: Sequence[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
     unchanged: Sequence[str] = ()
     rebuilt: Sequence[str] = ()
     removed: Sequence[str] = ()
@@ -103,7 +106,7 @@ class IngestReport:
     def summary(self) -> str:
         """Return the counts in one line; what is zero is left out, but for the documents that were added."""
         counts = [f"{len(self.added)} added"]
-        for name in ("updated", "unchanged", "rebuilt", "removed", "missing", "skipped"):
+        for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
         return f"{', '.join(counts)}; {counted(self.chunks, 'chunk')}"
@@ -133,6 +136,7 @@ class IngestReport:
     def __str__(self) -> str:
         lines = [f"Version {self.version}: {self.summary()}."]
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
+        lines += [f"  renamed {former} to {doc_id}" for former, doc_id in self.renamed.items()]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {file.path}: {file.reason}" for file in self.skipped]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]

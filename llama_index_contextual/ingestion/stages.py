@@ -16,6 +16,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import Contextualized, with_context
@@ -23,7 +24,7 @@ from llama_index_contextual.contextualizer.estimate import expect
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.batching import aembed, aembed_parts, tokens_of
-from llama_index_contextual.ingestion.jobs import Job
+from llama_index_contextual.ingestion.jobs import Job, span_of
 from llama_index_contextual.models import model_name, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.storage.ledger import Ledger, vector_key
@@ -59,12 +60,15 @@ class Stages:
             yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
-        """Return the chunks of a document."""
+        """Return the chunks of a document, with the contexts that an LLM has written for them before."""
         if job.document is None:
             return list(job.nodes or [])
         nodes: Sequence[BaseNode] = [job.document]
         for parser in self.parsers:
             nodes = parser(nodes)
+        for node in nodes if job.contexts else ():
+            if (context := job.contexts.get(span_of(node))) is not None:
+                node.metadata |= {keys.CONTEXT: context, keys.CONTEXT_SOURCE: "llm", keys.CONTEXT_GIVEN: True}
         return list(nodes)
 
     def expect(self, nodes: Sequence[BaseNode]) -> None:

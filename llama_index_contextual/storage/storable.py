@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.metadata import shape_fault
 
 INTEGERS = range(-(2**63), 2**63)
 """The whole numbers that SQLite keeps as such."""
@@ -34,6 +35,8 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 
 def storable_fault(node: BaseNode) -> str | None:
     """Return why a node cannot be stored, and what to do, or None if it can."""
+    if fault := shape_fault(node.metadata):
+        return fault
     for name, text in _texts(node):
         if has_surrogate(text):
             return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"
