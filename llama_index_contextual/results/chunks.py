@@ -177,7 +177,7 @@ class RetrievedChunk:
 
     def excerpt(self, query: str, width: int) -> str:
         """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""
-        terms = self.lexical.matched_terms if self.lexical else re.findall(r"\w{4,}", query)
+        terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
 
     def to_dict(self) -> dict[str, Any]:
