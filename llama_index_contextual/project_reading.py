@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Literal, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -21,6 +20,7 @@ from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.live import ProjectRetriever

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Set
-from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
+
+from llama_index_contextual.forks import cached_property
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (

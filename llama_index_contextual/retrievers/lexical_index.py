@@ -7,7 +7,6 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Self, cast
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, tokens
 from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
 from llama_index_contextual.retrievers.cache import LRUCache

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -25,6 +25,7 @@ from llama_index_contextual.errors import (
     InputError,
     NoVersionError,
 )
+from llama_index_contextual.forks import new_lock, renewed
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.base import CheckedRetriever, RankingRetriever, with_terms
 from llama_index_contextual.retrievers.instrument import areported, reported
@@ -69,14 +70,25 @@ class LiveIndexes:
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
-        # Threads that rank take the interpreter from each other: more of them than cores answer fewer questions.
-        self.turns = threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
+        self.turns = _turns()
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._opened: VersionIndexes | None = None
         self._stamp: Stamp | None = None
+        renewed(self)
+
+    def renew_after_fork(self) -> None:
+        """Let all turns be free in a forked child, where the threads that have some do not exist."""
+        self.turns = _turns()
+
+    def __reduce__(self) -> NoReturn:
+        root, name = str(self._project_dir.parent), self._project_dir.name
+        raise InputError(
+            f"A project and its retrievers and engines cannot be pickled or copied: open the project again where you"
+            f" need it, with ProjectManager({root!r}).load({name!r})."
+        )
 
     def current(self) -> VersionIndexes:
         """Return the indexes of the live version.
@@ -113,6 +125,11 @@ class LiveIndexes:
         """Return whether another version has become live, so that the files of this one may be gone."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
+
+
+def _turns() -> threading.BoundedSemaphore:
+    # Threads that rank take the interpreter from each other: more of them than cores answer fewer questions.
+    return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
 
 
 class ProjectRetriever(CheckedRetriever):
