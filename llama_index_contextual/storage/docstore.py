@@ -153,7 +153,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Write the store to a file and sync it; a store that is that file already is only synced."""
         path = Path(persist_path)
         if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
-            files.sync_file(path)
+            if not self.read_only:  # what is published is synced, and is not opened for writing
+                files.sync_file(path)
             return
         files.make_directory(path.parent)
         temporary = path.with_name(f"{path.name}.new")
