@@ -15,6 +15,8 @@ from llama_index_contextual.wording import counted
 _SHOWN = 400
 """Characters of a query that are shown, at most."""
 
+_SHOWN_WORDS, _SHOWN_LETTERS = 50, 60
+
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
 
@@ -74,7 +76,7 @@ class Explanation:
             f"{self.rank}. {self.source}: {self.score:.4f}",
             f"   {said}",
             f"   {self.arithmetic}",
-            *(f"   {where}: {', '.join(words)}" for where, words in terms if words),
+            *(f"   {where}: {_listed(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]
         return "\n".join(_visible_line(line) for line in lines)
@@ -170,6 +172,13 @@ class RetrievalResponse:
             f"<p><b>{escape(_shorten(self.query[: 2 * _SHOWN], _SHOWN))}</b> ({escape(self.mode_used)})</p>{warnings}"
             f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
         )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return the words of a query for a reader: so many, and of each its beginning."""
+    shown = [_shorten(word, _SHOWN_LETTERS) for word in words[:_SHOWN_WORDS]]
+    more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
+    return ", ".join([*shown, *more])
 
 
 def _visible_line(line: str) -> str:
