@@ -32,7 +32,6 @@ from llama_index_contextual.retrievers.instrument import areported, reported
 from llama_index_contextual.retrievers.queries import (
     as_bundles,
     bounded,
-    require_filters,
     require_positive,
     with_warnings,
 )
@@ -41,6 +40,7 @@ from llama_index_contextual.retrievers.respond import Request, respond
 from llama_index_contextual.retrievers.version_indexes import VersionIndexes
 from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.filters import require_filters
 from llama_index_contextual.storage.version import OpenVersion
 
 logger = logging.getLogger(__name__)

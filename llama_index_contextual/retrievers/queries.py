@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import QueryBundle
-from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.results import RetrievalResponse
@@ -118,21 +117,6 @@ def require_positive(k: object, name: str = "top_k", what: str = "result") -> in
     if number < 1:
         raise InputError(f"{name} is {number}: ask for at least one {what}.", value=k)
     return number
-
-
-def require_filters(filters: object) -> MetadataFilters | None:
-    """Return metadata filters, or None.
-
-    Raises:
-        InputError: They are something else.
-    """
-    if filters is None or isinstance(filters, MetadataFilters):
-        return filters
-    raise InputError(
-        f"The filters are {_described(filters)}: give MetadataFilters(filters=[MetadataFilter(key=..., value=...)]) of"
-        f" llama_index.core.vector_stores.",
-        value=filters,
-    )
 
 
 def _described(value: object) -> str:

@@ -97,7 +97,7 @@ def test_of_more_than_256_terms_those_that_weigh_most_are_searched(built: Projec
 
 
 def test_terms_that_no_text_holds_are_left_out_first() -> None:
-    known, unknown = ["pump", "motor"], [f"x{at}" for at in range(300)]
+    known, unknown = ["pump", "motor"], words(300)
     terms = LexicalIndex.build(["pump motor"]).query(" ".join([*unknown, *known]))
     assert terms.known == ("pump", "motor")
     assert terms.left_out == 46
