@@ -8,12 +8,13 @@ time. So every event loop gets a copy of the model with a client of its own. Oth
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llama_index.core.schema import BaseComponent
+
+from llama_index_contextual.forks import keep, new_lock, renewed
 
 if TYPE_CHECKING:
     import httpx
@@ -119,9 +120,15 @@ class PerLoop(Generic[T]):
 
     def __init__(self, load: Callable[[], T]) -> None:
         self._load = load
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._sync: T | None = None
         self._lent: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
+        renewed(self)
+
+    def renew_after_fork(self) -> None:
+        """Make new clients in a forked child: two processes must not speak over one connection."""
+        keep((self._sync, self._lent))
+        self._sync, self._lent = None, {}
 
     def sync(self) -> T:
         """Return the model for blocking calls; its client serves all threads."""

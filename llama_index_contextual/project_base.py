@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import NoVersionError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.models import load_embed_model, load_llm
 from llama_index_contextual.retrievers.live import LiveIndexes
 from llama_index_contextual.storage.current import current_name, version_directory
@@ -44,6 +45,9 @@ class ProjectBase:
         self._live = LiveIndexes(
             directory, self.name, self._embed_model_of, lambda: self._llm or self._load_answering_llm()
         )
+
+    def __reduce__(self) -> NoReturn:
+        self._live.__reduce__()
 
     @cached_property
     def embed_model(self) -> BaseEmbedding:

@@ -15,7 +15,7 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
@@ -31,6 +31,8 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
+from llama_index_contextual.retrievers.instrument import without_span
+from llama_index_contextual.retrievers.queries import as_bundle, bounded, with_warnings
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -93,6 +95,23 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
 
+    @without_span
+    def query(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
+        """Answer a question.
+
+        Raises:
+            InputError: It is empty, or neither a text nor a QueryBundle.
+            ModelError: The model cannot be reached, or does not begin in time.
+        """
+        as_bundle(str_or_query_bundle)  # LlamaIndex would say in pydantic's words what is wrong
+        return super().query(str_or_query_bundle)
+
+    @without_span
+    async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
+        """Do as `query` does, without blocking the event loop."""
+        as_bundle(str_or_query_bundle)
+        return await super().aquery(str_or_query_bundle)
+
     # ---- the search --------------------------------------------------------------------------------------------------
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -100,18 +119,24 @@ class GroundedQueryEngine(BaseQueryEngine):
         return self.draft(query_bundle).hits
 
     def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
-        """Search, and return what an answer would be written from."""
+        """Search, and return what an answer would be written from.
+
+        Raises:
+            InputError: The question is empty, or not a question.
+        """
+        query, notes = bounded(query)  # what is not searched is not read by the model either
         found = self.retriever.respond(query)
         if self.wider is not None and self._wants_more(found):
             found = _better(found, self.wider.respond(query))
-        return self._drafted(query, found, history)
+        return self._drafted(query, with_warnings(found, notes), history)
 
     async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
         """Do as `draft` does, without blocking the event loop."""
+        query, notes = await asyncio.to_thread(bounded, query)
         found = await self.retriever.arespond(query)
         if self.wider is not None and self._wants_more(found):
             found = _better(found, await self.wider.arespond(query))
-        return await asyncio.to_thread(self._drafted, query, found, history)
+        return await asyncio.to_thread(self._drafted, query, with_warnings(found, notes), history)
 
     def _wants_more(self, found: RetrievalResponse) -> bool:
         return self._is_low(found) and found.mode_used != "none"  # what was not to be searched is not searched wider

@@ -13,11 +13,12 @@ from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokenizer import count_tokens, get_tokenizer
 
 MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
+_CUT_TOKENS = 8_000
 # OpenAI's embedding models count in the older encoding: up to seven times the tokens of the newer one in some scripts.
 ENCODING = "cl100k_base"
 
@@ -131,6 +132,26 @@ def embedding_tokens(text: str) -> int:
     """Return the tokens of a text as OpenAI's embedding models count them."""
     # LlamaIndex's OpenAI class sends line breaks as spaces, which make other tokens.
     return count_tokens(text.replace("\n", " "), encoding=ENCODING)
+
+
+def cut_to_input(text: str) -> str:
+    """Return the beginning of a text that an embedding model takes as one input; a text that it takes, itself.
+
+    OpenAI's limit is kept for every model. It is a little less than the limit, because the beginning of a text may have
+    more tokens by itself.
+
+    Example:
+        >>> len(cut_to_input("pump " * 10_000).split())
+        8000
+    """
+    # No token has less than one byte, and no character more than four.
+    if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
+        return text
+    tokenizer = get_tokenizer(ENCODING)
+    encoded = tokenizer.encode_ordinary(text.replace("\n", " "))
+    if len(encoded) <= _CUT_TOKENS:
+        return text
+    return text[: len(tokenizer.decode(encoded[:_CUT_TOKENS], errors="ignore"))]
 
 
 async def _one_request(model: BaseEmbedding, texts: list[str], name: str, policy: RetryPolicy) -> list[list[float]]:

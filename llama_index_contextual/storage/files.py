@@ -31,8 +31,9 @@ class System:
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create a file, or empty it, and fill it."""
-        with open(path, "wb") as file:
+        """Create a file and fill it; one that is there is replaced and not emptied: it may be mapped by a reader."""
+        path.unlink(missing_ok=True)
+        with open(path, "xb") as file:
             fill(file)
 
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
