@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from llama_index.core.schema import BaseNode
 
@@ -32,6 +33,7 @@ class RunOptions:
         passwords: Passwords of encrypted PDFs.
         max_cost: Dollars that the run must not pass, or None.
         batch: Ask for contexts in batches of the provider.
+        purpose: What the run is for; stands in its receipt.
     """
 
     replace: bool = False
@@ -42,6 +44,7 @@ class RunOptions:
     passwords: Mapping[str, str] | str | None = None
     max_cost: float | None = None
     batch: bool = False
+    purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"
 
 
 def plan_run(

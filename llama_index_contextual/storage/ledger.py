@@ -24,6 +24,7 @@ from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from llama_index_contextual.storage.receipts import Receipts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,6 +174,7 @@ class Ledger:
     Attributes:
         path: The file.
         batches: The batches that a provider works on.
+        receipts: What every run has cost.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -191,6 +193,8 @@ class Ledger:
                 self._kv.execute(statement)
             self.batches = BatchJournal(self._kv)
             self.batches.prepare()
+            self.receipts = Receipts(self._kv)
+            self.receipts.prepare()
             if found is None:
                 self._kv.put("format", {"version": FORMAT_VERSION})
             stack.pop_all()

@@ -15,6 +15,7 @@ import numpy as np
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import FIELDS, Ledger, LedgerEntry
+from llama_index_contextual.storage.receipts import is_receipt
 
 Row = tuple[Any, ...]
 
@@ -50,8 +51,8 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
 def salvage(damaged: Path, ledger: Ledger) -> None:
     """Add all that was paid for, as far as it can still be read of a damaged ledger, to a new one.
 
-    These are contexts, embeddings, replies of batches, and batches under way. The texts of documents are not among
-    them: they are in the versions.
+    These are contexts, embeddings, replies of batches, batches under way, and what the runs have cost. The texts of
+    documents are not among them: they are in the versions.
 
     Args:
         damaged: The file; it is only read.
@@ -98,6 +99,7 @@ _SOUND: dict[str, Callable[[Row], bool]] = {
     "embeddings": _is_embedding,
     "batch_replies": _are(str, str, str | None, int | None, int | None, int | None),
     "batches": _are(str, str | None, str, float),
+    "runs": is_receipt,
 }
 
 

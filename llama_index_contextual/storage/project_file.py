@@ -15,6 +15,7 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectLockedError,
 )
+from llama_index_contextual.retirement import DEFAULT_LLM
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
 from llama_index_contextual.storage.lock import locked
@@ -65,7 +66,8 @@ def read_config(project_dir: Path) -> ProjectConfig:
             )
         if set(raw) != {"format_version", "config"}:
             raise KeyError("format_version, config")
-        return ProjectConfig(**raw["config"])
+        # The default follows the date; a project that names no LLM keeps the one that it was created with.
+        return ProjectConfig(**{"llm": DEFAULT_LLM, **raw["config"]})
     except ConfigurationError as error:
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
