@@ -177,7 +177,10 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} refused access: check that the key may use this model from this place."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         if setting == "llm" and (ended := retirement_of(model)) is not None:
-            return f"The provider does not know the model {model!r} any more. {how_to_switch(ended.successor)}"
+            return (
+                f"The provider does not know the model {model!r}, whose end it has announced for"
+                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+            )
         return (
             f"The provider does not know the model {model!r}: change the setting {setting!r}"
             f" (for instance `project.update_config({setting}=...)`) to one that it offers."

@@ -209,8 +209,8 @@ class CostOption:
         dollars: Price, or None where it is not known.
         dollars_if_cached: For a batch, the price if its calls found as many tokens in the cache as live ones.
         minutes: How long it takes; None for a batch, which takes up to 24 hours.
-        max_cost: The limit in dollars with which the calls can be sent to the last: half as much again as the price, and
-            what is put aside for a call in flight; for a batch, what is put aside for all of its requests.
+        max_cost: The limit in dollars with which all calls can be sent: half as much again as the price, and what is
+            put aside for a call in flight; for a batch, what is put aside for all of its requests.
     """
 
     chunks_per_call: ChunksPerCall

@@ -232,8 +232,8 @@ class Spending:
         unknown = of_unknown_price(self.actual)
         return BudgetExceededError(
             f"max_cost of {money(limit)} is reached: {money(spent)} are spent{f', {unknown},' if unknown else ''} and"
-            f" the next call could pass it. Nothing is published; the ledger keeps the contexts that were paid for. Run the same call again with a higher max_cost, or"
-            f" without, to go on from there.",
+            f" the next call could pass it. Nothing is published; the ledger keeps the contexts that were paid for. Run"
+            f" the same call again with a higher max_cost, or without, to go on from there.",
             spent=spent,
             max_cost=limit,
         )
@@ -432,6 +432,7 @@ class CallBudget:
         self._form = CallForm.of(model)
         self._limit = AnswerLimit.of(model, llm)
         self._cached: dict[str, int] = {}
+        self._is_caching = False
         self._longest = 0.0
 
     async def may_send(self, request: ContextRequest) -> ContextCharge:
@@ -469,7 +470,10 @@ class CallBudget:
         """Return what a call takes if it is like those before: the cached prefix, the longest answer so far."""
         if not self._longest:
             return None
-        cached = min(self._cached.get(request.cache_key, 0), given)
+        cached = self._cached.get(request.cache_key)
+        if cached == 0 and self._form.cache is not None and self._is_caching:
+            cached = self._form.cache.cached(request.prefix_tokens)  # brought there by the first call of the segment
+        cached = min(cached or 0, given)
         written = self._form.written_tokens(request, cached)
         return Tokens(1, given, cached, round(self._longest * len(request.keys)), min(written, given - cached))
 
@@ -478,6 +482,7 @@ class CallBudget:
         tokens = self._tokens(request, reply)
         self._longest = max(self._longest, tokens.output_tokens / len(request.keys))
         self._cached[request.cache_key] = tokens.cached_tokens
+        self._is_caching |= tokens.cached_tokens > 0
         if call is None:
             self._spending.book(self._model, tokens, sender="batch")
         else:

@@ -104,7 +104,8 @@ class CostEstimate:
 def _rounded_up(dollars: float) -> float:
     """Return an amount as `money` shows it, and not less."""
     digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
-    return math.ceil(round(dollars * 10**digits, 6)) / 10**digits
+    scale = float(10**digits)
+    return math.ceil(round(dollars * scale, 6)) / scale
 
 
 def estimate(
