@@ -64,8 +64,8 @@ class ProjectWriting(ProjectBase):
             max_cost: Dollars at list prices that the run must not pass. Calls in flight count with the most that they
                 can cost, and calls that timed out or were cut off stay counted so. At the limit the run waits for the
                 calls in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate`
-                says which limit is enough. Only the last call can pass it, where its answer is longer than all before
-                or the provider's cache fails, and a provider that charges more tokens than it was asked for.
+                says which limit is enough. Only the last call can pass it, where its answer is longer than those
+                before or the provider's cache fails, and a provider that charges more tokens than it was asked for.
             batch: Ask for contexts in batches of the provider, within 24 hours and at half the price of a token; calls
                 of a batch may find less in the provider's cache. The process may be stopped meanwhile; the same call,
                 or any later one, goes on where the provider is.

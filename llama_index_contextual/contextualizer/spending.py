@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,8 @@ from llama_index_contextual.storage.receipts import Receipts, RunCost
 
 _CALLS_BETWEEN_WRITES = 8
 _ROUNDING = 1e-12
+
+Likely = Callable[[], Tokens | None]
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Spending:
         input_tokens: int,
         output_tokens: int,
         sender: SenderKind = "live",
-        likely: Tokens | None = None,
+        likely: Likely | None = None,
     ) -> Reservation:
         """Put the most that a call can cost aside: all of its tokens written into the cache, the longest answer.
 
@@ -167,7 +169,7 @@ class Spending:
             input_tokens: Tokens of the prompt.
             output_tokens: Tokens of the answer, at most.
             sender: How it is sent.
-            likely: What the call takes by the answers so far. A call that is alone in flight may be sent where the
+            likely: Gives what the call takes by the answers so far, or None. A call that is alone in flight may be sent where the
                 limit leaves room for this much.
 
         Raises:
@@ -186,7 +188,7 @@ class Spending:
         input_tokens: int,
         output_tokens: int,
         sender: SenderKind = "live",
-        likely: Tokens | None = None,
+        likely: Likely | None = None,
     ) -> Reservation:
         """Do as `reserve` does, but wait for calls in flight, which mostly cost less than was put aside for them.
 
@@ -204,7 +206,7 @@ class Spending:
         return call
 
     def _granted(
-        self, model: str, input_tokens: int, output_tokens: int, sender: SenderKind, likely: Tokens | None
+        self, model: str, input_tokens: int, output_tokens: int, sender: SenderKind, likely: Likely | None
     ) -> Reservation | None:
         self.require_price(model)
         most = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
@@ -212,8 +214,8 @@ class Spending:
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             needed = bound
-            if bound > room and likely is not None and not self._calls_in_flight:
-                needed = (self.dollars(model, likely, sender) or 0.0) * self._dearer
+            if bound > room and likely is not None and not self._calls_in_flight and (tokens := likely()) is not None:
+                needed = (self.dollars(model, tokens, sender) or 0.0) * self._dearer
             if self._is_exceeded or needed > room:
                 return None
         self._calls_in_flight += 1
@@ -433,7 +435,7 @@ class CallBudget:
         self._limit = AnswerLimit.of(model, llm)
         self._cached: dict[str, int] = {}
         self._is_caching = False
-        self._longest = 0.0
+        self._answered = self._contexts = 0
 
     async def may_send(self, request: ContextRequest) -> ContextCharge:
         """Return what books the call; waits for calls in flight where the limit has no room beside them.
@@ -449,7 +451,7 @@ class CallBudget:
             input_tokens=given,
             output_tokens=self._limit.most(request),
             sender=self._sender,
-            likely=self._likely(request, given),
+            likely=partial(self._likely, request, given),
         )
         return ContextCharge(self, request, call)
 
@@ -467,20 +469,22 @@ class CallBudget:
         )
 
     def _likely(self, request: ContextRequest, given: int) -> Tokens | None:
-        """Return what a call takes if it is like those before: the cached prefix, the longest answer so far."""
-        if not self._longest:
+        """Return what a call takes if it is like those before: the cached prefix, an answer of mean length."""
+        if not self._contexts:
             return None
         cached = self._cached.get(request.cache_key)
         if cached == 0 and self._form.cache is not None and self._is_caching:
             cached = self._form.cache.cached(request.prefix_tokens)  # brought there by the first call of the segment
         cached = min(cached or 0, given)
         written = self._form.written_tokens(request, cached)
-        return Tokens(1, given, cached, round(self._longest * len(request.keys)), min(written, given - cached))
+        answered = round(self._answered / self._contexts * len(request.keys))
+        return Tokens(1, given, cached, answered, min(written, given - cached))
 
     def settle(self, request: ContextRequest, reply: Reply, call: Reservation | None) -> None:
         """Book an answer by the provider's count, and learn from it what the next ones take."""
         tokens = self._tokens(request, reply)
-        self._longest = max(self._longest, tokens.output_tokens / len(request.keys))
+        self._answered += tokens.output_tokens
+        self._contexts += len(request.keys)
         self._cached[request.cache_key] = tokens.cached_tokens
         self._is_caching |= tokens.cached_tokens > 0
         if call is None:

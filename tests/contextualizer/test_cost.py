@@ -257,14 +257,14 @@ def test_after_a_call_that_was_dearer_than_its_reserve_the_next_reserves_are_hig
 async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
     likely = Tokens(1, 10_000, 10_000, 0)
-    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=likely)
-    waiting = asyncio.create_task(spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=likely))
+    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
+    waiting = asyncio.create_task(spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely))
     await asyncio.sleep(0)
     assert not waiting.done(), "one at a time"
     call.settle(likely)
     (await waiting).settle(likely)
     with pytest.raises(BudgetExceededError):
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=likely)
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
 
 
 async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:
