@@ -84,7 +84,7 @@ def retirement_notice(model: str, *, project: str = "NAME") -> str | None:
     found = retirement_of(model)
     if found is None or today() < found.ends - NOTICE:
         return None
-    when = f"ends {model!r} on" if today() < found.ends else f"announced the end of {model!r} for"
+    when = f"ends {model!r} on" if today() < found.ends else f"has announced the end of {model!r} for"
     return f"The provider {when} {found.ends.isoformat()}. {how_to_switch(found.successor, project=project)}"
 
 

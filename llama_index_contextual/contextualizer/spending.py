@@ -169,8 +169,8 @@ class Spending:
             input_tokens: Tokens of the prompt.
             output_tokens: Tokens of the answer, at most.
             sender: How it is sent.
-            likely: Gives what the call takes by the answers so far, or None. A call that is alone in flight may be sent where the
-                limit leaves room for this much.
+            likely: Gives what the call takes by the answers so far, or None. A call that is alone in flight may be
+                sent where the limit leaves room for this much.
 
         Raises:
             BudgetExceededError: With all calls in flight, it could pass the limit.
@@ -365,8 +365,9 @@ def of_unknown_price(bill: Bill) -> str:
     if not bill.unsettled_calls:
         return ""
     calls = "1 call" if bill.unsettled_calls == 1 else f"{bill.unsettled_calls:,} calls"
-    amount = "" if bill.dollars is None else f"{money(bill.unsettled_dollars)} "
-    return f"of which {amount}for {calls} whose price is not known: timed out or cut off"
+    if bill.dollars is None:
+        return f"{calls} more timed out or cut off"
+    return f"of which {money(bill.unsettled_dollars)} for {calls} whose price is not known: timed out or cut off"
 
 
 class Reservation:
