@@ -202,10 +202,10 @@ class _Undone(nullcontext[None]):
         self._patch.undo()
 
 
-def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int) -> Row:
+def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int, latency: float = 0.3) -> Row:
     """End an ingesting process by a signal while its calls are in flight."""
     documents = write_documents(folder / "documents", parts=parts)
-    with LoopbackProvider(embedding_encoding="cl100k_base", latency=0.3) as provider, environment(provider):
+    with LoopbackProvider(embedding_encoding="cl100k_base", latency=latency) as provider, environment(provider):
         project = ProjectManager(folder / "knowledge").create("budget", ProjectConfig(**SMALL, llm="openai:gpt-4.1"))
         command = [sys.executable, "-m", "llama_index_contextual", "ingest", "budget", str(documents), "--quiet"]
         child = subprocess.Popen(
