@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+from llama_index_contextual.retirement import how_to_switch, retirement_of
+
 T = TypeVar("T")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -68,6 +70,30 @@ def is_retryable(error: BaseException) -> bool:
 def is_connection_error(error: BaseException) -> bool:
     """Return whether no answer has come: the provider is not there, or the way to it is broken."""
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
+
+
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror"})
+_CHARGED_PERHAPS = frozenset({408, 499, 502, 504, 522, 524})
+
+
+def may_be_charged(error: BaseException) -> bool:
+    """Return whether a call that failed may have been worked on by the provider, who then charges it.
+
+    A provider that refuses a call or breaks down says so by a status, and charges nothing; the statuses of gateways
+    that stopped waiting say nothing about the provider behind them. Without a status the answer was late, was lost on
+    the way or could not be read, unless no connection came about.
+    """
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in _CHARGED_PERHAPS
+    if isinstance(error, ValueError) and "nknown model" in str(error):
+        return False  # LlamaIndex's own check, before anything is sent
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in _NEVER_SENT:
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True
 
 
 def retry_after(error: BaseException) -> float | None:
@@ -150,6 +176,11 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if status == 403:
         return f"The provider of {model!r} refused access: check that the key may use this model from this place."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
+        if setting == "llm" and (ended := retirement_of(model)) is not None:
+            return (
+                f"The provider does not know the model {model!r}, whose end it has announced for"
+                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+            )
         return (
             f"The provider does not know the model {model!r}: change the setting {setting!r}"
             f" (for instance `project.update_config({setting}=...)`) to one that it offers."

@@ -31,6 +31,7 @@ from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.settings import OF_A_COMMAND, environment_settings, explained, file_settings, read_dotenv
 from llama_index_contextual.terminal import (
     err,
@@ -40,6 +41,7 @@ from llama_index_contextual.terminal import (
     say_error,
     say_json,
     show_answer,
+    show_cost,
     show_info,
     show_settings,
 )
@@ -117,6 +119,8 @@ def create(
         if as_json:
             say_json({"name": project.name, "config": config.model_dump()})
             return
+        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            say(f"[yellow]note[/] {safe(notice)}", to=err)
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
         say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
 
@@ -157,9 +161,20 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     with errors_in_one_line():
         found = open_project(root, name).info()
         if as_json:
-            say_json({**asdict(found), "config": found.config.model_dump()})
+            say_json({**asdict(found), "config": found.config.model_dump(), "cost": found.cost.to_dict()})
         else:
             show_info(found)
+
+
+@app.command(rich_help_panel=PROJECTS)
+def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Show what a project has cost so far, in all and by run."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).cost()
+        if as_json:
+            say_json(found.to_dict())
+        else:
+            show_cost(found)
 
 
 @app.command(rich_help_panel=PROJECTS)

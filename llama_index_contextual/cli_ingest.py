@@ -49,10 +49,15 @@ def ingest(
     replace: Replace = False,
     moved: Moved = False,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", metavar="DOLLARS", help="Stop before the run costs more than this.")
+        float | None,
+        typer.Option(
+            "--max-cost",
+            metavar="DOLLARS",
+            help="Stop before the run costs more than this; `estimate` says what is enough.",
+        ),
     ] = None,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask for contexts in batches: half the price, within 24 hours.")
+        bool, typer.Option("--batch", help="Ask for contexts in batches: half the price of a token, within 24 hours.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     root: Root = DEFAULT_ROOT,

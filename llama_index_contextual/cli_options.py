@@ -19,6 +19,7 @@ from llama_index_contextual.wording import counted
 if TYPE_CHECKING:
     from llama_index_contextual.manager import ProjectManager
     from llama_index_contextual.project import Project
+    from llama_index_contextual.storage.receipts import ProjectCost
 
 T = TypeVar("T")
 
@@ -169,10 +170,21 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
         say(
             f"Interrupted: {live}; the ledger keeps {counted(found.ledger.contexts, 'context')} and"
             f" {counted(found.ledger.embeddings, 'embedding')}.{_under_way(found.ledger.batched_requests)}"
+            f"{_spent(found.cost)}"
             f" Run the same command again to go on.",
             to=err,
         )
         raise typer.Exit(130) from None
+
+
+def _spent(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.prices import money
+
+    last = cost.runs[-1] if cost.runs else None
+    if last is None or not last.dollars:
+        return ""
+    booked = f", of which {money(last.booked)} is booked for calls that were cut off" if last.booked else ""
+    return f" The last run has cost {money(last.dollars)}{booked}."
 
 
 def _under_way(requests: int) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.templates import check_template
 
 LOCAL = "local"
@@ -95,7 +96,11 @@ class ProjectConfig(BaseModel):
         default="llm",
         description="Who writes the context of a chunk: an LLM, the document's own structure, or nobody (plain RAG).",
     )
-    llm: str = Field(default="openai:gpt-4.1", description="LLM that writes contexts, as provider:name.")
+    llm: str = Field(
+        default_factory=default_llm,
+        description="LLM that writes contexts, as provider:name; the default of a new project is `openai:gpt-4.1`, and"
+        " its successor from the day on which its provider ends it.",
+    )
     context_prompt: str | None = Field(
         default=None, description="Prompt template for contexts; None is the published wording."
     )

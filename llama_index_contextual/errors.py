@@ -121,7 +121,8 @@ class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and what was paid for is kept.
 
     Attributes:
-        spent: Dollars that the run has spent.
+        spent: Dollars that the run has spent, the reserves of calls included whose price is not known: those that timed
+            out or were cut off, and batches under way.
         max_cost: The limit.
     """
 

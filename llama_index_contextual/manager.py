@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import unicodedata
 from collections.abc import Collection
@@ -14,6 +15,7 @@ from llama_index.core.llms import LLM
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
 from llama_index_contextual.project import Project
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
 from llama_index_contextual.storage.ledger import LEDGER_FILE
@@ -27,6 +29,8 @@ from llama_index_contextual.storage.project_file import (
 )
 from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
+
+logger = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 64
 MAX_NAME_BYTES = 255
@@ -98,6 +102,8 @@ class ProjectManager:
             _remove_own(directory, keep=_LEDGER)
             write_current(directory, None)
             write_config(directory, config)
+        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            logger.warning(notice)
         return Project(directory, config, llm=llm, embed_model=embed_model)
 
     def load(self, name: str, *, llm: LLM | None = None, embed_model: BaseEmbedding | None = None) -> Project:

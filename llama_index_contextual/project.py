@@ -13,7 +13,13 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, NoVersionError
 from llama_index_contextual.ingestion.removal import remove_documents
 from llama_index_contextual.ingestion.report import IngestReport
-from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
+from llama_index_contextual.project_info import (
+    ProjectInfo,
+    VersionInfo,
+    describe_project,
+    list_versions,
+    project_cost,
+)
 from llama_index_contextual.project_reading import ProjectReading
 from llama_index_contextual.project_writing import ProjectWriting
 from llama_index_contextual.storage.check import read_manifest
@@ -23,6 +29,7 @@ from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.project_file import project_ledger, read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
+from llama_index_contextual.storage.receipts import ProjectCost
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 
 if TYPE_CHECKING:
@@ -166,6 +173,13 @@ class Project(ProjectWriting, ProjectReading):
         """Return what the project is and holds."""
         live = None if current_name(self.directory) is None else self._live.current().version.manifest
         return describe_project(self.directory, self.config, live)
+
+    def cost(self) -> ProjectCost:
+        """Return what the project has cost so far, in all and by run: contexts and embeddings, not questions.
+
+        A run that was killed, and calls that timed out, count with the most that they can have cost.
+        """
+        return project_cost(self.directory)
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""

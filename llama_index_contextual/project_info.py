@@ -12,6 +12,7 @@ from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.storage.manifest import Manifest
+from llama_index_contextual.storage.receipts import ProjectCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class ProjectInfo:
         chunks: Number of chunks in it.
         tokens: Tokens of the chunks, overlaps counted twice.
         bytes: Size of the live version on disk.
-        ledger: What was paid for so far.
+        ledger: Contexts and embeddings that were paid for so far.
+        cost: What they have cost, in all and by run.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ProjectInfo:
     tokens: int
     bytes: int
     ledger: LedgerInfo
+    cost: ProjectCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
         config: Its settings.
         live: The manifest of its live version, or None before the first.
     """
+    ledger, cost = _ledger_info(project_dir / LEDGER_FILE)
     return ProjectInfo(
         name=project_dir.name,
         config=config,
@@ -76,7 +80,8 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
         chunks=live.chunks if live else 0,
         tokens=sum(record.tokens for record in live.documents) if live else 0,
         bytes=sum(int(file["bytes"]) for file in live.files.values()) if live else 0,
-        ledger=_ledger_info(project_dir / LEDGER_FILE),
+        ledger=ledger,
+        cost=cost,
     )
 
 
@@ -108,6 +113,11 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
     )
 
 
-def _ledger_info(path: Path) -> LedgerInfo:
+def project_cost(project_dir: Path) -> ProjectCost:
+    """Return what a project has cost so far; nothing is written."""
+    return _ledger_info(project_dir / LEDGER_FILE)[1]
+
+
+def _ledger_info(path: Path) -> tuple[LedgerInfo, ProjectCost]:
     with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-        return ledger.info()
+        return ledger.info(), ledger.receipts.cost()

@@ -68,16 +68,19 @@ class ProjectWriting(ProjectBase):
             file_metadata: Gives further facts about a file, from its path; JSON scalars only.
             limits: What one file may cost.
             passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
-            max_cost: Dollars at list prices that the run must not pass, calls in flight counted with the most that they
-                can cost: it stops before, publishes nothing, and what was paid for is in the ledger. Only a model that
-                reasons before it answers can pass it, by the calls in flight.
-            batch: Ask for contexts in batches of the provider, at half the price and within 24 hours. The process may
-                be stopped meanwhile; the same call, or any later one, goes on where the provider is.
+            max_cost: Dollars at list prices that the run must not pass. Calls in flight count with the most that they
+                can cost, and calls that timed out or were cut off stay counted so. At the limit the run waits for the
+                calls in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate`
+                says which limit is enough. Only the last call can pass it, where its answer is longer than those
+                before or the provider's cache fails, and a provider that charges more tokens than it was asked for.
+            batch: Ask for contexts in batches of the provider, within 24 hours and at half the price of a token; calls
+                of a batch may find less in the provider's cache. The process may be stopped meanwhile; the same call,
+                or any later one, goes on where the provider is.
             show_progress: Show a progress bar.
             progress: Called as the work proceeds.
 
         Raises:
-            BudgetExceededError: The next call could pass `max_cost`.
+            BudgetExceededError: The next call could pass `max_cost`; it says what was spent in all.
             ConfigurationError: `max_cost` is given and a price is not known, or the provider has no batches.
             InputError: Nothing can be ingested, two inputs have one document id, or a Document has that of a file.
             PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would take its
@@ -205,7 +208,9 @@ class ProjectWriting(ProjectBase):
         self, *, show_progress: bool = False, progress: ReportProgress | None = None
     ) -> IngestReport:
         """Do as `retry_failed` does, without blocking the event loop."""
-        return await self._arun([], RunOptions(retry_failed=True), show_progress=show_progress, progress=progress)
+        return await self._arun(
+            [], RunOptions(retry_failed=True, purpose="retry"), show_progress=show_progress, progress=progress
+        )
 
     def rebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Publish a version by the present settings, from the documents as they are stored; files are not read again.
@@ -216,7 +221,7 @@ class ProjectWriting(ProjectBase):
 
     async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Do as `rebuild` does, without blocking the event loop."""
-        return await self._arun([], RunOptions(), show_progress=show_progress, progress=progress)
+        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
 
     async def _arun(
         self,

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.project_info import ProjectInfo
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
     from llama_index_contextual.settings import Setting
+    from llama_index_contextual.storage.receipts import ProjectCost
 
 # Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
 out = Console(emoji=False, highlight=False)
@@ -120,12 +122,43 @@ def show_info(found: ProjectInfo) -> None:
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{counted(found.ledger.contexts, 'context')}, {counted(found.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{counted(waiting, 'request')} under way")] if waiting else []),
+        *([("cost so far", _cost_in_all(found.cost))] if found.cost.runs else []),
         ("embedding", found.config.embed_model),
         ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
         ("mode", f"{found.config.mode}, top {found.config.top_k}"),
     ]
     for label, value in rows:
         say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+def _cost_in_all(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.prices import money
+
+    booked = f", of which {money(cost.booked)} for calls whose price is not known" if cost.booked else ""
+    unpriced = f", and {counted(cost.without_price, 'run')} without a known price" if cost.without_price else ""
+    damaged = f"; {counted(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
+    return f"{money(cost.dollars)} in {counted(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
+
+
+def show_cost(cost: ProjectCost) -> None:
+    """Print what a project has cost, run by run and in all."""
+    from llama_index_contextual.contextualizer.prices import money
+
+    for run in cost.runs:
+        day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+        parts = [counted(run.calls, "call")] if run.calls else []
+        parts += [f"{counted(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
+        if run.unsettled:
+            parts.append(
+                f"{money(run.unsettled)} booked for {counted(run.unsettled_calls, 'call')} timed out or cut off"
+            )
+        if run.batches:
+            parts.append(f"{money(sum(run.batches.values()))} booked for batches under way")
+        if run.ended is None:
+            parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
+        models = " + ".join(name for name in (run.llm, run.embed_model) if name)
+        say_beside(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+    say(f"in all: {safe(_cost_in_all(cost))}; questions and answers are not counted")
 
 
 def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:
@@ -150,6 +183,8 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
         return
     for former, doc_id in report.renamed.items():
         say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
+    for notice in report.notices:
+        say(f"[yellow]note[/] {safe(notice)}", to=err)
     for doc_id in report.missing:
         say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
     for file in report.skipped:

@@ -21,7 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual import calls
-from llama_index_contextual.calls import RetryPolicy, acall, call, describe, is_retryable, retry_after, run_sync
+from llama_index_contextual.calls import (
+    RetryPolicy,
+    acall,
+    call,
+    describe,
+    is_retryable,
+    may_be_charged,
+    retry_after,
+    run_sync,
+)
+from llama_index_contextual.retirement import how_to_switch
 
 
 def api_error(status: int, code: str | None = None, headers: dict[str, str] | None = None) -> openai.APIStatusError:
@@ -247,8 +257,8 @@ MODEL = "openai:gpt-4.1"
         ),
         (
             api_error(404),
-            "The provider does not know the model 'openai:gpt-4.1': change the setting 'llm' (for instance"
-            " `project.update_config(llm=...)`) to one that it offers.",
+            "The provider does not know the model 'openai:gpt-4.1', whose end it has announced for 2027-01-14."
+            f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
             api_error(429, "insufficient_quota"),
@@ -279,6 +289,46 @@ def test_a_model_is_unknown_by_status_code_or_words() -> None:
     errors = [api_error(404), api_error(400, "model_not_found"), ValueError("Unknown model 'x'. Please provide ...")]
     for error in errors:
         assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
+
+
+def test_an_unknown_model_that_is_not_known_to_end_names_the_setting() -> None:
+    assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
+        "The provider does not know the model 'openai:gpt-9': change the setting 'llm' (for instance"
+        " `project.update_config(llm=...)`) to one that it offers."
+    )
+
+
+class ConnectTimeout(Exception):
+    """No connection came about, by the name that httpx gives it."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "charged"),
+    [
+        (api_error(400), False),
+        (api_error(429), False),
+        (api_error(500), False),
+        (api_error(503), False),
+        (api_error(408), True),
+        (api_error(502), True),
+        (api_error(504), True),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (ConnectionRefusedError(), False),
+        (caused(TimeoutError(), ConnectTimeout()), False),
+        (json.JSONDecodeError("cut off", "{", 1), True),
+        (ValueError("Unknown model 'x'. Please provide ..."), False),
+        (KeyError("choices"), True),
+    ],
+    ids=repr,
+)
+def test_a_failed_call_costs_nothing_only_where_it_was_refused_or_never_sent(error: Exception, charged: bool) -> None:
+    assert may_be_charged(error) is charged
 
 
 def test_a_long_error_is_cut() -> None:

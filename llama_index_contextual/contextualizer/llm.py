@@ -28,6 +28,7 @@ from llama_index_contextual.contextualizer.senders import LiveSender, Reply, Sen
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.errors import ContextualError, ContextualizationError
 from llama_index_contextual.models import load_llm, model_name, preload, provider_of
+from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt, check_template
 
@@ -71,7 +72,7 @@ class LLMContextualizer(Contextualizer):
     """
 
     llm: LLM | None = Field(default=None, exclude=True, repr=False, description="The LLM; its key is never shown.")
-    model: str = Field(default="openai:gpt-4.1", description="Name of the LLM, as provider:name.")
+    model: str = Field(default_factory=default_llm, description="Name of the LLM, as provider:name.")
     prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
     variables: dict[str, str] = Field(default_factory=dict, description="Values of further variables of the template.")
     chunks_per_call: ChunksPerCall = Field(default=1, description="Chunks of one call, at most, or `all`.")
@@ -151,6 +152,7 @@ class LLMContextualizer(Contextualizer):
                 limiter=limiter,
                 budget=self.budget,
                 is_answered=None if self.replies is None else self.replies.has,
+                prepare=sender.ready if isinstance(sender, _LazySender) else None,
             )
             engine = Engine(
                 scheduler,
@@ -210,12 +212,16 @@ class _LazySender:
         self._live: LiveSender | None = None
         self._making = asyncio.Lock()
 
-    async def send(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request."""
+    async def ready(self) -> LiveSender:
+        """Return what sends; made at the first call."""
         if self._live is None:
             async with self._making:
                 self._live = self._live or await self._make()
-        return await self._live.send(request)
+        return self._live
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        return await (await self.ready()).send(request)
 
     async def _make(self) -> LiveSender:
         given = self._contextualizer

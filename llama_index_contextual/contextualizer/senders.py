@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual.contextualizer.cost import most_output_tokens
+from llama_index_contextual.contextualizer.cost import AnswerLimit
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import Provider, model_name, provider_of
@@ -71,7 +71,7 @@ class LiveSender:
                 setting="service_tier",
             )
         self._service_tier = service_tier
-        self._limits_output = _answers_at_once(llm, self._provider)
+        self._limit = AnswerLimit.of(model_name(llm), llm)
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
@@ -80,7 +80,7 @@ class LiveSender:
         return Reply(response.message.content or "", reply.usage, reply.finish_reason)
 
     def _message(self, request: ContextRequest) -> ChatMessage:
-        if self._provider.cache != "point":
+        if self._provider.cache != "point" or request.prefix_tokens < self._provider.min_cached_tokens:
             return ChatMessage(role="user", content=request.prompt)
         point = CachePoint(cache_control=CacheControl(type="ephemeral"))
         return ChatMessage(role="user", blocks=[TextBlock(text=request.prefix), point, TextBlock(text=request.suffix)])
@@ -91,19 +91,13 @@ class LiveSender:
             options["prompt_cache_key"] = request.cache_key
         if self._provider.takes_json_schema and request.response_format is not None:
             options["response_format"] = request.response_format
-        if self._limits_output:
-            options["max_tokens"] = most_output_tokens(request)
+        if self._limit.sent:
+            options["max_tokens"] = self._limit.most(request)
+        if self._limit.effort is not None:
+            options["reasoning_effort"] = self._limit.effort
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
         return options
-
-
-def _answers_at_once(llm: LLM, provider: Provider) -> bool:
-    """Return whether all tokens of an answer are its text; a limit that its user gave an OpenAI model stays."""
-    if provider.plain_models is None or getattr(llm, "thinking_dict", None):
-        return False
-    has_own_limit = provider.cache == "prefix" and getattr(llm, "max_tokens", None) is not None
-    return not has_own_limit and provider.plain_models.match(model_name(llm).partition(":")[2]) is not None
 
 
 def reply_of(raw: Any) -> Reply:

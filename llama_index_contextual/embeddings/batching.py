@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens, get_tokenizer
 
 MAX_INPUTS = 2_048
@@ -21,6 +23,13 @@ MAX_TOKENS_PER_INPUT = 8_192
 _CUT_TOKENS = 8_000
 # OpenAI's embedding models count in the older encoding: up to seven times the tokens of the newer one in some scripts.
 ENCODING = "cl100k_base"
+
+Paid = Callable[[int], AbstractAsyncContextManager[None]]
+
+
+def unpaid(_tokens: int) -> AbstractAsyncContextManager[None]:
+    """Book nothing."""
+    return nullcontext()
 
 
 def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
@@ -59,6 +68,7 @@ async def aembed_parts(
     *,
     name: str,
     policy: RetryPolicy | None = None,
+    paid: Paid = unpaid,
 ) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
     """Yield the unit vectors of `texts` request by request, with their place.
 
@@ -70,6 +80,7 @@ async def aembed_parts(
         texts: What is to be embedded, none of them empty.
         name: Name of the model, as in the settings.
         policy: When to send a failed call again.
+        paid: Opened with the tokens of a request around each attempt to send it; books what the attempt costs.
 
     Raises:
         InputError: A text is longer than the model takes; nothing has been sent then.
@@ -91,7 +102,7 @@ async def aembed_parts(
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
             asked = list(texts[part])
-            rows = await _one_request(connected, asked, name, policy)
+            rows = await _one_request(connected, asked, name, policy, partial(paid, sum(counts[part])))
             lengths.update(map(len, rows))
             if len(rows) != len(asked) or len(lengths) != 1:
                 raise ModelError(
@@ -154,10 +165,20 @@ def cut_to_input(text: str) -> str:
     return text[: len(tokenizer.decode(encoded[:_CUT_TOKENS], errors="ignore"))]
 
 
-async def _one_request(model: BaseEmbedding, texts: list[str], name: str, policy: RetryPolicy) -> list[list[float]]:
+async def _one_request(
+    model: BaseEmbedding,
+    texts: list[str],
+    name: str,
+    policy: RetryPolicy,
+    paid: Callable[[], AbstractAsyncContextManager[None]],
+) -> list[list[float]]:
+    async def send() -> list[list[float]]:
+        async with paid():
+            return await model.aget_text_embedding_batch(texts)
+
     try:
-        return await acall(lambda: model.aget_text_embedding_batch(texts), policy)
-    except ModelError:
+        return await acall(send, policy)
+    except ContextualError:
         raise
     except Exception as error:  # any embedding class may raise anything
         raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error

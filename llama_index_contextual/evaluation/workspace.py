@@ -142,7 +142,7 @@ class Workspace:
             report = run_sync(
                 lambda: arun(
                     [],
-                    RunOptions(remove=left_out),
+                    RunOptions(remove=left_out, purpose="compare"),
                     project_dir=directory,
                     config=config,
                     stages=stages,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.contextualizer.prices import money
-from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.contextualizer.spending import Bill, Spending, of_unknown_price
 from llama_index_contextual.readers import FileWarning, SkippedFile
 from llama_index_contextual.wording import counted
 
@@ -67,8 +67,10 @@ class IngestReport:
         contexts_paid: Contexts that a provider was asked for in this run.
         seconds: Wall clock.
         estimated: Calls, tokens and dollars that were to be expected of the documents; None where no LLM writes.
-        paid: Those of this run by the provider's count; None where nothing was to be paid.
+        paid: Those of this run by the provider's count, and what is booked for calls whose price is not known; None
+            where nothing was to be paid.
         prices: Name and release of the price table.
+        notices: What else is to be known, such as a model that ends.
     """
 
     version: str | None
@@ -88,6 +90,7 @@ class IngestReport:
     estimated: Bill | None = None
     paid: Bill | None = None
     prices: str | None = None
+    notices: Sequence[str] = ()
 
     def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
         """Return the report with what the contextualizer did."""
@@ -114,7 +117,7 @@ class IngestReport:
     def receipt(self) -> str:
         """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
         paid, expected = self.paid, self.estimated
-        if paid is None or not (paid.contexts.calls or paid.embedding_tokens):
+        if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
         parts = []
         if paid.contexts.calls:
@@ -127,7 +130,9 @@ class IngestReport:
         if paid.embedding_tokens:
             parts.append(f"{counted(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        return f"{', '.join(parts)}; {money(paid.dollars)}{estimated} by {self.prices}"
+        unknown = of_unknown_price(paid)
+        price = f"{money(paid.dollars)}{estimated} by {self.prices}"
+        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unknown}" if unknown else price])
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON values."""
@@ -137,6 +142,7 @@ class IngestReport:
         lines = [f"Version {self.version}: {self.summary()}."]
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
         lines += [f"  renamed {former} to {doc_id}" for former, doc_id in self.renamed.items()]
+        lines += [f"  {notice}" for notice in self.notices]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {file.path}: {file.reason}" for file in self.skipped]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]

@@ -21,7 +21,7 @@ from llama_index_contextual.ingestion.pipeline import abuild
 from llama_index_contextual.ingestion.plan import Plan
 from llama_index_contextual.ingestion.progress import ProgressCounter
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.ingestion.stages import Stages, notices_of
 from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
@@ -63,7 +63,10 @@ async def arun(
         wanted = set(plan.to_read)
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
         stack.callback(wanted.clear)
-        spending = spending_of(stages, PriceTable(config.prices), max_cost=options.max_cost)
+        prices = PriceTable(config.prices)
+        spending = stack.enter_context(
+            spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
+        )
         counter.spent = lambda: spending.actual.dollars
         replies = await abring_replies(
             stages,
@@ -88,7 +91,8 @@ async def arun(
     if replies is not None:
         replies.forget_used()
     report = _report(plan, intake, named, manifest.version, manifest.documents, started, without=failed)
-    return report.completed(outcome.failures, outcome.paid).with_receipt(spending, writes=config.context == "llm")
+    report = replace(report.completed(outcome.failures, outcome.paid), notices=notices_of(stages))
+    return report.with_receipt(spending, writes=config.context == "llm")
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:

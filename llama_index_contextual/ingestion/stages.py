@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -23,10 +24,11 @@ from llama_index_contextual.contextualizer.base import Contextualized, with_cont
 from llama_index_contextual.contextualizer.estimate import expect
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.spending import Spending
-from llama_index_contextual.embeddings.batching import aembed, aembed_parts, tokens_of
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
 from llama_index_contextual.ingestion.jobs import Job, span_of
 from llama_index_contextual.models import model_name, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage.ledger import Ledger, vector_key
 
 
@@ -122,21 +124,20 @@ class Stages:
         """Return the vectors of texts by their keys; each answer is in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         names, texts = list(asked), list(asked.values())
-        counts = await asyncio.to_thread(tokens_of, texts)
-        tokens = sum(counts)
-        call = None if self.spending is None else self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
+        paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
         found: dict[str, NDArray[np.float32]] = {}
-        paid = 0
-        try:
-            async with aclosing(aembed_parts(model, texts, name=name)) as answers:
-                async for part, vectors in answers:
-                    paid += sum(counts[part])
-                    await asyncio.to_thread(self.ledger.add_vectors, name, names[part], vectors)
-                    found.update(zip(names[part], vectors, strict=True))
-        finally:
-            if call is not None:
-                call.settle_embeddings(paid)
+        async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
+            async for part, vectors in answers:
+                await asyncio.to_thread(self.ledger.add_vectors, name, names[part], vectors)
+                found.update(zip(names[part], vectors, strict=True))
         return found
+
+
+def notices_of(stages: Stages) -> tuple[str, ...]:
+    """Return what is to be known about the models of a run: one that writes contexts and ends."""
+    writer = stages.contextualizer
+    notice = retirement_notice(writer.model) if isinstance(writer, LLMContextualizer) else None
+    return () if notice is None else (notice,)
 
 
 def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from llama_index.core.schema import BaseNode
 
@@ -34,6 +35,7 @@ class RunOptions:
         passwords: Passwords of encrypted PDFs.
         max_cost: Dollars that the run must not pass, or None.
         batch: Ask for contexts in batches of the provider.
+        purpose: What the run is for; stands in its receipt.
     """
 
     replace: bool = False
@@ -45,6 +47,7 @@ class RunOptions:
     passwords: Mapping[str, str] | str | None = None
     max_cost: float | None = None
     batch: bool = False
+    purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"
 
 
 def plan_run(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.batches import BATCH_TABLES, BatchJournal
 from llama_index_contextual.storage.ledger_file import TABLES, LedgerFile, Row
+from llama_index_contextual.storage.receipts import Receipts
 from llama_index_contextual.storage.storable import storable_text
 
 LEDGER_FILE = "ledger.sqlite"
@@ -142,12 +143,14 @@ class Ledger:
     Attributes:
         path: The file.
         batches: The batches that a provider works on.
+        receipts: What every run has cost.
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
         self.path = path or Path("ledger in memory")
         self._kv = LedgerFile(path, read_only=read_only, identity=identity)
         self.batches = BatchJournal(self._kv)
+        self.receipts = Receipts(self._kv)
 
     @property
     def identity(self) -> str | None:

@@ -49,6 +49,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "batches": ("file_id", "batch_id", "model", "created"),
         "batch_requests": ("custom_id", "file_id"),
         "batch_replies": ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"),
+        "runs": ("run", "receipt"),
     }
 )
 """The columns of each table, its key first; the checksum follows them."""
@@ -59,6 +60,7 @@ _TYPES: Mapping[str, tuple[Any, ...]] = {
     "batches": (str, str | None, str, float),
     "batch_requests": (str, str),
     "batch_replies": (str, str, str | None, int | None, int | None, int | None),
+    "runs": (str, str),
 }
 _SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
 _MAX_COUNT = 2**53
@@ -194,8 +196,6 @@ class LedgerFile(SQLiteKVStore):
             stack.enter_context(self._explaining())
             stack.callback(self._close_what_is_open)
             self._patiently(partial(super().__init__, path, access="inspect" if read_only else "durable"))
-            # A byte that is damaged must not keep the rows around it from being read.
-            self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             if self._read_format() != FORMAT_VERSION and not read_only:
                 with self.transaction():
                     if (found := self._read_format()) != FORMAT_VERSION:
@@ -205,6 +205,12 @@ class LedgerFile(SQLiteKVStore):
 
     def _prepare(self) -> None:
         """Create nothing before it is known that the file is a ledger."""
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = super()._connected()
+        # A byte that is damaged must not keep the rows around it from being read.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        return connection
 
     def _close_what_is_open(self) -> None:
         if hasattr(self, "_connection"):
@@ -348,6 +354,10 @@ class LedgerFile(SQLiteKVStore):
             f"INSERT OR {'REPLACE' if replace else 'IGNORE'} INTO {table} VALUES ({marks})",
             ((*row, row_checksum(table, row)) for row in typed),
         )
+
+    def has_table(self, name: str) -> bool:
+        """Return whether there is a table: a ledger of format 1 that was opened to be read lacks some."""
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
     def damaged_rows(self) -> dict[str, list[str]]:
         """Return the keys of rows that are not as they were written, by table; only tables that have some."""

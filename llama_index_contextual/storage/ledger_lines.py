@@ -50,8 +50,8 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
 def salvage(damaged: Path, ledger: Ledger) -> None:
     """Add all that was paid for, as far as it can still be read of a damaged ledger, to a new one.
 
-    These are contexts, embeddings, replies of batches, and batches under way. The texts of documents are not among
-    them: they are in the versions.
+    These are contexts, embeddings, replies of batches, batches under way, and what the runs have cost. The texts of
+    documents are not among them: they are in the versions.
 
     Args:
         damaged: The file; it is only read.

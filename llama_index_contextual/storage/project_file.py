@@ -16,6 +16,7 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectLockedError,
 )
+from llama_index_contextual.retirement import DEFAULT_LLM
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
@@ -102,7 +103,8 @@ def read_config(project_dir: Path) -> ProjectConfig:
         FormatError: A newer release wrote it.
     """
     try:
-        return ProjectConfig(**_read(project_dir)["config"])
+        # The default follows the date; a project that names no LLM keeps the one that it was created with.
+        return ProjectConfig(**{"llm": DEFAULT_LLM, **_read(project_dir)["config"]})
     except ConfigurationError as error:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error

@@ -24,6 +24,7 @@ from llama_index_contextual.contextualizer import Contextualized, LLMContextuali
 from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
+from llama_index_contextual.retirement import how_to_switch
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts
 from tests.contextualizer.samples import chunks, loose
@@ -239,8 +240,8 @@ def test_a_long_answer_is_cut_at_a_sentence(provider: LoopbackProvider) -> None:
         ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
         (
             "model_not_found",
-            "The provider does not know the model 'openai:gpt-4o-mini': change the setting 'llm' (for instance"
-            " `project.update_config(llm=...)`) to one that it offers.",
+            "The provider does not know the model 'openai:gpt-4o-mini', whose end it has announced for 2027-01-14."
+            f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
             "insufficient_quota",

@@ -37,6 +37,8 @@ class Service(Recorder, Faults):
             may return a `Reply` and raise an `ApiError`. Default: a context made of the words
             of the chunk.
         context_tokens: Length of the default context.
+        reasoning_tokens: Tokens of every answer that are charged and not shown, within the limit of the answer.
+        usage_factor: How many times the tokens of a chat call are reported that it took.
         latency: Seconds from the arrival of a chat or embedding call to its answer, or a function
             of the request; errors are answered at once.
         require_key: The only API key accepted; None accepts all, and none.
@@ -56,6 +58,8 @@ class Service(Recorder, Faults):
 
     reply: ReplyFunction | None = None
     context_tokens: int = 100
+    reasoning_tokens: int = 0
+    usage_factor: int = 1
     latency: float | Callable[[Request], float] = 0.0
     require_key: str | None = None
     models: Collection[str] | None = None
@@ -173,7 +177,16 @@ class Service(Recorder, Faults):
         cached = 0 if request.batch_id else self._cache.lookup(request, prompt)
         reply = await self._next_reply(request)
         distort = fault.distort if fault else _unchanged
-        answer = chat_answer(request, reply, prompt=prompt, cached=cached, distort=distort, hide_usage=hide_usage)
+        answer = chat_answer(
+            request,
+            reply,
+            prompt=prompt,
+            cached=cached,
+            distort=distort,
+            hide_usage=hide_usage,
+            reasoning=self.reasoning_tokens,
+            factor=self.usage_factor,
+        )
         answer.headers = headers
         return answer
 
