@@ -53,7 +53,7 @@ class LLMContextualizer(Contextualizer):
         call_timeout: Seconds that a call may take, where `model` is loaded; None as usual for its provider.
         requests_per_minute: Calls sent in a minute, at most; None follows the provider's headers alone.
         tokens_per_minute: Tokens of prompts sent in a minute, at most; None likewise.
-        service_tier: "flex" for half the price and longer waits, where the provider has it.
+        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
         on_error: What a chunk gets whose call failed: the structural context, or nothing: the error is raised.
         ledger: Where contexts are kept that were paid for.
         budget: Says before each call whether it may be sent.

@@ -56,7 +56,7 @@ class LiveSender:
 
     Args:
         llm: Any LlamaIndex LLM.
-        service_tier: "flex" for half the price and longer waits, where the provider has it.
+        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
 
     Raises:
         ConfigurationError: The provider has no such tier.
