@@ -57,7 +57,7 @@ Confidence = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
         show_envvar=False,
-        help="Answer only above this confidence of the search, 0 to 1.",
+        help="Answer only from this confidence of the search on, 0 to 1; without it, the LLM decides.",
     ),
 ]
 Guard = Annotated[

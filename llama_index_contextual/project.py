@@ -130,9 +130,9 @@ class Project(ProjectWriting, ProjectReading):
         """Return the settings that the live version was built with; None where there is none that can be read."""
         try:
             name = current_name(self.directory)
-            return (
-                None if name is None else ProjectConfig(**read_manifest(version_directory(self.directory, name)).config)
-            )
+            if name is None:
+                return None
+            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
         except (CorruptVersionError, FormatError):
             return None
 

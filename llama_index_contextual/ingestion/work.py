@@ -54,7 +54,7 @@ def plan_run(
         InputError: Something cannot be ingested, or two inputs have one id.
     """
     records = [] if before is None else before.manifest.documents
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig.recorded(before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
     intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)

@@ -55,7 +55,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
                 f" upgrade llama-index-contextual.",
                 name=name,
             )
-        # Without a checksum the file was written by hand, which is fine.
+        # Without a checksum the file was written by hand, which is fine: what it does not name has the default.
         given = raw.pop(_CHECKSUM, None)
         if given is not None and given != checksum(raw):
             raise ProjectError(
@@ -65,7 +65,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
             )
         if set(raw) != {"format_version", "config"}:
             raise KeyError("format_version, config")
-        return ProjectConfig(**raw["config"])
+        return ProjectConfig(**raw["config"]) if given is None else ProjectConfig.recorded(raw["config"])
     except ConfigurationError as error:
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
