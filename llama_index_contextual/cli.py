@@ -23,9 +23,12 @@ from llama_index_contextual.cli_options import (
     Json,
     Name,
     Root,
+    Yes,
+    confirm,
     open_project,
     open_root,
     parse_setting,
+    proposed,
 )
 from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
@@ -159,14 +162,14 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         if as_json:
             say_json({**asdict(found), "config": found.config.model_dump()})
         else:
-            show_info(found)
+            show_info(found, retry=proposed("retry", name, root))
 
 
 @app.command(rich_help_panel=PROJECTS)
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -174,8 +177,7 @@ def delete(
     with errors_in_one_line():
         manager = open_root(root)
         what = _what_is_deleted(manager, name, keep_ledger=keep_ledger)
-        if not yes:
-            typer.confirm(f"Delete project {name!r}{what}?", abort=True, err=True)
+        confirm(f"Delete project {name!r}{what}?", yes=yes)
         manager.delete(name, keep_ledger=keep_ledger)
         if as_json:
             say_json({"deleted": name, "ledger_kept": keep_ledger})

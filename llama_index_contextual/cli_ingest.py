@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, DOCUMENTS, Json, Name, Root, interruptible, open_project
+from llama_index_contextual.cli_options import (
+    DEFAULT_ROOT,
+    DOCUMENTS,
+    Json,
+    Name,
+    Root,
+    interruptible,
+    open_project,
+    proposed,
+)
 from llama_index_contextual.terminal import errors_in_one_line, say_json, show_estimate, show_report
 
 ingesting = typer.Typer()
@@ -57,4 +66,4 @@ def ingest(
                 list(paths), replace=replace, max_cost=max_cost, batch=batch, show_progress=not quiet
             ),
         )
-        show_report(report, as_json=as_json)
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)

@@ -253,7 +253,7 @@ class Ledger:
                 connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     @_names_damage
-    def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
+    def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return how many contexts and embeddings that were.
 
         Nothing says whose the requests and replies of batches are. So all are given up: replies that wait to become
@@ -263,6 +263,7 @@ class Ledger:
         Args:
             contexts: Contexts whose rows stay.
             texts: Texts whose embeddings stay, by whatever model.
+            dry_run: Count the rows only.
         """
         found = self._kv.query("SELECT key, context FROM contexts")
         context_rows = [(key,) for key, context in found if context not in contexts]
@@ -274,6 +275,8 @@ class Ledger:
             for text in texts
         }
         vector_rows = [(key,) for (key,) in self._kv.query("SELECT key FROM embeddings") if key not in kept]
+        if dry_run:
+            return len(context_rows), len(vector_rows)
         with self._kv.transaction() as connection:
             connection.executemany("DELETE FROM contexts WHERE key = ?", context_rows)
             connection.executemany("DELETE FROM embeddings WHERE key = ?", vector_rows)
