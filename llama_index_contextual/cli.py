@@ -28,7 +28,6 @@ from llama_index_contextual.cli_options import (
     open_project,
     open_root,
     parse_setting,
-    proposed,
 )
 from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
@@ -162,7 +161,7 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         if as_json:
             say_json({**asdict(found), "config": found.config.model_dump()})
         else:
-            show_info(found, retry=proposed("retry", name, root))
+            show_info(found)
 
 
 @app.command(rich_help_panel=PROJECTS)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.storage.forget import Forgotten
 
 upkeep = typer.Typer()
+_FINAL = "This cannot be undone, and no rollback is possible."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -127,13 +128,14 @@ def remove(
         if forget:
             require_answer(yes=yes)
             if not yes:
-                versions = counted(len(project.versions()), "earlier version")
+                versions = [version.name for version in project.versions()]
                 say(
-                    f"For good: {counted(len(set(doc_ids)), 'document')}, {versions}, and the contexts and embeddings"
-                    f" that no other document uses. This cannot be undone, and no rollback is possible.",
+                    f"`remove --forget` removes for good: {counted(len(set(doc_ids)), 'document')},"
+                    f" {counted(len(versions), 'version')} ({', '.join(versions)}), and the contexts and embeddings that"
+                    f" no other document uses. {_FINAL}",
                     to=err,
                 )
-            confirm("Remove and forget them?", yes=yes)
+            confirm("Remove them?", yes=yes)
         report = project.remove(list(doc_ids))
         gone = project.forget() if forget else None
         if as_json:
@@ -176,8 +178,7 @@ def _paid(gone: Forgotten) -> str:
 def _show_doomed(gone: Forgotten, *, to: Console) -> None:
     named = f" ({', '.join(gone.versions)})" if gone.versions else ""
     say(
-        f"`forget` removes for good: {counted(len(gone.versions), 'version')}{named}, {_paid(gone)}. This cannot be"
-        f" undone, and no rollback is possible.",
+        f"`forget` removes for good: {counted(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
         to=to,
     )
     if gone.batched_requests:

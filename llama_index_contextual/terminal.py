@@ -103,9 +103,9 @@ def errors_in_one_line() -> Iterator[None]:
     raise typer.Exit(1)
 
 
-def show_info(found: ProjectInfo, *, retry: str) -> None:
-    """Print what a project is and holds; `retry` is the command that asks again for contexts that failed."""
-    failed = f"{counted(found.fallback_chunks, 'chunk')} without an LLM context: {retry}"
+def show_info(found: ProjectInfo) -> None:
+    """Print what a project is and holds."""
+    failed = f"{counted(found.fallback_chunks, 'chunk')} without an LLM context (`retry` asks again)"
     waiting = found.ledger.batched_requests
     rows = [
         ("project", found.name),
@@ -161,7 +161,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     for line in report.failure_lines():
         say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
     if report.failures:
-        say(f"These chunks have the structural context. To ask again: {safe(retry)}", to=err)
+        say("These chunks have the structural context. To ask again:", to=err)
+        say(safe(retry), to=err, indent=2)
     asked = f" {counted(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
