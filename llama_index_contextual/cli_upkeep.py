@@ -129,10 +129,10 @@ def remove(
             require_answer(yes=yes)
             if not yes:
                 versions = [version.name for version in project.versions()]
+                what = f"{counted(len(set(doc_ids)), 'document')}, {counted(len(versions), 'version')}"
                 say(
-                    f"`remove --forget` removes for good: {counted(len(set(doc_ids)), 'document')},"
-                    f" {counted(len(versions), 'version')} ({', '.join(versions)}), and the contexts and embeddings that"
-                    f" no other document uses. {_FINAL}",
+                    f"`remove --forget` removes for good: {what} ({', '.join(versions)}), and the contexts and"
+                    f" embeddings that no other document uses. {_FINAL}",
                     to=err,
                 )
             confirm("Remove them?", yes=yes)
