@@ -23,6 +23,8 @@ from llama_index_contextual.cli_options import (
     Json,
     Name,
     Root,
+    Yes,
+    confirm,
     open_project,
     open_root,
     parse_setting,
@@ -181,7 +183,7 @@ def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -189,8 +191,7 @@ def delete(
     with errors_in_one_line():
         manager = open_root(root)
         what = _what_is_deleted(manager, name, keep_ledger=keep_ledger)
-        if not yes:
-            typer.confirm(f"Delete project {name!r}{what}?", abort=True, err=True)
+        confirm(f"Delete project {name!r}{what}?", yes=yes)
         manager.delete(name, keep_ledger=keep_ledger)
         if as_json:
             say_json({"deleted": name, "ledger_kept": keep_ledger})

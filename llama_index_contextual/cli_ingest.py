@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_index_contextual.cli_options import DEFAULT_ROOT, DOCUMENTS, Json, Name, Root, interruptible, open_project
+from llama_index_contextual.cli_options import (
+    DEFAULT_ROOT,
+    DOCUMENTS,
+    Json,
+    Name,
+    Root,
+    interruptible,
+    open_project,
+    proposed,
+)
 from llama_index_contextual.terminal import errors_in_one_line, say_json, show_estimate, show_report
 
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def ingest(
                 show_progress=not quiet,
             ),
         )
-        show_report(report, as_json=as_json)
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
         _exit_if_absent(report.skipped)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,7 +15,7 @@ import typer
 
 from llama_index_contextual.config import Mode
 from llama_index_contextual.settings import with_environment
-from llama_index_contextual.terminal import err, say
+from llama_index_contextual.terminal import err, say, say_error
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ Root = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DEFAULT_ROOT = Path("knowledge")
 
 # The panels of `--help`, in the order in which their first commands are added.
@@ -58,7 +61,7 @@ Confidence = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
         show_envvar=False,
-        help="Answer only above this confidence of the search, 0 to 1.",
+        help="Answer only from this confidence of the search on, 0 to 1; without it, the LLM decides.",
     ),
 ]
 Guard = Annotated[
@@ -147,6 +150,31 @@ def open_project(root: Path, name: str) -> Project:
     project = open_root(root).load(name)
     project.config = with_environment(project.config, os.environ)
     return project
+
+
+def proposed(command: str, name: str, root: Path) -> str:
+    """Return a command for a project as it can be copied."""
+    words = ["llama-index-contextual", command, name, *([] if root == DEFAULT_ROOT else ["--root", str(root)])]
+    return shlex.join(words)
+
+
+def has_terminal() -> bool:
+    """Return whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+def require_answer(*, yes: bool) -> None:
+    """End the command with exit code 2 where it would have to ask, and there is no terminal to ask on."""
+    if not yes and not has_terminal():
+        say_error("There is no terminal to ask on: add --yes to go on without a question.")
+        raise typer.Exit(2)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is removed for good, unless `--yes` has answered already."""
+    require_answer(yes=yes)
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
 
 
 def parse_setting(item: str) -> tuple[str, Any]:

@@ -80,13 +80,16 @@ class Project(ProjectWriting, ProjectReading):
         """Do as `remove` does, without blocking the event loop; whoever is cancelled meanwhile waits for its end."""
         return await to_its_end(partial(self.remove, doc_ids, forget=forget))
 
-    def forget(self) -> Forgotten:
+    def forget(self, *, dry_run: bool = False) -> Forgotten:
         """Remove from the disk, for good, what the live version does not hold.
 
         These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
         that no chunk of the live version uses. Batches under way are given up, since their replies would bring text
-        back: let the `ingest` that sent them finish before, where they shall not be paid for in vain. What a provider
-        keeps of its requests is not within reach. Interrupted, it can be run again.
+        back: let the `ingest` that sent them finish first if their replies are wanted. What a provider keeps of its
+        requests is out of reach. Interrupted, it can be run again.
+
+        Args:
+            dry_run: Remove nothing, and return what would be removed.
 
         Raises:
             NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
@@ -101,7 +104,7 @@ class Project(ProjectWriting, ProjectReading):
                     name=self.name,
                 )
             with contextlib.closing(live):
-                return forget(self.directory, live)
+                return forget(self.directory, live, dry_run=dry_run)
 
     def rollback(self, to: str | None = None) -> str:
         """Make an earlier version the live one, and return its name; the later ones stay on disk.
@@ -137,9 +140,9 @@ class Project(ProjectWriting, ProjectReading):
         """Return the settings that the live version was built with; None where there is none that can be read."""
         try:
             name = current_name(self.directory)
-            return (
-                None if name is None else ProjectConfig(**read_manifest(version_directory(self.directory, name)).config)
-            )
+            if name is None:
+                return None
+            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
         except (CorruptVersionError, FormatError):
             return None
 

@@ -25,6 +25,8 @@ class ProjectInfo:
         version: Name of the live version, or None.
         documents: Number of documents in it.
         chunks: Number of chunks in it.
+        fallback_chunks: Number of chunks among them with the structural context because the LLM failed to write theirs;
+            `retry_failed` asks for it again.
         tokens: Tokens of the chunks, overlaps counted twice.
         bytes: Size of the live version on disk.
         ledger: Contexts and embeddings that were paid for so far.
@@ -36,6 +38,7 @@ class ProjectInfo:
     version: str | None
     documents: int
     chunks: int
+    fallback_chunks: int
     tokens: int
     bytes: int
     ledger: LedgerInfo
@@ -78,6 +81,7 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
         version=live.version if live else None,
         documents=len(live.documents) if live else 0,
         chunks=live.chunks if live else 0,
+        fallback_chunks=sum(len(record.fallback_chunks) for record in live.documents) if live else 0,
         tokens=sum(record.tokens for record in live.documents) if live else 0,
         bytes=sum(int(file["bytes"]) for file in live.files.values()) if live else 0,
         ledger=ledger,

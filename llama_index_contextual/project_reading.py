@@ -146,11 +146,11 @@ class ProjectReading(ProjectBase):
             intents: True searches every question by what it wants, as `PLANS` in `answering.intent` says: how many
                 passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
                 model where neither patterns nor words decide; a table of one's own changes single plans.
-            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
-                min_confidence, timeouts, streaming, reference_date, guards and judge (True: the usual ones), cache
-                (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits, "expand" those beside
-                them that are on the topic, which embeds them), …; what only `RetrieverQueryEngine.from_args` knows
-                gives that engine.
+            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, answer_tokens
+                (otherwise the project's), min_confidence, timeouts, streaming, reference_date, guards and judge (True:
+                the usual ones), cache (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits,
+                "expand" those beside them that are on the topic, which embeds them), …; what only
+                `RetrieverQueryEngine.from_args` knows gives that engine.
 
         Raises:
             ConfigurationError: An option is unknown or wrong.

@@ -113,12 +113,14 @@ def errors_in_one_line() -> Iterator[None]:
 
 def show_info(found: ProjectInfo) -> None:
     """Print what a project is and holds."""
+    failed = f"{counted(found.fallback_chunks, 'chunk')} without an LLM context (`retry` asks again)"
     waiting = found.ledger.batched_requests
     rows = [
         ("project", found.name),
         ("live version", found.version or "none yet"),
         ("documents", f"{found.documents:,}"),
         ("chunks", f"{found.chunks:,} ({counted(found.tokens, 'token')})"),
+        *([("fallback", failed)] if found.fallback_chunks else []),
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{counted(found.ledger.contexts, 'context')}, {counted(found.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{counted(waiting, 'request')} under way")] if waiting else []),
@@ -176,8 +178,16 @@ def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str
     )
 
 
-def show_report(report: IngestReport, *, as_json: bool = False) -> None:
-    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then."""
+def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> None:
+    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then.
+
+    Args:
+        report: What it did.
+        retry: The command that asks again for contexts that failed.
+        as_json: Whether to print JSON.
+    """
+    from llama_index_contextual.ingestion.report import skipped_lines
+
     if as_json:
         say_json(report.to_dict())
         return
@@ -187,12 +197,15 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
         say(f"[yellow]note[/] {safe(notice)}", to=err)
     for doc_id in report.missing:
         say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
-    for file in report.skipped:
-        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for line in skipped_lines(report.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for warning in report.warnings:
         say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
-    for failure in report.failures:
-        say(f"[yellow]no LLM context[/] {safe(failure.doc_id)}: {safe(failure.error)}", to=err)
+    for line in report.failure_lines():
+        say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
+    if report.failures:
+        say("These chunks have the structural context. To ask again:", to=err)
+        say(safe(retry), to=err, indent=2)
     asked = f" {counted(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
@@ -202,9 +215,10 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
 def show_estimate(found: CostEstimate) -> None:
     """Print what an ingestion will cost, every way of asking for contexts in a row of its own."""
     from llama_index_contextual.ingestion.estimate import CHOSEN
+    from llama_index_contextual.ingestion.report import skipped_lines
 
-    for file in found.skipped:
-        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for line in skipped_lines(found.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for line in str(found).splitlines():
         if line.startswith(("  ", CHOSEN)):  # a row: what wraps words would close up its columns
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)

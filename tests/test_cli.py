@@ -46,7 +46,7 @@ COMMANDS: dict[str, list[str]] = {
     "evaluate": ["a", "{questions}"],
     "documents": ["a"],
     "remove": ["a", "reports/quarter.md"],
-    "forget": ["a"],
+    "forget": ["a", "--yes"],
     "configure": ["a", "top_k=5"],
     "rebuild": ["a"],
     "retry": ["a"],
@@ -82,6 +82,11 @@ class Result:
 def run(*arguments: object, answer: str | None = None) -> Result:
     """Run a command in this process."""
     return Result(CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=answer))
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find a terminal on standard input, where `run` answers."""
+    monkeypatch.setattr("llama_index_contextual.cli_options.has_terminal", lambda: True)
 
 
 def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
@@ -180,10 +185,11 @@ def test_options_are_these() -> None:
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
+        "forget": ["--dry-run", "--yes", "-y"],
         "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
-        "remove": ["--forget"],
+        "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],
         "rollback": ["--to"],
         "search": ["--explain", "--mode", "--top-k", "-k"],
@@ -408,7 +414,9 @@ def test_a_defect_is_one_line_with_the_way_to_its_traceback(
 # ---- delete --------------------------------------------------------------------------------------------------------
 
 
-def test_deleting_asks_and_says_what_is_lost(ingested: Project) -> None:
+def test_deleting_asks_and_says_what_is_lost(ingested: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("delete", "a", answer="y\n").code == 2, "there is no terminal to ask on"
+    at_a_terminal(monkeypatch)
     with contextlib.closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
         ledger.add_contexts([LedgerEntry(key="k", context="A context.", model="openai:gpt-4.1")])
     refused = run("delete", "a", answer="n\n")

@@ -24,6 +24,7 @@ from llama_index_contextual.retirement import RETIREMENTS, retirement_of
 from tests.benchmarks.budgets import run_interrupted
 from tests.support.records import CHAT_PATH
 from tests.support.server import LoopbackProvider
+from tests.test_cli import at_a_terminal
 
 
 @pytest.fixture
@@ -88,7 +89,10 @@ def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: 
     assert err == "Error: Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.\n"
 
 
-def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, project: Project, tmp_path: Path) -> None:
+def test_one_of_a_thing_is_called_by_its_singular(
+    provider: LoopbackProvider, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_a_terminal(monkeypatch)
     file, questions = tmp_path / "note.txt", tmp_path / "questions.jsonl"
     file.write_text("The pump runs dry.")
     questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
@@ -96,7 +100,14 @@ def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, pr
     told = [run("estimate", "a", file), run("ingest", "a", file)]
     file.write_text("The pump runs.")
     told += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
-    for command in ("info", "versions", "documents", "search a pump", f"evaluate a {questions} --k 1", "forget"):
+    for command in (
+        "info",
+        "versions",
+        "documents",
+        "search a pump",
+        f"evaluate a {questions} --k 1",
+        "forget a --yes",
+    ):
         name, *arguments = command.split()
         told.append(run(name, *(arguments or ["a"])))
     told += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -22,12 +22,16 @@ from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.draft import AnswerOptions, Draft
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import answer_messages, clarification_messages, system_prompt
+from llama_index_contextual.answering.prompts import (
+    answer_messages,
+    clarification_messages,
+    confidence_line,
+    system_prompt,
+)
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.reveal import Reveal, split_reasoning
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.calls import run_sync
-from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
@@ -39,8 +43,8 @@ class GroundedQueryEngine(BaseQueryEngine):
     """Answers from passages only, names their sources, and checks what it says of them.
 
     Hits that stand side by side become one passage, and the best that fit the budget are read. When the search is not
-    confident, `wider` is asked; when that is not either, the answer is `options.not_found`, without a call to the
-    model.
+    confident, `wider` is asked too. Where nothing was found, the answer is `options.not_found`, without a call to the
+    model; otherwise the model decides whether the passages answer, and is told how confident the search is.
 
     Args:
         retriever: What searches; a `ConversationalRetriever` takes `ConversationQuery`s.
@@ -88,8 +92,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.judge = judge
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
-        most = self.options.max_tokens
-        self._packer = ContextWindowPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
+        most = self.options.answer_tokens
+        self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
         system_prompt(self.options.style, self.options.not_found)  # an unknown style is told at once
 
     def _get_prompt_modules(self) -> dict[str, Any]:
@@ -139,16 +143,21 @@ class GroundedQueryEngine(BaseQueryEngine):
         return await asyncio.to_thread(self._drafted, query, with_warnings(found, notes), history)
 
     def _wants_more(self, found: RetrievalResponse) -> bool:
-        return self._is_low(found) and found.mode_used != "none"  # what was not to be searched is not searched wider
-
-    def _is_low(self, found: RetrievalResponse) -> bool:
-        if not found.results or self.options.min_confidence is None:
+        if found.mode_used == "none":  # a question that needs no search needs no wider one either
+            return False
+        if self.options.min_confidence is None:
             return not found.results or found.confidence_level in ("low", "none")
-        return found.confidence is not None and found.confidence < self.options.min_confidence
+        return self._refuses(found)
+
+    def _refuses(self, found: RetrievalResponse) -> bool:
+        """Return whether the model is not asked: there are no hits, or the caller wants more confidence."""
+        least = self.options.min_confidence
+        too_low = least is not None and found.confidence is not None and found.confidence < least
+        return too_low or not found.results
 
     def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._is_low(found) else self._packed(query, found)
+        hits = [] if self._refuses(found) else self._packed(query, found)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
@@ -158,6 +167,7 @@ class GroundedQueryEngine(BaseQueryEngine):
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
+                confidence=confidence_line(found),
             )
         elif history and found.intent == "clarification" and found.mode_used == "none":
             messages = clarification_messages(question, history, not_found=options.not_found)
@@ -177,14 +187,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         # Before they are merged, too: of a passage of many hits, the best might be what is cut away.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
         packed = self._merging(found).postprocess_nodes(packed, query_bundle=query)
-        packed = self._packer.postprocess_nodes(packed, query_bundle=query)
-        if hits and not packed:
-            raise ConfigurationError(
-                f"max_tokens={self.options.max_tokens} has no room for a sentence of any passage that was found, with"
-                f" its source and context: allow more.",
-                setting="max_tokens",
-            )
-        return packed
+        return self._packer.postprocess_nodes(packed, query_bundle=query)
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -279,6 +282,10 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
         return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
+
+
+class _AnswerPacker(ContextWindowPacker):
+    budget: ClassVar[str] = "answer_tokens"
 
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:

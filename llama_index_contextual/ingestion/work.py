@@ -61,7 +61,7 @@ def plan_run(
         PathNotFoundError: A path does not exist.
     """
     records = [] if before is None else before.manifest.documents
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig.recorded(before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
     intake = Intake.of(

@@ -198,7 +198,7 @@ class Ledger:
         with self._kv.transaction():
             self._kv.insert(table, rows, replace=False)
 
-    def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
+    def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return how many contexts and embeddings that were.
 
         Nothing says whose the requests and replies of batches are. So all are given up: replies that wait to become
@@ -208,6 +208,7 @@ class Ledger:
         Args:
             contexts: Contexts whose rows stay.
             texts: Texts whose embeddings stay, by whatever model.
+            dry_run: Count the rows only.
         """
         mended = set(map(storable_text, contexts))
         kept_contexts = {key for key, context, *_ in self._contexts() if context in mended}
@@ -224,9 +225,10 @@ class Ledger:
                 # As bytes, since a damaged key may not be UTF-8 any more.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
                 gone = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept]
-                connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", gone)
                 removed.append(len(gone))
-            for table in BATCH_TABLES:
+                if not dry_run:
+                    connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", gone)
+            for table in () if dry_run else BATCH_TABLES:
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 

@@ -103,8 +103,11 @@ def read_config(project_dir: Path) -> ProjectConfig:
         FormatError: A newer release wrote it.
     """
     try:
-        # The default follows the date; a project that names no LLM keeps the one that it was created with.
-        return ProjectConfig(**{"llm": DEFAULT_LLM, **_read(project_dir)["config"]})
+        raw = _read(project_dir)
+        if raw.get(_CHECKSUM) is not None:
+            return ProjectConfig.recorded(raw["config"])
+        # Written by hand. The default follows the date; a project that names no LLM keeps one that does not.
+        return ProjectConfig(**{"llm": DEFAULT_LLM, **raw["config"]})
     except ConfigurationError as error:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
@@ -122,15 +125,15 @@ def _read(project_dir: Path) -> dict[str, Any]:
                 f" upgrade llama-index-contextual.",
                 name=name,
             )
-        # Without a checksum the file was written by hand, which is fine.
-        given = raw.pop(_CHECKSUM, None)
-        if given is not None and given != checksum(raw):
+        # Without a checksum the file was written by hand, which is fine: what it does not name has the default.
+        content = {key: value for key, value in raw.items() if key != _CHECKSUM}
+        if raw.get(_CHECKSUM) not in (None, checksum(content)):
             raise ProjectError(
                 f"{name}/{PROJECT_FILE} has another content than when it was written: if it was changed by hand, remove"
                 f" its {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
-        if set(raw) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
+        if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
             raise KeyError("format_version, config")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(project_dir, error) from error
