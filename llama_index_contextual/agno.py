@@ -15,6 +15,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadata_filters
+from llama_index_contextual.calls import awithout_secrets, without_secrets
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
@@ -191,7 +192,7 @@ def _respond(source: Project | BaseRetriever, query: str, k: int, filters: Metad
         return source.changed(similarity_top_k=k, filters=filters).respond(_asked(query))
     if isinstance(source, RankingRetriever):
         return RetrievalResponse.of_nodes(query, source.search(_asked(query), k, filters))
-    return _first(respond_of(source, _asked(query)), k)
+    return _first(without_secrets(lambda: respond_of(source, _asked(query))), k)
 
 
 async def _arespond(
@@ -204,7 +205,7 @@ async def _arespond(
     if isinstance(source, RankingRetriever):
         prepared = await source.aprepare(_asked(query))
         return RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
-    return _first(await arespond_of(source, _asked(query)), k)
+    return _first(await awithout_secrets(lambda: arespond_of(source, _asked(query))), k)
 
 
 def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:

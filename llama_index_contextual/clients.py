@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llama_index.core.schema import BaseComponent
 
+from llama_index_contextual.redaction import watch
+
 if TYPE_CHECKING:
     import httpx
 
@@ -36,6 +38,7 @@ def unconnected(model: T) -> T:
     or may have: none can be made like it, because httpx does not say by which certificates, proxies and transport it
     connects.
     """
+    watch(model)  # every model passes here before it is called
     given: Any = model
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})

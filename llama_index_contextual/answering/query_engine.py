@@ -253,7 +253,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
-        return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
+        return cache_key(messages, model=self.speaker.identity, version=found.version, settings=settings)
 
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:

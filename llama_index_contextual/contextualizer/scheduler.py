@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, cancellations, describe, is_retryable
+from llama_index_contextual.calls import RetryPolicy, awithout_secrets, cancellations, describe, is_retryable
 from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
@@ -201,7 +201,7 @@ class Scheduler:
         settle: Settle | None = None
         try:
             settle = self._may_send(request)
-            reply = await self._sender.send(request)
+            reply = await awithout_secrets(partial(self._sender.send, request))
             usage = reply.usage
         except (BudgetExceededError, ConfigurationError) as error:
             self.stop(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -48,8 +49,28 @@ async def aembed(
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
     """Return the unit vectors of `texts`, one row each; arguments and errors are those of `aembed_parts`."""
-    parts = [vectors async for _, vectors in aembed_parts(model, texts, name=name, policy=policy)]
-    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+    rows: dict[int, NDArray[np.float32]] = {}
+    async for part in aembed_parts(model, texts, name=name, policy=policy):
+        rows.update(zip(part.places, part.vectors, strict=True))
+    return np.stack([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
+
+
+TIMES = 3
+"""How often a text is sent whose vector is none: not a number, infinite, or all zeros."""
+
+
+class Embedded(NamedTuple):
+    """What one request brought.
+
+    Attributes:
+        places: Which of the texts have their vectors now.
+        vectors: Their unit vectors, one row each.
+        tokens: Tokens of all texts of the request, as OpenAI's models count them; 0 for the local one.
+    """
+
+    places: list[int]
+    vectors: NDArray[np.float32]
+    tokens: int
 
 
 async def aembed_parts(
@@ -58,10 +79,11 @@ async def aembed_parts(
     *,
     name: str,
     policy: RetryPolicy | None = None,
-) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their place; a vector of zeros stays zero.
+) -> AsyncGenerator[Embedded, None]:
+    """Yield the unit vectors of `texts` request by request, in no certain order.
 
-    OpenAI's limits are kept for every model but the local one, which has none.
+    OpenAI's limits are kept for every model but the local one, which has none. Texts whose vectors are not finite or
+    all zeros are sent again; a vector that is zero each time stays zero.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -71,7 +93,7 @@ async def aembed_parts(
 
     Raises:
         InputError: A text is longer than the model takes; nothing has been sent then.
-        ModelError: The model failed for good, or did not answer with one vector per text.
+        ModelError: The model failed for good, did not answer with one vector per text, or with no finite ones.
     """
     if not texts:
         return
@@ -87,21 +109,36 @@ async def aembed_parts(
     lengths: set[int] = set()
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-            asked = list(texts[part])
-            rows = await _one_request(connected, asked, name, policy)
-            lengths.update(map(len, rows))
-            if len(rows) != len(asked) or len(lengths) != 1:
+            todo = list(range(part.start, part.stop))
+            for attempt in range(1, TIMES + 1):
+                rows = await _one_request(connected, [texts[at] for at in todo], name, policy)
+                lengths.update(map(len, rows))
+                if len(rows) != len(todo) or len(lengths) != 1:
+                    raise ModelError(
+                        f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
+                        f" {len(todo)}): run the same call again, or choose another embedding model.",
+                        setting="embed_model",
+                    )
+                raw = await asyncio.to_thread(_stacked, rows)
+                usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
+                places = [at for at, good in zip(todo, usable, strict=True) if good]
+                yield Embedded(
+                    places, await asyncio.to_thread(unit_vectors, raw[usable]), sum(counts[at] for at in todo)
+                )
+                todo = [at for at, good in zip(todo, usable, strict=True) if not good]
+                if not todo:
+                    break
+            else:
                 raise ModelError(
-                    f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
-                    f" {len(asked)}): choose another embedding model.",
+                    f"{name!r} answered {TIMES} times with vectors that are not finite numbers: run the same call"
+                    f" again, or choose another embedding model.",
                     setting="embed_model",
                 )
-            yield part, await asyncio.to_thread(_units_of, rows)
 
 
-def _units_of(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     # Row by row, so that other threads have their turn in between.
-    return unit_vectors(np.stack([np.array(row, dtype=np.float32) for row in rows]))
+    return np.stack([np.array(row, dtype=np.float32) for row in rows])
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:

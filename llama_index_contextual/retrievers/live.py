@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import threading
@@ -25,6 +24,7 @@ from llama_index_contextual.errors import (
     InputError,
     NoVersionError,
 )
+from llama_index_contextual.redaction import get_logger
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive, with_terms
 from llama_index_contextual.retrievers.instrument import areported, reported
@@ -35,7 +35,7 @@ from llama_index_contextual.storage.current import CURRENT, current_name, versio
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import OpenVersion
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ACRONYM_WEIGHT = 0.1
 """Weight of each term that a question gains by acronyms, in the lexical indexes; 1 is a term of the question."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from llama_index.core.schema import BaseNode
@@ -11,6 +12,18 @@ from llama_index_contextual.errors import InputError
 
 INTEGERS = range(-(2**63), 2**63)
 """The whole numbers that SQLite keeps as such."""
+
+_NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def storable_text(text: str) -> str:
+    """Return a text without NUL, lone surrogates and control characters other than line breaks and tabs.
+
+    Example:
+        >>> storable_text("Revenue\\x00 grew.\\n")
+        'Revenue grew.\\n'
+    """
+    return _NOT_STORABLE.sub("", text)
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:
