@@ -178,7 +178,7 @@ def test_an_answer_with_what_cannot_be_stored_is_shown_remembered_and_saved_with
     llm.default = "\0\0"
     grounded = engine.chat("And then?").grounded
     assert grounded is not None
-    assert (str(grounded), grounded.partial) == ("", "The model gave an empty answer.")
+    assert (grounded.response, grounded.partial) == ("", "The model gave an empty answer.")
 
 
 def test_a_conversation_that_cannot_be_saved_leaves_the_file_as_it_was(
