@@ -362,9 +362,13 @@ def _runs(
         misbehaviour.healthy = True
         provider.clear_faults()
         provider.latency = 0.0
-        report = project.ingest(documents())
-        if any(record.fallback_chunks for record in project.documents()):
-            report = project.retry_failed()
+        try:
+            report = project.ingest(documents())
+            if any(record.fallback_chunks for record in project.documents()):
+                report = project.retry_failed()
+        except Exception as error:  # noqa: BLE001 - as above
+            outcome.wrong.append(f"a later ingest did not complete: {error}")
+            return
     yield "later report", f"{report} {report!r} {report.to_dict()!r} {project!r} {project.info()!r}"
     chunks = [chunk for record in project.documents() for chunk in project.chunks(record.doc_id)]
     if report.failures or {chunk.metadata["context_source"] for chunk in chunks} != {"llm"}:
