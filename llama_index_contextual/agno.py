@@ -14,6 +14,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadata_filters
+from llama_index_contextual.calls import awithout_secrets, without_secrets
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
@@ -193,7 +194,7 @@ def _respond(source: Project | BaseRetriever, query: str, k: int, filters: Metad
     elif isinstance(source, RankingRetriever):
         found = RetrievalResponse.of_nodes(query, source.search(asked, k, filters))
     else:
-        found = _first(respond_of(source, asked), k)
+        found = _first(without_secrets(lambda: respond_of(source, asked)), k)
     return with_warnings(found, notes)
 
 
@@ -209,7 +210,7 @@ async def _arespond(
         prepared = await source.aprepare(asked)
         found = RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
     else:
-        found = _first(await arespond_of(source, asked), k)
+        found = _first(await awithout_secrets(lambda: arespond_of(source, asked)), k)
     return with_warnings(found, notes)
 
 

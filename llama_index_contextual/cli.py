@@ -42,6 +42,7 @@ from llama_index_contextual.terminal import (
     say,
     say_error,
     say_json,
+    say_traceback,
     show_answer,
     show_cost,
     show_info,
@@ -74,11 +75,12 @@ def main() -> None:
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
         # Nothing is swallowed: a defect ends the command with code 1, in one line as every error, and with the way to
         # see the traceback. What is foreseen was caught by `errors_in_one_line`.
         if os.environ.get(TRACEBACK_VARIABLE):
-            raise
+            say_traceback(error)
+            raise SystemExit(1) from None
         say_error(
             f"{type(error).__name__}: {error} (this is a defect: please report it, with what the same command prints"
             f" when {TRACEBACK_VARIABLE}=1 is set)"

@@ -12,9 +12,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseComponent
 
 from llama_index_contextual.forks import keep, new_lock, renewed
+from llama_index_contextual.redaction import watch
 
 if TYPE_CHECKING:
     import httpx
@@ -37,6 +39,7 @@ def unconnected(model: T) -> T:
     or may have: none can be made like it, because httpx does not say by which certificates, proxies and transport it
     connects.
     """
+    watch(model)  # every model passes here before it is called
     given: Any = model
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})
@@ -80,6 +83,8 @@ async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
     lent: Any = unconnected(model)
     if heed is not None and lent is not model:
         _watch(lent, heed)
+    if isinstance(model, BaseEmbedding) and lent is not model and hasattr(lent, "_get_aclient"):
+        _put_in_order(lent)
     try:
         yield lent
     finally:
@@ -99,6 +104,23 @@ def _watch(lent: Any, heed: Heed) -> None:
 
     http = lent._get_aclient()._client
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
+
+
+def _put_in_order(lent: Any) -> None:
+    """Let the vectors of an answer stand in the order of their `index`, of which OpenAI's class takes no notice."""
+    embeddings = getattr(lent._get_aclient(), "embeddings", None)
+    if embeddings is None or getattr(lent, "_async_http_client", None) is not None:
+        return
+    create = embeddings.create
+
+    async def in_order(**options: Any) -> Any:
+        answer = await create(**options)
+        items = getattr(answer, "data", None) or []
+        if sorted(getattr(item, "index", -1) for item in items) == list(range(len(items))):
+            items.sort(key=lambda item: item.index)
+        return answer
+
+    embeddings.create = in_order
 
 
 def own_client(model: T, heed: Heed | None = None) -> AbstractAsyncContextManager[T]:

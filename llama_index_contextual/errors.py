@@ -24,9 +24,14 @@ Each message says what is wrong and what to do. Each class carries the object co
 
 from __future__ import annotations
 
+from llama_index_contextual.redaction import scrub
+
 
 class ContextualError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """The base of every error that this package raises on purpose; no message holds an API key in use."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(scrub(str(message)))
 
 
 class ConfigurationError(ContextualError, ValueError):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.responses import GroundedResponse
+from llama_index_contextual.calls import awithout_secrets
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project import Project
@@ -210,7 +211,8 @@ def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[...
     @functools.wraps(tool)
     async def told(*arguments: Any, **options: Any) -> T:
         with _told_to_the_model():
-            return await tool(*arguments, **options)
+            # What else is raised the server sends to the client as it is.
+            return await awithout_secrets(lambda: tool(*arguments, **options))
 
     return told
 

@@ -7,6 +7,7 @@ settings file never names a class to import. Whoever has another model passes th
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -294,14 +295,114 @@ def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> An
         ) from error
 
 
-def model_name(model: BaseEmbedding | LLM) -> str:
-    """Return the name under which contexts and vectors of this model are kept, such as "openai:gpt-4.1".
+# ---- identity --------------------------------------------------------------------------------------------------------
+
+_UNNAMED = "unknown"  # what LlamaIndex's classes have where nobody named the model
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_VECTORS_BY_REQUEST = re.compile(r"voyage-context\b", re.IGNORECASE)
+
+
+def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
+    """Return the name of a model, such as "openai:gpt-4.1"; "unknown" behind the colon where it has none.
 
     An object of a provider in the table has the same name as the setting that would make it.
+
+    Args:
+        model: The object.
+        model_id: What to call it instead of its own name.
     """
     kind = model.class_name()
     if kind == "WordLlamaEmbedding":
         return LOCAL
     provider = next((name for name, traits in PROVIDERS.items() if kind in traits.class_names), kind)
-    named = getattr(model, "model_name", None) or getattr(model, "model", None) or "unknown"
-    return f"{provider}:{named}"
+    return f"{provider}:{model_id or _own_name(model) or _UNNAMED}"
+
+
+def _own_name(model: BaseEmbedding | LLM) -> str | None:
+    for attribute in ("model_name", "model"):
+        if is_name(named := f"{getattr(model, attribute, None) or ''}"):
+            return named
+    named = model.metadata.model_name if isinstance(model, LLM) else ""
+    return named if is_name(named) else None
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text names a model: it is neither empty, nor LlamaIndex's "unknown", nor an object's address."""
+    return bool(text.strip()) and text != _UNNAMED and not _ADDRESS.search(text)
+
+
+def is_named(name: str) -> bool:
+    """Return whether a name of `model_name` tells its model from others."""
+    return name == LOCAL or is_name(name.partition(":")[2])
+
+
+def llm_identity(llm: LLM, model_id: str | None = None) -> str:
+    """Return the name under which contexts of an LLM are kept in the ledger.
+
+    Args:
+        llm: The object.
+        model_id: What to call it instead of its own name, which it may lack.
+
+    Raises:
+        ModelError: It cannot be told from another LLM.
+    """
+    name = model_name(llm, model_id)
+    if model_id is None and not is_named(name):
+        raise ModelError(
+            f"{type(llm).__name__} does not say which model it is ({name!r}), so its contexts could be taken for those"
+            f' of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let the'
+            f" object's `metadata` give a model_name.",
+            setting="llm",
+        )
+    return name
+
+
+_unnamed_models = itertools.count(1)
+
+
+def answer_identity(llm: LLM) -> str:
+    """Return the name under which answers of an LLM are kept in memory: each object without a name has its own."""
+    name = model_name(llm)
+    return name if is_named(name) else f"{name} {next(_unnamed_models)}"
+
+
+def embedding_identity(model: BaseEmbedding) -> str:
+    """Return the name under which vectors of an embedding model are kept in the ledger.
+
+    Raises:
+        ModelError: It cannot be told from another model, or its vectors depend on the other texts of a request.
+    """
+    name = model_name(model)
+    if not is_named(name):
+        kind = type(model).__name__
+        raise ModelError(
+            f"{kind} does not say which model it is ({name!r}), so its vectors could be taken for those of another:"
+            f' name it, as in {kind}(model_name="my-embedding@1"), and change the name when the model changes.',
+            setting="embed_model",
+        )
+    return require_independent_vectors(name)
+
+
+def require_independent_vectors(name: str) -> str:
+    """Return the name of an embedding model whose vectors depend on their own text alone.
+
+    Raises:
+        ModelError: They depend on what else is in the request.
+    """
+    if _VECTORS_BY_REQUEST.search(name):
+        raise ModelError(
+            f"{name!r} embeds each text in the light of the others in the same request, which are chunks of other"
+            f" documents here, so its vectors cannot be kept: contextual embedding models are not supported yet; take"
+            f" another, such as voyage-3-large.",
+            setting="embed_model",
+        )
+    return name
+
+
+def is_same_model(built: str | None, loaded: str) -> bool:
+    """Return whether an index that was built with one model can be used with another of that name.
+
+    Indexes of earlier releases may not say which model of a class built them.
+    """
+    kind, _, named = (built or "").partition(":")
+    return built == loaded or (named == _UNNAMED and loaded.partition(":")[0] == kind)

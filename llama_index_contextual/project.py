@@ -258,6 +258,7 @@ class Project(ProjectWriting, ProjectReading):
             config=self.config,
             live=self._live,
             llm=self._llm,
+            model_id=self._model_id,
             load_embed_model=lambda: self.embed_model,
         )
 

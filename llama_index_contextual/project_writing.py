@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.calls import run_sync
@@ -19,7 +20,7 @@ from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.run import arun
 from llama_index_contextual.ingestion.stages import Stages, make_stages
 from llama_index_contextual.ingestion.work import RunOptions
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import embedding_identity, is_same_model, require_independent_vectors
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
@@ -161,7 +162,7 @@ class ProjectWriting(ProjectBase):
                 _items(inputs),
                 options,
                 config=self.config,
-                stages=make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=None),
+                stages=self._stages_with(ledger, None),
                 embedding=embedding,
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
@@ -192,8 +193,10 @@ class ProjectWriting(ProjectBase):
 
     def _embedding_to_count(self) -> EmbeddingCount:
         given = self._given_embed_model
-        name = self.config.embed_model if given is None else model_name(given)
-        return EmbeddingCount(name if self.config.faiss else None, getattr(given, "dimensions", None))
+        if not self.config.faiss:
+            return EmbeddingCount(None, None)
+        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
+        return EmbeddingCount(name, getattr(given, "dimensions", None))
 
     def retry_failed(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Ask again for the contexts that the LLM failed to write, and publish a version that has them.
@@ -263,7 +266,8 @@ class ProjectWriting(ProjectBase):
             return None
         manifest = version.manifest
         same_setting = manifest.config["embed_model"] == self.config.embed_model
-        if same_setting and embed_model_name is not None and manifest.embed_model not in (None, embed_model_name):
+        is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
+        if same_setting and manifest.embed_model is not None and is_other:
             raise ConfigurationError(
                 f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
                 f" {embed_model_name!r}: load it with the first, or create a project for the second.",
@@ -273,4 +277,7 @@ class ProjectWriting(ProjectBase):
 
     def _stages(self, ledger: Ledger) -> Stages:
         embed_model = self.embed_model if self.config.faiss else None
-        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model)
+        return self._stages_with(ledger, embed_model)
+
+    def _stages_with(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
+        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)

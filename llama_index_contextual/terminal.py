@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llama_index_contextual.errors import ContextualError, PathNotFoundError
+from llama_index_contextual.redaction import scrub
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -83,7 +85,12 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
 
 def say_error(message: str) -> None:
     """Print what went wrong in one line on standard error."""
-    say(f"[red]Error:[/] {safe(message)}", to=err)
+    say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
+
+
+def say_traceback(error: BaseException) -> None:
+    """Print a traceback on standard error, without API keys."""
+    sys.stderr.write(scrub("".join(traceback.format_exception(error))))
 
 
 @contextmanager

@@ -22,15 +22,19 @@ from hypothesis import strategies as st
 
 from llama_index_contextual import calls
 from llama_index_contextual.calls import (
+    ProviderError,
     RetryPolicy,
     acall,
     call,
     describe,
+    is_connection_error,
     is_retryable,
     may_be_charged,
     retry_after,
     run_sync,
+    stand_in,
 )
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.retirement import how_to_switch
 
 
@@ -177,19 +181,19 @@ def test_a_call_is_repeated_until_it_succeeds(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
-def test_a_call_is_given_up_with_the_error_as_it_came(run: Callable[..., str]) -> None:
-    last = api_error(503)
-    flaky = Flaky(*[TimeoutError()] * 3, last)
-    with pytest.raises(openai.APIStatusError) as raised:
+def test_a_call_is_given_up_with_a_stand_in_for_the_last_error(run: Callable[..., str]) -> None:
+    flaky = Flaky(*[TimeoutError()] * 3, api_error(503))
+    with pytest.raises(ProviderError, match=r"The provider's own words\.") as raised:
         run(flaky, QUICK)
-    assert raised.value is last
+    assert type(raised.value).__name__ == "APIStatusError"
+    assert raised.value.status_code == 503
     assert flaky.calls == 4
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
 def test_what_will_fail_again_is_sent_once(run: Callable[..., str]) -> None:
     flaky = Flaky(api_error(401))
-    with pytest.raises(openai.APIStatusError):
+    with pytest.raises(ProviderError):
         run(flaky, QUICK)
     assert flaky.calls == 1
 
@@ -240,6 +244,45 @@ async def test_a_call_whose_client_took_the_cancellation_for_its_own_is_not_repe
     with pytest.raises(asyncio.CancelledError):
         await task
     assert started == [1]
+
+
+# ---- stand-ins -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(api_error(status, headers={"retry-after": "7"}) for status in (400, 401, 404, 429, 500)),
+        *(CONNECTION, TIMEOUT, TimeoutError(), ConnectionResetError(104, "reset"), httpx.ReadError("broken")),
+        *(ValueError("Unknown model 'x'"), RuntimeError("Event loop is closed"), json.JSONDecodeError("off", "{", 1)),
+        api_error(429, "insufficient_quota"),
+    ],
+    ids=repr,
+)
+def test_a_stand_in_is_judged_as_its_original(error: Exception) -> None:
+    other = stand_in(error)
+    assert (type(other).__name__, type(other).__module__) == (type(error).__name__, type(error).__module__)
+    assert str(other) == str(error)
+    assert is_retryable(other) == is_retryable(error)
+    assert retry_after(other) == retry_after(error)
+    assert is_connection_error(other) == is_connection_error(error)
+    assert describe(other, setting="llm", model=MODEL) == describe(error, setting="llm", model=MODEL)
+
+
+def test_a_stand_in_keeps_the_causes_and_the_traceback() -> None:
+    def fail() -> None:
+        raise CONNECTION from httpx.ConnectError("name not known")
+
+    with pytest.raises(openai.APIConnectionError) as raised:
+        fail()
+    other = stand_in(raised.value)
+    assert other.__traceback__ is raised.value.__traceback__
+    assert repr(other.__cause__) == "ConnectError('name not known')"
+
+
+def test_an_error_of_the_package_stands_for_itself() -> None:
+    error = InputError("Ask something.")
+    assert stand_in(error) is error
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------

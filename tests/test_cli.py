@@ -407,8 +407,10 @@ def test_a_defect_is_one_line_with_the_way_to_its_traceback(
     assert printed.err.startswith(r"Error: RuntimeError: [bold]boom[/bold]\x0a\x1b[31m (this is a defect")
     assert printed.err.count("\n") == 1
     monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
-    with pytest.raises(RuntimeError, match="boom"):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last):")
 
 
 # ---- delete --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.storable import storable_text
 
 ChatMode = Literal["blend", "condense", "simple"]
 
@@ -109,7 +110,10 @@ class GroundedChatEngine(BaseChatEngine):
 
     def save(self, path: str | Path) -> None:
         """Write the conversation as JSON; the file is there whole or not at all."""
-        rows = [{"role": message.role.value, "content": message.content} for message in self.chat_history]
+        rows = [
+            {"role": message.role.value, "content": storable_text(message.content or "")}
+            for message in self.chat_history
+        ]
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:

@@ -281,7 +281,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
-        return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
+        return cache_key(messages, model=self.speaker.identity, version=found.version, settings=settings)
 
 
 class _AnswerPacker(ContextWindowPacker):

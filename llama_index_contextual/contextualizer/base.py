@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +16,9 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.contextualizer.segments import Segment, segments
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.redaction import get_logger, scrub
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Progress = Callable[[int], None]
 """Called with the number of chunks that were just done."""
@@ -147,7 +147,7 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[
-            ChunkFailure(node.node_id, node.ref_doc_id or "", error)
+            ChunkFailure(node.node_id, node.ref_doc_id or "", scrub(error))
             for node in nodes
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],

@@ -8,7 +8,6 @@ the replies. Limits and states are those of https://platform.openai.com/docs/gui
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +23,10 @@ from llama_index_contextual.contextualizer.batch_files import (
     split,
 )
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.redaction import get_logger
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 POLL_SECONDS = 20.0

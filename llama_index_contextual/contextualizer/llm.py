@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import BaseNode
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.clients import own_client
@@ -26,8 +26,8 @@ from llama_index_contextual.contextualizer.scheduler import Budget, Scheduler
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.senders import LiveSender, Reply, Sender, ServiceTier
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
-from llama_index_contextual.errors import ContextualError, ContextualizationError
-from llama_index_contextual.models import load_llm, model_name, preload, provider_of
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
+from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of
 from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt, check_template
@@ -45,6 +45,8 @@ class LLMContextualizer(Contextualizer):
     Args:
         llm: Any LlamaIndex LLM; None loads `model` when the first call is due.
         model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` when that is given.
+        model_id: What to call the model of `llm` instead of its own name: "my-model@2" for one that has none, or whose
+            name does not change with its weights. The ledger and LlamaIndex's cache tell models apart by it.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
         variables: Values of further variables of the template, such as a glossary.
         chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
@@ -62,11 +64,12 @@ class LLMContextualizer(Contextualizer):
 
     Raises:
         ConfigurationError: The prompt template lacks a variable, or has one that is unknown.
+        ModelError: `llm` does not say which model it is, and there is no `model_id`.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
         >>> from llama_index.core.schema import TextNode
-        >>> contextualizer = LLMContextualizer(llm=MockLLM(max_tokens=5))
+        >>> contextualizer = LLMContextualizer(llm=MockLLM(max_tokens=5), model_id="mock")
         >>> contextualizer([TextNode(text="Revenue grew by 3 %.")])[0].metadata["context_source"]
         'llm'
     """
@@ -97,7 +100,13 @@ class LLMContextualizer(Contextualizer):
     _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
     _engine: Engine | None = PrivateAttr(default=None)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
+        if isinstance(llm := values.get("llm"), LLM):
+            values["model"] = llm_identity(llm, model_id)
+        elif model_id is not None:
+            raise ConfigurationError(
+                "model_id names the object passed as llm=: pass that too, or leave model_id out.", setting="model_id"
+            )
         given = values.get("prompt")
         if isinstance(given, PromptTemplate):
             values = {**values, "prompt": given.template, "variables": {**given.kwargs, **values.get("variables", {})}}
@@ -117,13 +126,6 @@ class LLMContextualizer(Contextualizer):
         if value != "all" and value < 1:
             raise ValueError("must be at least 1, or 'all'")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("llm") is not None:
-            return {**values, "model": model_name(values["llm"])}
-        return values
 
     @property
     def template(self) -> ContextPrompt:

@@ -17,7 +17,14 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, cancellations, describe, is_retryable, may_be_charged
+from llama_index_contextual.calls import (
+    RetryPolicy,
+    awithout_secrets,
+    cancellations,
+    describe,
+    is_retryable,
+    may_be_charged,
+)
 from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
@@ -224,7 +231,7 @@ class Scheduler:
         charge = await self._charge(request)
         started = _now()
         try:
-            reply = await self._sender.send(request)
+            reply = await awithout_secrets(partial(self._sender.send, request))
         except Exception as error:  # reported as an event whatever it is, and raised
             is_ours = isinstance(error, ConfigurationError)
             if charge is not None:

@@ -13,11 +13,16 @@ from llama_index_contextual.contextualizer.cost import AnswerLimit
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import Provider, model_name, provider_of
+from llama_index_contextual.redaction import scrub
+from llama_index_contextual.storage.storable import storable_text
 
 ServiceTier = Literal["flex"]
 
 FLEX_TIMEOUT = 900.0
 """Seconds: what is cheaper may take its time."""
+
+_MOST_TOKENS = 2**31
+"""No call has more; a larger count is nonsense, which SQLite may not be able to keep."""
 
 _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
 
@@ -77,7 +82,7 @@ class LiveSender:
         """Return the answer to a request."""
         response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
-        return Reply(response.message.content or "", reply.usage, reply.finish_reason)
+        return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
 
     def _message(self, request: ContextRequest) -> ChatMessage:
         if self._provider.cache != "point" or request.prefix_tokens < self._provider.min_cached_tokens:
@@ -113,7 +118,8 @@ def reply_of(raw: Any) -> Reply:
     if _get(message, "refusal"):
         reason = "refusal"
     known = _FINISHED.get(reason, reason) if isinstance(reason, str) else None
-    return Reply(text if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
+    known = None if known is None else storable_text(known)
+    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
 
 
 def usage_of(usage: Any) -> Usage:
@@ -135,7 +141,7 @@ def usage_of(usage: Any) -> Usage:
 def _counts(holder: Any) -> Callable[[str], int | None]:
     def count(name: str) -> int | None:
         found = _get(holder, name)
-        return found if type(found) is int and found >= 0 else None
+        return found if type(found) is int and 0 <= found <= _MOST_TOKENS else None
 
     return count
 

@@ -58,8 +58,14 @@ async def aembed(
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
     """Return the unit vectors of `texts`, one row each; arguments and errors are those of `aembed_parts`."""
-    parts = [vectors async for _, vectors in aembed_parts(model, texts, name=name, policy=policy)]
-    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+    rows: dict[int, NDArray[np.float32]] = {}
+    async for places, vectors in aembed_parts(model, texts, name=name, policy=policy):
+        rows.update(zip(places, vectors, strict=True))
+    return np.stack([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
+
+
+TIMES = 3
+"""How often a text is sent whose vector is none: not a number, infinite, or all zeros."""
 
 
 async def aembed_parts(
@@ -69,11 +75,12 @@ async def aembed_parts(
     name: str,
     policy: RetryPolicy | None = None,
     paid: Paid = unpaid,
-) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their place.
+) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
+    """Yield the unit vectors of `texts` request by request, with their places, in no certain order.
 
     OpenAI's limits are kept for every model but the local one, which has none, and gives a vector of zeros for a text
-    without words. From any other model zeros are an error, as is what is not finite.
+    without words. Texts whose vectors are not finite or all zeros are sent again; a vector that is zero each time stays
+    zero.
 
     Args:
         model: Any LlamaIndex embedding.
@@ -84,7 +91,7 @@ async def aembed_parts(
 
     Raises:
         InputError: A text is longer than the model takes; nothing has been sent then.
-        ModelError: The model failed for good, or did not answer with one usable vector per text.
+        ModelError: The model failed for good, did not answer with one vector per text, or with no finite ones.
     """
     if not texts:
         return
@@ -101,37 +108,42 @@ async def aembed_parts(
     lengths: set[int] = set()
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-            asked = list(texts[part])
-            rows = await _one_request(connected, asked, name, policy, partial(paid, sum(counts[part])))
-            lengths.update(map(len, rows))
-            if len(rows) != len(asked) or len(lengths) != 1:
+            todo = list(range(part.start, part.stop))
+            for attempt in range(1, TIMES + 1):
+                tokens = sum(counts[at] for at in todo)
+                rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(paid, tokens))
+                lengths.update(map(len, rows))
+                if len(rows) != len(todo) or len(lengths) != 1:
+                    raise ModelError(
+                        f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
+                        f" {len(todo)}): run the same call again, or choose another embedding model.",
+                        setting="embed_model",
+                    )
+                if isinstance(wanted, int) and lengths != {wanted}:
+                    raise ModelError(
+                        f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: give the"
+                        f" embedding model the dimensions that it has, or choose another one.",
+                        setting="embed_model",
+                    )
+                raw = await asyncio.to_thread(_stacked, rows)
+                usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
+                if usable.any():
+                    places = [at for at, good in zip(todo, usable, strict=True) if good]
+                    yield places, await asyncio.to_thread(unit_vectors, raw[usable])
+                todo = [at for at, good in zip(todo, usable, strict=True) if not good]
+                if not todo:
+                    break
+            else:
                 raise ModelError(
-                    f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
-                    f" {len(asked)}): choose another embedding model.",
+                    f"{name!r} answered {TIMES} times with vectors that are not finite numbers: run the same call"
+                    f" again, or choose another embedding model.",
                     setting="embed_model",
                 )
-            if isinstance(wanted, int) and lengths != {wanted}:
-                raise ModelError(
-                    f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: give the"
-                    f" embedding model the dimensions that it has, or choose another one.",
-                    setting="embed_model",
-                )
-            yield part, await asyncio.to_thread(_units_of, rows, asked, name)
 
 
-def _units_of(rows: Sequence[Sequence[float]], texts: Sequence[str], name: str) -> NDArray[np.float32]:
+def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     # Row by row, so that other threads have their turn in between.
-    vectors = np.stack([np.array(row, dtype=np.float32) for row in rows])
-    usable = np.isfinite(vectors).all(axis=1) & (vectors.any(axis=1) | (name == LOCAL))
-    if not usable.all():
-        at = int(np.argmin(usable))
-        what = "only zeros" if np.isfinite(vectors[at]).all() else "numbers that are not finite"
-        raise ModelError(
-            f"{name!r} answered with {what} for the text {texts[at][:60]!r}: run the same call again, or choose another"
-            f" embedding model.",
-            setting="embed_model",
-        )
-    return unit_vectors(vectors)
+    return np.stack([np.array(row, dtype=np.float32) for row in rows])
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:

@@ -44,6 +44,7 @@ class Origin:
         live: Its live version.
         llm: Writes contexts; None makes the one that the settings name when the first context is due.
         load_embed_model: Gives the model that embeds chunks and queries.
+        model_id: What to call the model of `llm`; None takes its own name.
     """
 
     directory: Path
@@ -51,11 +52,12 @@ class Origin:
     live: LiveIndexes
     llm: LLM | None
     load_embed_model: Callable[[], BaseEmbedding]
+    model_id: str | None = None
 
     @property
     def llm_name(self) -> str:
         """Name of the LLM, as prices and reports know it."""
-        return self.config.llm if self.llm is None else model_name(self.llm)
+        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property
     def version(self) -> OpenVersion:
@@ -138,7 +140,9 @@ class Workspace:
             directory = self._directory / str(self._built)
             files.make_directory(directory)
             embed_model = origin.load_embed_model() if config.faiss else None
-            stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=embed_model)
+            stages = make_stages(
+                config, ledger=ledger, llm=origin.llm, embed_model=embed_model, model_id=origin.model_id
+            )
             report = run_sync(
                 lambda: arun(
                     [],

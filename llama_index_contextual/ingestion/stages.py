@@ -26,7 +26,7 @@ from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
 from llama_index_contextual.ingestion.jobs import Job, span_of
-from llama_index_contextual.models import model_name, preload
+from llama_index_contextual.models import embedding_identity, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage.ledger import Ledger, vector_key
@@ -127,9 +127,14 @@ class Stages:
         paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
         found: dict[str, NDArray[np.float32]] = {}
         async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
-            async for part, vectors in answers:
-                await asyncio.to_thread(self.ledger.add_vectors, name, names[part], vectors)
-                found.update(zip(names[part], vectors, strict=True))
+            async for places, vectors in answers:
+                answered = {names[at]: vector for at, vector in zip(places, vectors, strict=True)}
+                found.update(answered)
+                # A vector of zeros is not kept: it says nothing, and may be the provider's mistake.
+                kept = [key for key, vector in answered.items() if vector.any()]
+                if kept:
+                    rows = np.stack([answered[key] for key in kept])
+                    await asyncio.to_thread(self.ledger.add_vectors, name, kept, rows)
         return found
 
 
@@ -144,7 +149,14 @@ def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:
     return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
-def make_stages(config: ProjectConfig, *, ledger: Ledger, llm: LLM | None, embed_model: BaseEmbedding | None) -> Stages:
+def make_stages(
+    config: ProjectConfig,
+    *,
+    ledger: Ledger,
+    llm: LLM | None,
+    embed_model: BaseEmbedding | None,
+    model_id: str | None = None,
+) -> Stages:
     """Return the stages that a document passes.
 
     Args:
@@ -152,26 +164,33 @@ def make_stages(config: ProjectConfig, *, ledger: Ledger, llm: LLM | None, embed
         ledger: Keeps what was paid for.
         llm: Writes contexts; None makes the one that the settings name when the first context is due.
         embed_model: Embeds chunks, or None without a semantic index.
+        model_id: What to call the model of `llm`; None takes its own name.
+
+    Raises:
+        ModelError: A model cannot be told from others.
     """
     return Stages(
         parsers=(
             SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
             ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
         ),
-        contextualizer=_contextualizer(config, ledger, llm),
+        contextualizer=_contextualizer(config, ledger, llm, model_id),
         embed_model=embed_model,
-        embed_model_name=None if embed_model is None else model_name(embed_model),
+        embed_model_name=None if embed_model is None else embedding_identity(embed_model),
         ledger=ledger,
     )
 
 
-def _contextualizer(config: ProjectConfig, ledger: Ledger, llm: LLM | None) -> Contextualizer | None:
+def _contextualizer(
+    config: ProjectConfig, ledger: Ledger, llm: LLM | None, model_id: str | None
+) -> Contextualizer | None:
     if config.context == "none":
         return None
     if config.context == "structural":
         return StructuralContextualizer(segment_size=config.segment_size)
     return LLMContextualizer(
         llm=llm,
+        model_id=model_id,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
         variables=config.context_variables,

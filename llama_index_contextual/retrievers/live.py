@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import threading
@@ -26,6 +25,7 @@ from llama_index_contextual.errors import (
     NoVersionError,
 )
 from llama_index_contextual.forks import new_lock, renewed
+from llama_index_contextual.redaction import get_logger
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.base import CheckedRetriever, RankingRetriever, with_terms
 from llama_index_contextual.retrievers.instrument import areported, reported
@@ -43,7 +43,7 @@ from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.filters import require_filters
 from llama_index_contextual.storage.version import OpenVersion
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ACRONYM_WEIGHT = 0.1
 """Weight of each term that a question gains by acronyms, in the lexical indexes; 1 is a term of the question."""

@@ -14,6 +14,7 @@ from llama_index_contextual.calls import RetryPolicy, call, describe
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
 from llama_index_contextual.forks import new_lock
+from llama_index_contextual.redaction import watch
 from llama_index_contextual.retrievers.base import Found
 
 LLM_RERANK = "llm"
@@ -123,8 +124,10 @@ class Rerankers:
 
         if self._load_llm is None:
             raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
+        llm = self._load_llm()
+        watch(llm)
         return LLMRerank(
-            llm=self._load_llm(),
+            llm=llm,
             top_n=_ALL,
             choice_batch_size=_LLM_BATCH,
             parse_choice_select_answer_fn=_choices,

@@ -14,12 +14,17 @@ from llama_index_contextual.metadata import shape_fault
 INTEGERS = range(-(2**63), 2**63)
 """The whole numbers that SQLite keeps as such."""
 
-_UNSTORABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """Return a text without what cannot be stored: NUL, lone surrogates, control characters but line feed and tab."""
-    return _UNSTORABLE.sub("", text)
+    """Return a text without NUL, lone surrogates and control characters other than line breaks and tabs.
+
+    Example:
+        >>> storable_text("Revenue\\x00 grew.\\n")
+        'Revenue grew.\\n'
+    """
+    return _NOT_STORABLE.sub("", text)
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:

@@ -443,7 +443,7 @@ def test_a_batch_that_could_pass_the_limit_is_not_sent(
 
 
 def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) -> None:
-    project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM())
+    project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM(), model_id="m")
     with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
         project.ingest([folder], batch=True)
     with pytest.raises(ConfigurationError, match="Batches are for contexts that an LLM writes"):

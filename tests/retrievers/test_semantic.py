@@ -283,7 +283,7 @@ async def test_a_query_that_cannot_be_embedded_is_a_model_error(
     assert model.queries == [QUERY] * 2 * retries
     if not isinstance(error, ModelError):
         assert raised.value.setting == "embed_model"
-        assert raised.value.__cause__ is error
+        assert repr(raised.value.__cause__) == repr(error)
         assert "'CountingEmbedding:counting'" in str(raised.value)
 
 

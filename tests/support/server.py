@@ -238,6 +238,8 @@ class LoopbackProvider(Service):
 
     async def _deliver(self, request: Request, record: Record, answer: Answer, writer: asyncio.StreamWriter) -> bool:
         answer.headers["x-request-id"] = f"req_{request.id}"
+        if self.tamper is not None and request.path in MODEL_PATHS and record.fault is None:
+            self.tamper(request, answer)
         head, parts = render(answer, broken=record.fault == "malformed_json")
         # Complete before the first byte is out: what the client sends after reading the
         # answer finds the prompt in the cache and one call less in flight.

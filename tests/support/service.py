@@ -52,6 +52,9 @@ class Service(Recorder, Faults):
         batch_plan: How batches created from now on proceed.
         batch_max_requests: The most requests in a batch.
         batch_max_bytes: The largest input file of a batch.
+        tamper: Called with a request and its answer just before that is sent; it may change the answer in any way,
+            also in ways that no `Reply` can express. Requests that a fault hits are left out. It runs in the
+            server's loop, so it must not block.
         seed: Seed of the order of batch results.
         errors: Exceptions raised by reply functions or inside the server.
     """
@@ -71,6 +74,7 @@ class Service(Recorder, Faults):
     batch_plan: BatchPlan = field(default_factory=BatchPlan)
     batch_max_requests: int = 50_000
     batch_max_bytes: int = 200_000_000
+    tamper: Callable[[Request, Answer], None] | None = None
     seed: int = 0
     errors: list[BaseException] = field(default_factory=list, init=False)
 
