@@ -128,6 +128,22 @@ def _repair_ledger(project_dir: Path) -> None:
             with closing(Ledger(path)) as ledger:
                 record_ledger(project_dir, ledger.identity)
         return
+    journal, kept = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
+    try:
+        if journal.exists():
+            files.copy(journal, kept)  # SQLite removes it when it has undone what it says
+        try:
+            _mend_ledger(path, kept, recorded)
+        finally:
+            files.remove(kept)
+    except OSError as error:
+        raise LedgerError(
+            f"{path.name} could not be repaired ({error.strerror or error}): see that its folder can be written and its"
+            f" disk has room for a copy, then try again; it is left as it is."
+        ) from error
+
+
+def _mend_ledger(path: Path, journal: Path, recorded: str | None) -> None:
     state = _check_ledger(path, locked=True)
     if state.malformed is None and state.damaged:
         with closing(Ledger(path)) as ledger:
@@ -135,23 +151,22 @@ def _repair_ledger(project_dir: Path) -> None:
     else:
         is_mended = state.malformed is None
     if not is_mended:
-        _start_anew(path, recorded or state.identity)
+        _start_anew(path, journal, recorded or state.identity)
     elif recorded is not None and state.identity not in (None, recorded):
-        record_ledger(project_dir, state.identity)
+        record_ledger(path.parent, state.identity)
 
 
-def _start_anew(path: Path, identity: str | None) -> None:
+def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
     """Put a copy of a damaged ledger aside, and a new one with what can be read of it in its place, in one step."""
     damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
-    journal = path.with_name(f"{path.name}{_JOURNAL}")
-    # What stands in the journal may be of use, and must not be undone in the new file.
-    for source in (journal, path) if journal.exists() else (path,):
-        files.copy(source, damaged.with_name(source.name.replace(path.name, damaged.name)))
+    files.copy(path, damaged)
+    if journal.exists():
+        files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
     new = path.with_name(f"{path.name}{NEW}")
     with closing(Ledger(new, identity=identity)) as ledger:
         salvage(path, ledger)
-    if journal.exists():
-        files.remove(journal)
+    if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
+        files.remove(stale)  # it must not be undone in the new file
     files.rename(new, path)
 
 
