@@ -14,7 +14,7 @@ from tests.support.source import PACKAGE, Source, module_of, sources
 # beside. What is not there yet has its place already.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "_version"}),
-    frozenset({"excerpts", "templates", "wording"}),
+    frozenset({"excerpts", "forks", "templates", "wording"}),
     frozenset({"config", "metadata", "calls", "clients"}),
     frozenset({"node_parser", "readers", "_pdf_worker"}),
     frozenset({"embeddings"}),
