@@ -15,7 +15,7 @@ from tests.support.source import PACKAGE, Source, module_of, sources
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"redaction", "_version"}),
     frozenset({"errors"}),
-    frozenset({"excerpts", "retirement", "templates", "wording"}),
+    frozenset({"excerpts", "forks", "retirement", "templates", "wording"}),
     frozenset({"config", "metadata", "calls", "clients"}),
     frozenset({"node_parser", "readers", "_pdf_worker"}),
     frozenset({"embeddings"}),

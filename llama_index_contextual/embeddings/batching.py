@@ -165,7 +165,7 @@ def cut_to_input(text: str) -> str:
 
     Example:
         >>> len(cut_to_input("pump " * 10_000).split())
-        8000
+        7999
     """
     # No token has less than one byte, and no character more than four.
     if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
