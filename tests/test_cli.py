@@ -175,12 +175,12 @@ def test_options_are_these() -> None:
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--replace"],
+        "estimate": ["--batch", "--moved", "--replace"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
-        "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
+        "ingest": ["--batch", "--max-cost", "--moved", "--quiet", "--replace"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
         "remove": ["--forget"],
@@ -318,7 +318,6 @@ def test_version_and_help_of_the_whole() -> None:
         (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
-        (["ingest", "a", "{nowhere}", "--replace"], r"There is nothing to ingest\. .*nowhere: is not there"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],

@@ -32,7 +32,7 @@ def test_it_says_in_words_what_was_done_to_whom() -> None:
 
 def test_it_is_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
-    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx"}]
+    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False}]
     assert raw["failures"] == [{"node_id": "n", "doc_id": "a", "error": "the model answered nothing"}]
     assert raw["added"] == ["a", "b"]
     assert set(raw) == set(IngestReport.__dataclass_fields__)
