@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from llama_index.core.schema import Document, TextNode
+from llama_index.core.schema import Document
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.ingestion import jobs
