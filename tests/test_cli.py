@@ -180,13 +180,13 @@ def test_options_are_these() -> None:
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--replace"],
+        "estimate": ["--batch", "--moved", "--replace"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
-        "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
+        "ingest": ["--batch", "--max-cost", "--moved", "--quiet", "--replace"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
         "remove": ["--forget", "--yes", "-y"],
@@ -324,7 +324,6 @@ def test_version_and_help_of_the_whole() -> None:
         (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
-        (["ingest", "a", "{nowhere}", "--replace"], r"There is nothing to ingest\. .*nowhere: is not there"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],
@@ -347,6 +346,57 @@ def test_an_error_is_one_line_and_exit_code_1(
     assert (result.code, result.out) == (1, "")
     assert re.match(f"Error: .*{message}", result.err), result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_path_that_is_not_there_ends_with_2_and_with_1_where_others_were_read(
+    ingested: Project, text_folder: Path, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
+        result = run(*arguments, "a", nowhere)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == f"Error: There is nothing to ingest. {nowhere}: is not there\n"
+    for arguments in (["ingest", "--quiet"], ["ingest", "--json"], ["estimate"], ["estimate", "--json"]):
+        result = run(*arguments, "a", text_folder, nowhere)
+        assert result.code == 1
+        assert f"{nowhere}" in result.out + result.err
+        assert "Error" not in result.err
+    assert len(ProjectManager(ingested.directory.parent).load("a").versions()) == 1
+
+
+def test_another_file_of_the_same_id_is_told_and_a_moved_one_is_the_same(
+    ingested: Project, text_folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "x" / "reports"
+    other.mkdir(parents=True)
+    (other / "manual.txt").write_text("Another manual.", encoding="utf-8")
+    result = run("ingest", "a", other, "--quiet")
+    assert "1 added" in result.out
+    assert "its document gets the id 'x/reports/manual.txt'" in result.err
+    assert "--moved" in result.err
+    shown = [line.split("  ")[0] for line in run("documents", "a").out.splitlines()]
+    assert shown == ["reports/manual.txt", "reports/quarter.md", "x/reports/manual.txt"]
+    assert run("remove", "a", "x/reports/manual.txt").code == 0
+    result = run("ingest", "a", other, "--moved", "--quiet")
+    assert "0 added, 1 updated" in result.out
+    assert run("estimate", "a", other, "--moved", "--json").json["documents"] == 0
+
+
+def test_a_renamed_file_is_told(ingested: Project, text_folder: Path) -> None:
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    result = run("ingest", "a", text_folder, "--quiet")
+    assert "renamed reports/manual.txt to reports/handbook.txt" in result.err
+    assert "1 renamed, 1 unchanged" in result.out
+
+
+def test_an_evaluation_whose_files_are_not_there_is_an_error(ingested: Project, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    lines = [{"question": f"Question {n}?", "file": f"{n}.pdf", "evidence": [{"page": 1}]} for n in range(2)]
+    questions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for options in ([], ["--compare", "none,structural"], ["--sweep", "20"], ["--json"]):
+        result = run("evaluate", "a", questions, *options)
+        assert (result.code, result.out) == (1, "")
+        assert "The evidence of 2 questions is in files that the project does not have, such as '0.pdf'" in result.err
 
 
 def test_without_a_key_both_ways_out_are_told(root: Path, text_folder: Path) -> None:
