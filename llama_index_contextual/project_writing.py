@@ -166,6 +166,7 @@ class ProjectWriting(ProjectBase):
                 embedding=embedding,
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
+                project=self.name,
             )
 
     async def aestimate(

@@ -7,6 +7,7 @@ successor is the model that suits contexts: many short answers about long prompt
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -96,7 +97,7 @@ def how_to_switch(successor: str, *, project: str = "NAME") -> str:
         project: Name of the project.
     """
     return (
-        f"Its successor is {successor!r}: `llama-index-contextual configure {project} llm={successor}`, or"
+        f"Its successor is {successor!r}: `llama-index-contextual configure {shlex.quote(project)} llm={successor}`, or"
         f" `project.update_config(llm={successor!r})`. Contexts are kept by model: those written so far stay in the"
         f" ledger and in the live version; the next `ingest` or `rebuild` asks the new model for the contexts of all"
         f" documents, and `estimate` says what that costs."

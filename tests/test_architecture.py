@@ -90,6 +90,7 @@ BROAD_EXCEPTS = {
     ("answering/streaming.py", "astream"): "what came of the answer is kept, marked as partial",
     ("contextualizer/engine.py", "_try"): "any LLM class may raise anything; the chunk is reported",
     ("contextualizer/scheduler.py", "_persist"): "raises it unless the call may succeed later",
+    ("contextualizer/senders.py", "send"): "raises it unless the model has refused an effort, which is left out then",
     ("contextualizer/writer.py", "_commit"): "those who wait for the commit raise it",
 }
 

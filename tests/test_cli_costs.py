@@ -178,7 +178,7 @@ def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
     assert code == 0
     assert err.startswith(start + command.format("b"))
     assert start.removeprefix("note ") in run("estimate", "a", text_folder)[1]
-    assert run("ingest", "a", text_folder, "--quiet")[2].startswith(start + command.format("NAME"))
+    assert run("ingest", "a", text_folder, "--quiet")[2].startswith(start + command.format("a"))
     assert run("create", "c", "--local")[2] == ""
     assert run("configure", "b", "llm=openai:gpt-6-luna")[0] == 0, "the command that it names"
     assert run("estimate", "b", text_folder)[2] == ""

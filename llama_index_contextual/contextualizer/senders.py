@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
@@ -12,7 +12,7 @@ from llama_index.core.llms import LLM, ChatMessage
 from llama_index_contextual.contextualizer.cost import AnswerLimit
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.models import Provider, model_name, provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Provider, model_name, provider_of
 from llama_index_contextual.redaction import scrub
 from llama_index_contextual.storage.storable import storable_text
 
@@ -80,7 +80,14 @@ class LiveSender:
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
-        response = await self._llm.achat([self._message(request)], **self._options(request))
+        try:
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        except Exception as error:
+            if self._limit.effort is None or not _refuses_effort(error):
+                raise
+            # A model that takes another effort than its name lets expect; what it has refused is not charged.
+            self._limit = replace(self._limit, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+            response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
         return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
 
@@ -103,6 +110,10 @@ class LiveSender:
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
         return options
+
+
+def _refuses_effort(error: Exception) -> bool:
+    return getattr(error, "status_code", None) == 400 and "reasoning" in str(error)
 
 
 def reply_of(raw: Any) -> Reply:

@@ -220,7 +220,7 @@ class Spending:
                 return None
         self._calls_in_flight += 1
         self._in_flight += bound
-        return Reservation(self, model, sender, bound)
+        return Reservation(self, model, sender, bound, dearer=self._dearer)
 
     @property
     def _committed(self) -> float:
@@ -275,12 +275,16 @@ class Spending:
             raise
         call.settle_embeddings(tokens)
 
-    def close_call(self, bound: float, price: float | None) -> None:
-        """Take back what was put aside for a call; one that was dearer makes the next reserves as much higher."""
+    def close_call(self, bound: float, *, dearer: float = 1.0) -> None:
+        """Take back what was put aside for a call.
+
+        Args:
+            bound: The reserve.
+            dearer: How many times the reserve by its tokens the call has cost; the next reserves are as much higher.
+        """
         self._calls_in_flight -= 1
         self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
-        if price is not None and bound and price > bound:
-            self._dearer *= price / bound
+        self._dearer = max(self._dearer, dearer)
         self._wake()
 
     def _wake(self) -> None:
@@ -378,35 +382,42 @@ class Reservation:
         model: Name of the model.
         sender: How the call is sent.
         bound: Dollars, at most.
+        dearer: How many times the price of its tokens that is.
 
     Attributes:
         bound: Dollars, at most.
     """
 
-    def __init__(self, spending: Spending, model: str, sender: SenderKind, bound: float) -> None:
+    def __init__(
+        self, spending: Spending, model: str, sender: SenderKind, bound: float, *, dearer: float = 1.0
+    ) -> None:
         self._spending, self._model, self._sender, self.bound = spending, model, sender, bound
+        self._dearer = dearer
 
     def settle(self, tokens: Tokens) -> None:
         """Book what the call has cost."""
         self._spending.book(self._model, tokens, sender=self._sender)
-        self._spending.close_call(self.bound, self._spending.dollars(self._model, tokens, self._sender))
+        self._close(self._spending.dollars(self._model, tokens, self._sender))
 
     def settle_embeddings(self, tokens: int) -> None:
         """Book what embeddings have cost."""
         dollars = self._spending.prices.dollars(self._model, input_tokens=tokens)
         self._spending.actual = self._spending.actual.with_embeddings(tokens, dollars)
-        self._spending.close_call(self.bound, dollars)
+        self._close(dollars)
+
+    def _close(self, price: float | None) -> None:
+        self._spending.close_call(self.bound, dearer=(price or 0.0) / self.bound * self._dearer if self.bound else 1.0)
 
     def release(self) -> None:
         """Put the money back: the provider has refused the call, or it was not sent."""
-        self._spending.close_call(self.bound, None)
+        self._spending.close_call(self.bound)
 
     def forfeit(self) -> None:
         """Book the reserve: the call was sent, and whether it is charged is not known."""
         spending = self._spending
         known = None if spending.prices.price(self._model) is None else self.bound
         spending.actual = spending.actual.with_unsettled(1, known)
-        spending.close_call(self.bound, None)
+        spending.close_call(self.bound)
 
 
 class CallBudget:

@@ -117,6 +117,7 @@ def estimate(
     embedding: EmbeddingCount,
     before: OpenVersion | None,
     sender: SenderKind,
+    project: str = "NAME",
 ) -> CostEstimate:
     """Read and cut the documents of a call, and count what it will send.
 
@@ -128,6 +129,7 @@ def estimate(
         embedding: The texts to embed are added to it.
         before: The version before, or None.
         sender: How the run would send its calls.
+        project: Name of the project, for commands in messages.
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, embedding)
@@ -150,7 +152,7 @@ def estimate(
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
-        notices=notices_of(stages),
+        notices=notices_of(stages, project=project),
     )
 
 

@@ -138,10 +138,10 @@ class Stages:
         return found
 
 
-def notices_of(stages: Stages) -> tuple[str, ...]:
+def notices_of(stages: Stages, *, project: str) -> tuple[str, ...]:
     """Return what is to be known about the models of a run: one that writes contexts and ends."""
     writer = stages.contextualizer
-    notice = retirement_notice(writer.model) if isinstance(writer, LLMContextualizer) else None
+    notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
     return () if notice is None else (notice,)
 
 

@@ -254,6 +254,14 @@ def test_after_a_call_that_was_dearer_than_its_reserve_the_next_reserves_are_hig
         spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
 
 
+def test_calls_that_were_dearer_together_raise_the_reserves_once() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
+    calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
+    for call in calls:
+        call.settle(Tokens(1, 500_000, 0, 0))
+    assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
+
+
 async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
     likely = Tokens(1, 10_000, 10_000, 0)

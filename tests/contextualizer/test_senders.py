@@ -21,6 +21,7 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
 from tests.contextualizer.segments_of import corpus
 from tests.support.models import ScriptedLLM
+from tests.support.records import ApiError, Request
 from tests.support.replies import Reply as Said
 from tests.support.server import LoopbackProvider
 
@@ -167,6 +168,20 @@ def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
         assert point.cache_control.type == "ephemeral"
         # The class would cut an answer for many chunks off at 512 tokens.
         assert options == {"max_tokens": 827}
+
+
+def test_a_model_that_refuses_the_least_effort_is_asked_without_one() -> None:
+    def answer(request: Request) -> Said:
+        if "reasoning_effort" in request.fields:
+            message = "Unsupported value: 'none' is not supported with the 'gpt-5.4' model."
+            raise ApiError(400, message, param="reasoning_effort", code="unsupported_value")
+        return Said("A context about pumps.")
+
+    with LoopbackProvider(reply=answer) as provider:
+        llm = OpenAI(model="gpt-5.4", api_base=provider.api_base, api_key="k", max_retries=0)
+        nodes = LLMContextualizer(llm=llm, num_workers=1)(corpus(1, 3, words=9))
+    assert [call.status for call in provider.chat_calls] == [400, 200, 200, 200]
+    assert all(node.metadata["context_source"] == "llm" for node in nodes)
 
 
 @pytest.mark.parametrize(
