@@ -67,6 +67,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "title": parsed.title,
         "warnings": parsed.warnings,
         "metadata": dict(parsed.metadata),
+        "digest": parsed.digest,
     }
 
 

@@ -10,16 +10,17 @@ from typing import Any
 
 from agno.knowledge.document import Document
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.agno_filters import Filters, filter_keys, to_metadata_filters
+from llama_index_contextual.calls import awithout_secrets, without_secrets
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project import Project
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.queries import bounded, require_positive, with_warnings
 from llama_index_contextual.tools import describe_documents, doubts
 
 # What says nothing to whoever asks about documents.
@@ -47,7 +48,7 @@ class ContextualKnowledge:
         self, source: Project | BaseRetriever, *, max_results: int = 10, description: str | None = None
     ) -> None:
         self.source = source
-        self.max_results = _at_least_one(max_results)
+        self.max_results = require_positive(max_results, "max_results", "passage")
         self._description = description
 
     # ---- searching -------------------------------------------------------------------------------------------------
@@ -63,14 +64,14 @@ class ContextualKnowledge:
         Raises:
             ContextualError: The search cannot be done; the message says why and what to do.
         """
-        k = self.max_results if max_results is None else _at_least_one(max_results)
+        k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         return _documents(_respond(self.source, query, k, self._checked(filters)))
 
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
         """Do as `search` does, without blocking the event loop."""
-        k = self.max_results if max_results is None else _at_least_one(max_results)
+        k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         checked = await asyncio.to_thread(self._checked, filters)
         return _documents(await _arespond(self.source, query, k, checked))
 
@@ -187,11 +188,14 @@ class ContextualKnowledge:
 def _respond(source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None) -> RetrievalResponse:
     if isinstance(source, Project):
         return source.retrieve(query, top_k=k, filters=filters)
+    asked, notes = bounded(query)
     if isinstance(source, ProjectRetriever):
-        return source.changed(similarity_top_k=k, filters=filters).respond(_asked(query))
-    if isinstance(source, RankingRetriever):
-        return RetrievalResponse.of_nodes(query, source.search(_asked(query), k, filters))
-    return _first(respond_of(source, _asked(query)), k)
+        found = source.changed(similarity_top_k=k, filters=filters).respond(asked)
+    elif isinstance(source, RankingRetriever):
+        found = RetrievalResponse.of_nodes(query, source.search(asked, k, filters))
+    else:
+        found = _first(without_secrets(lambda: respond_of(source, asked)), k)
+    return with_warnings(found, notes)
 
 
 async def _arespond(
@@ -199,28 +203,19 @@ async def _arespond(
 ) -> RetrievalResponse:
     if isinstance(source, Project):
         return await source.aretrieve(query, top_k=k, filters=filters)
+    asked, notes = await asyncio.to_thread(bounded, query)
     if isinstance(source, ProjectRetriever):
-        return await source.changed(similarity_top_k=k, filters=filters).arespond(_asked(query))
-    if isinstance(source, RankingRetriever):
-        prepared = await source.aprepare(_asked(query))
-        return RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
-    return _first(await arespond_of(source, _asked(query)), k)
+        found = await source.changed(similarity_top_k=k, filters=filters).arespond(asked)
+    elif isinstance(source, RankingRetriever):
+        prepared = await source.aprepare(asked)
+        found = RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
+    else:
+        found = _first(await awithout_secrets(lambda: arespond_of(source, asked)), k)
+    return with_warnings(found, notes)
 
 
 def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:
     return replace(response, results=tuple(response.results[:k]))
-
-
-def _at_least_one(max_results: int) -> int:
-    if max_results < 1:
-        raise InputError(f"max_results is {max_results}: ask for at least one passage.", value=max_results)
-    return max_results
-
-
-def _asked(query: str) -> QueryBundle:
-    if not query.strip():
-        raise InputError("The query is empty: ask something.", value=query)
-    return QueryBundle(query)
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------

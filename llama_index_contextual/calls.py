@@ -17,12 +17,80 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.redaction import scrub
+from llama_index_contextual.retirement import how_to_switch, retirement_of
+
 T = TypeVar("T")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 RETRYABLE_NAMES = frozenset(
     {"APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "RemoteProtocolError", "ReadError"}
 )
+
+
+class ProviderError(Exception):
+    """Stands in for an exception of a model's client, which may hold API keys: see `stand_in`.
+
+    Attributes:
+        status_code: HTTP status of the answer, or None.
+        code: The provider's word for the error, or None.
+        retry_after: Seconds that the provider asked to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, status_code: int | None = None, code: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(scrub(message))
+        self.status_code, self.code, self.retry_after = status_code, code, retry_after
+
+
+_KEPT_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
+_LONGEST_CHAIN = 8
+
+
+def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
+    """Return an exception of the same name and text, without keys, for one that a model's client has raised.
+
+    An exception of a client carries the request with its headers and the provider's answer. The stand-in has the
+    original's traceback and stand-ins of its causes; errors of this package are returned as they are.
+    """
+    if isinstance(error, (ContextualError, ProviderError)):
+        return error
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    made = _kind_like(type(error))(
+        str(error),
+        status_code=status if isinstance(status, int) else None,
+        code=scrub(code) if isinstance(code, str) else None,
+        retry_after=retry_after(error),
+    )
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and depth:
+        made.__cause__ = stand_in(cause, depth=depth - 1)
+    return made.with_traceback(error.__traceback__)
+
+
+def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
+    bases = (ProviderError, *(base for base in _KEPT_BASES if issubclass(kind, base)))
+    return type(kind.__name__, bases, {"__module__": kind.__module__, "__doc__": ProviderError.__doc__})
+
+
+async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
+    """Await `send()`; what it raises is replaced by its stand-in."""
+    try:
+        return await send()
+    except Exception as error:  # noqa: BLE001 - any client may raise anything; its stand-in is raised
+        failed = stand_in(error)
+    raise failed
+
+
+def without_secrets(send: Callable[[], T]) -> T:
+    """Return `send()`; what it raises is replaced by its stand-in."""
+    try:
+        return send()
+    except Exception as error:  # noqa: BLE001 - as above
+        failed = stand_in(error)
+    raise failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +130,8 @@ def is_retryable(error: BaseException) -> bool:
     # An answer that breaks off in the middle may be no JSON; and a client that lives longer than an event loop may hold
     # a connection of one that has ended, which it lets go when it fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-    return is_connection_error(error) or isinstance(error, json.JSONDecodeError) or closed
+    is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
+    return is_connection_error(error) or is_json or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
@@ -70,8 +139,34 @@ def is_connection_error(error: BaseException) -> bool:
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror"})
+_CHARGED_PERHAPS = frozenset({408, 499, 502, 504, 522, 524})
+
+
+def may_be_charged(error: BaseException) -> bool:
+    """Return whether a call that failed may have been worked on by the provider, who then charges it.
+
+    A provider that refuses a call or breaks down says so by a status, and charges nothing; the statuses of gateways
+    that stopped waiting say nothing about the provider behind them. Without a status the answer was late, was lost on
+    the way or could not be read, unless no connection came about.
+    """
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in _CHARGED_PERHAPS
+    if isinstance(error, ValueError) and "nknown model" in str(error):
+        return False  # LlamaIndex's own check, before anything is sent
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in _NEVER_SENT:
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True
+
+
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds that the provider asked to wait, by its Retry-After header."""
+    if isinstance(error, ProviderError):
+        return error.retry_after
     headers = getattr(getattr(error, "response", None), "headers", None)
     if headers is None:
         return None
@@ -97,12 +192,12 @@ def _seconds_until(http_date: str | None) -> float | None:
 
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds or `policy` gives up; the last error is raised as it came."""
+    """Await `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
     attempt, cancelled = 1, cancellations()
     while True:
         try:
-            return await send()
-        except Exception as error:  # any client may raise anything; what the policy does not know is raised as it came
+            return await awithout_secrets(send)
+        except Exception as error:  # any client may raise anything; what the policy does not know is raised
             if cancellations() > cancelled:
                 raise asyncio.CancelledError from error
             delay = policy.delay(attempt, error)
@@ -123,11 +218,11 @@ def cancellations() -> int:
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds or `policy` gives up; the last error is raised as it came."""
+    """Call `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
     attempt = 1
     while True:
         try:
-            return send()
+            return without_secrets(send)
         except Exception as error:  # as above
             delay = policy.delay(attempt, error)
             if delay is None:
@@ -150,6 +245,11 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if status == 403:
         return f"The provider of {model!r} refused access: check that the key may use this model from this place."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
+        if setting == "llm" and (ended := retirement_of(model)) is not None:
+            return (
+                f"The provider does not know the model {model!r}, whose end it has announced for"
+                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+            )
         return (
             f"The provider does not know the model {model!r}: change the setting {setting!r}"
             f" (for instance `project.update_config({setting}=...)`) to one that it offers."
@@ -162,7 +262,7 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."
-    text = " ".join(str(error).split())
+    text = scrub(" ".join(str(error).split()))  # before it is cut: a part of a key is not recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
 

@@ -23,6 +23,8 @@ from llama_index_contextual.cli_options import (
     Json,
     Name,
     Root,
+    Yes,
+    confirm,
     open_project,
     open_root,
     parse_setting,
@@ -31,6 +33,7 @@ from llama_index_contextual.cli_serve import serving
 from llama_index_contextual.cli_upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.settings import OF_A_COMMAND, environment_settings, explained, file_settings, read_dotenv
 from llama_index_contextual.terminal import (
     err,
@@ -39,7 +42,9 @@ from llama_index_contextual.terminal import (
     say,
     say_error,
     say_json,
+    say_traceback,
     show_answer,
+    show_cost,
     show_info,
     show_settings,
 )
@@ -70,11 +75,12 @@ def main() -> None:
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
         # Nothing is swallowed: a defect ends the command with code 1, in one line as every error, and with the way to
         # see the traceback. What is foreseen was caught by `errors_in_one_line`.
         if os.environ.get(TRACEBACK_VARIABLE):
-            raise
+            say_traceback(error)
+            raise SystemExit(1) from None
         say_error(
             f"{type(error).__name__}: {error} (this is a defect: please report it, with what the same command prints"
             f" when {TRACEBACK_VARIABLE}=1 is set)"
@@ -117,6 +123,8 @@ def create(
         if as_json:
             say_json({"name": project.name, "config": config.model_dump()})
             return
+        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            say(f"[yellow]note[/] {safe(notice)}", to=err)
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
         say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
 
@@ -157,16 +165,27 @@ def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     with errors_in_one_line():
         found = open_project(root, name).info()
         if as_json:
-            say_json({**asdict(found), "config": found.config.model_dump()})
+            say_json({**asdict(found), "config": found.config.model_dump(), "cost": found.cost.to_dict()})
         else:
             show_info(found)
+
+
+@app.command(rich_help_panel=PROJECTS)
+def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Show what a project has cost so far, in all and by run."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).cost()
+        if as_json:
+            say_json(found.to_dict())
+        else:
+            show_cost(found)
 
 
 @app.command(rich_help_panel=PROJECTS)
 def delete(
     name: Name,
     keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -174,8 +193,7 @@ def delete(
     with errors_in_one_line():
         manager = open_root(root)
         what = _what_is_deleted(manager, name, keep_ledger=keep_ledger)
-        if not yes:
-            typer.confirm(f"Delete project {name!r}{what}?", abort=True, err=True)
+        confirm(f"Delete project {name!r}{what}?", yes=yes)
         manager.delete(name, keep_ledger=keep_ledger)
         if as_json:
             say_json({"deleted": name, "ledger_kept": keep_ledger})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,12 +15,13 @@ import typer
 
 from llama_index_contextual.config import Mode
 from llama_index_contextual.settings import with_environment
-from llama_index_contextual.terminal import err, say
+from llama_index_contextual.terminal import err, say, say_error
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
     from llama_index_contextual.manager import ProjectManager
     from llama_index_contextual.project import Project
+    from llama_index_contextual.storage.receipts import ProjectCost
 
 T = TypeVar("T")
 
@@ -28,6 +31,7 @@ Root = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DEFAULT_ROOT = Path("knowledge")
 
 # The panels of `--help`, in the order in which their first commands are added.
@@ -57,7 +61,7 @@ Confidence = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
         show_envvar=False,
-        help="Answer only above this confidence of the search, 0 to 1.",
+        help="Answer only from this confidence of the search on, 0 to 1; without it, the LLM decides.",
     ),
 ]
 Guard = Annotated[
@@ -148,6 +152,31 @@ def open_project(root: Path, name: str) -> Project:
     return project
 
 
+def proposed(command: str, name: str, root: Path) -> str:
+    """Return a command for a project as it can be copied."""
+    words = ["llama-index-contextual", command, name, *([] if root == DEFAULT_ROOT else ["--root", str(root)])]
+    return shlex.join(words)
+
+
+def has_terminal() -> bool:
+    """Return whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+def require_answer(*, yes: bool) -> None:
+    """End the command with exit code 2 where it would have to ask, and there is no terminal to ask on."""
+    if not yes and not has_terminal():
+        say_error("There is no terminal to ask on: add --yes to go on without a question.")
+        raise typer.Exit(2)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is removed for good, unless `--yes` has answered already."""
+    require_answer(yes=yes)
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 def parse_setting(item: str) -> tuple[str, Any]:
     """Return the name and the value of FIELD=VALUE; a value that is JSON is read as JSON, any other as text."""
     field, equals, value = item.partition("=")
@@ -169,10 +198,21 @@ def interruptible(project: Project, work: Callable[[], T]) -> T:
         say(
             f"Interrupted: {live}; the ledger keeps {counted(found.ledger.contexts, 'context')} and"
             f" {counted(found.ledger.embeddings, 'embedding')}.{_under_way(found.ledger.batched_requests)}"
+            f"{_spent(found.cost)}"
             f" Run the same command again to go on.",
             to=err,
         )
         raise typer.Exit(130) from None
+
+
+def _spent(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.prices import money
+
+    last = cost.runs[-1] if cost.runs else None
+    if last is None or not last.dollars:
+        return ""
+    booked = f", of which {money(last.booked)} is booked for calls that were cut off" if last.booked else ""
+    return f" The last run has cost {money(last.dollars)}{booked}."
 
 
 def _under_way(requests: int) -> str:

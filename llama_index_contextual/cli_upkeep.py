@@ -17,19 +17,26 @@ from llama_index_contextual.cli_options import (
     Json,
     Name,
     Root,
+    Yes,
+    confirm,
     interruptible,
     open_project,
     open_root,
     parse_setting,
+    proposed,
+    require_answer,
 )
 from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
-from llama_index_contextual.terminal import err, errors_in_one_line, safe, say, say_beside, say_json, show_report
+from llama_index_contextual.terminal import err, errors_in_one_line, out, safe, say, say_beside, say_json, show_report
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from llama_index_contextual.storage.forget import Forgotten
 
 upkeep = typer.Typer()
+_FINAL = "This cannot be undone, and no rollback is possible."
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -111,36 +118,76 @@ def remove(
     forget: Annotated[
         bool, typer.Option("--forget", help="Also do what `forget` does: no rollback is possible then.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --forget.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Publish a version without some documents."""
     with errors_in_one_line():
         project = open_root(root).load(name)
+        if forget:
+            require_answer(yes=yes)
+            if not yes:
+                versions = [version.name for version in project.versions()]
+                what = f"{counted(len(set(doc_ids)), 'document')}, {counted(len(versions), 'version')}"
+                say(
+                    f"`remove --forget` removes for good: {what} ({', '.join(versions)}), and the contexts and"
+                    f" embeddings that no other document uses. {_FINAL}",
+                    to=err,
+                )
+            confirm("Remove them?", yes=yes)
         report = project.remove(list(doc_ids))
         gone = project.forget() if forget else None
         if as_json:
             say_json(report.to_dict() | ({"forgotten": asdict(gone)} if gone else {}))
             return
-        show_report(report)
+        show_report(report, retry=proposed("retry", name, root))
         if gone is not None:
             _show_forgotten(gone)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
-def forget(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def forget(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    yes: Yes = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
     """Remove from the disk what the live version does not hold: other versions, and their paid contexts."""
     with errors_in_one_line():
-        gone = open_root(root).load(name).forget()
+        project = open_root(root).load(name)
+        if not dry_run:
+            require_answer(yes=yes)
+        if not dry_run and not yes:
+            _show_doomed(project.forget(dry_run=True), to=err)
+            confirm("Remove them?", yes=yes)
+        gone = project.forget(dry_run=dry_run)
         if as_json:
-            say_json(asdict(gone))
+            say_json(asdict(gone) | ({"dry_run": True} if dry_run else {}))
+        elif dry_run:
+            _show_doomed(gone, to=out)
         else:
             _show_forgotten(gone)
 
 
+def _paid(gone: Forgotten) -> str:
+    return f"{counted(gone.contexts, 'context')}, {counted(gone.embeddings, 'embedding')}"
+
+
+def _show_doomed(gone: Forgotten, *, to: Console) -> None:
+    named = f" ({', '.join(gone.versions)})" if gone.versions else ""
+    say(
+        f"`forget` removes for good: {counted(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
+        to=to,
+    )
+    if gone.batched_requests:
+        requests = counted(gone.batched_requests, "request")
+        say(f"[yellow]It gives up {requests} in batches: the provider may go on and charge.[/]", to=to)
+
+
 def _show_forgotten(gone: Forgotten) -> None:
-    paid = f"{counted(gone.contexts, 'context')}, {counted(gone.embeddings, 'embedding')}"
-    say(f"Removed for good: {counted(len(gone.versions), 'version')}, {paid}.")
+    say(f"Removed for good: {counted(len(gone.versions), 'version')}, {_paid(gone)}.")
     if gone.batched_requests:
         requests = counted(gone.batched_requests, "request")
         say(f"[yellow]given up[/] {requests} in batches: the provider may go on and charge", to=err)
@@ -187,7 +234,7 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
-        show_report(report, as_json=as_json)
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -196,7 +243,7 @@ def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: 
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
-        show_report(report, as_json=as_json)
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
 
 
 ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)

@@ -8,12 +8,15 @@ time. So every event loop gets a copy of the model with a client of its own. Oth
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseComponent
+
+from llama_index_contextual.forks import keep, new_lock, renewed
+from llama_index_contextual.redaction import watch
 
 if TYPE_CHECKING:
     import httpx
@@ -36,6 +39,7 @@ def unconnected(model: T) -> T:
     or may have: none can be made like it, because httpx does not say by which certificates, proxies and transport it
     connects.
     """
+    watch(model)  # every model passes here before it is called
     given: Any = model
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})
@@ -79,6 +83,8 @@ async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
     lent: Any = unconnected(model)
     if heed is not None and lent is not model:
         _watch(lent, heed)
+    if isinstance(model, BaseEmbedding) and lent is not model and hasattr(lent, "_get_aclient"):
+        _put_in_order(lent)
     try:
         yield lent
     finally:
@@ -100,6 +106,23 @@ def _watch(lent: Any, heed: Heed) -> None:
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
+def _put_in_order(lent: Any) -> None:
+    """Let the vectors of an answer stand in the order of their `index`, of which OpenAI's class takes no notice."""
+    embeddings = getattr(lent._get_aclient(), "embeddings", None)
+    if embeddings is None or getattr(lent, "_async_http_client", None) is not None:
+        return
+    create = embeddings.create
+
+    async def in_order(**options: Any) -> Any:
+        answer = await create(**options)
+        items = getattr(answer, "data", None) or []
+        if sorted(getattr(item, "index", -1) for item in items) == list(range(len(items))):
+            items.sort(key=lambda item: item.index)
+        return answer
+
+    embeddings.create = in_order
+
+
 def own_client(model: T, heed: Heed | None = None) -> AbstractAsyncContextManager[T]:
     """Give a copy of a model with a client of its own, which is closed at the end.
 
@@ -119,9 +142,15 @@ class PerLoop(Generic[T]):
 
     def __init__(self, load: Callable[[], T]) -> None:
         self._load = load
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._sync: T | None = None
         self._lent: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
+        renewed(self)
+
+    def renew_after_fork(self) -> None:
+        """Make new clients in a forked child: two processes must not speak over one connection."""
+        keep((self._sync, self._lent))
+        self._sync, self._lent = None, {}
 
     def sync(self) -> T:
         """Return the model for blocking calls; its client serves all threads."""

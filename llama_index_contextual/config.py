@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.templates import check_template
 
 LOCAL = "local"
@@ -37,6 +39,7 @@ RETRIEVAL_FIELDS = frozenset(
         "pdf_engine",
         "context_in_answer",
         "answer_temperature",
+        "answer_tokens",
         "prices",
         "llm_concurrency",
         "call_timeout",
@@ -47,6 +50,18 @@ RETRIEVAL_FIELDS = frozenset(
     }
 )
 """Fields that can change without building a new version."""
+
+FORMER_DEFAULTS: Mapping[str, Any] = {
+    "fusion": "rrf",
+    "semantic_weight": 0.5,
+    "lexical_weight": 0.5,
+    "llm": "openai:gpt-4.1",
+}
+"""Values of settings where a version or a project was recorded without them: what it was built with.
+
+A default that changes is entered here with its former value, and so is a new setting whose default differs from what
+was done before there was one: an index is never built or searched in two ways because the package was upgraded.
+"""
 
 
 class TokenPrice(BaseModel):
@@ -95,7 +110,11 @@ class ProjectConfig(BaseModel):
         default="llm",
         description="Who writes the context of a chunk: an LLM, the document's own structure, or nobody (plain RAG).",
     )
-    llm: str = Field(default="openai:gpt-4.1", description="LLM that writes contexts, as provider:name.")
+    llm: str = Field(
+        default_factory=default_llm,
+        description="LLM that writes contexts, as provider:name; the default of a new project is `openai:gpt-4.1`, and"
+        " its successor from the day on which its provider ends it.",
+    )
     context_prompt: str | None = Field(
         default=None, description="Prompt template for contexts; None is the published wording."
     )
@@ -134,6 +153,9 @@ class ProjectConfig(BaseModel):
     answer_temperature: float = Field(
         default=0.1, ge=0, le=2, description="Temperature at which the LLM answers, where it is made from its name."
     )
+    answer_tokens: int = Field(
+        default=8000, ge=1, description="Tokens of the passages that the LLM reads for an answer, at most."
+    )
     faiss: bool = Field(default=True, description="Whether to build the semantic index.")
     bm25: bool = Field(default=True, description="Whether to build the lexical index.")
     segment_size: int = Field(default=8000, ge=1, description="Tokens of a segment, at most.")
@@ -150,11 +172,13 @@ class ProjectConfig(BaseModel):
     top_k: int = Field(default=20, ge=1, description="Results of a query.")
     candidates: int = Field(default=100, ge=1, description="Hits taken from each index before they are fused.")
     fusion: Fusion = Field(
-        default="rrf",
+        default="score",
         description="Fuse by reciprocal ranks (`rrf`), or by scores in units of their standard deviation (`score`).",
     )
-    semantic_weight: float = Field(default=0.5, ge=0, description="Weight of the semantic ranking.")
-    lexical_weight: float = Field(default=0.5, ge=0, description="Weight of the lexical ranking.")
+    # Fitted for the local embedding, and best on the code set with a transformer as well (all-MiniLM-L6-v2; see
+    # tests/benchmarks/transformer.py). `local` names its own values, so that each path can be fitted by itself.
+    semantic_weight: float = Field(default=0.4, ge=0, description="Weight of the semantic ranking.")
+    lexical_weight: float = Field(default=0.6, ge=0, description="Weight of the lexical ranking.")
     document_weight: float = Field(
         default=0.1,
         ge=0,
@@ -211,6 +235,15 @@ class ProjectConfig(BaseModel):
             "fusion": "score",
         }
         return cls(**{**defaults, **changes})
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the settings that a version or a project was recorded with.
+
+        A setting that the record lacks has the value that was in use then (`FORMER_DEFAULTS`), not a default that came
+        later.
+        """
+        return cls(**{**FORMER_DEFAULTS, **settings})
 
     @field_validator("semantic_weight", "lexical_weight", "document_weight", "sibling_weight", "rrf_k")
     @classmethod

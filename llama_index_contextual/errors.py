@@ -5,7 +5,8 @@ Each message says what is wrong and what to do. Each class carries the object co
     ContextualError
     ├── ConfigurationError            a setting is wrong, or two settings contradict each other
     │   └── ModelError                a model cannot be made or reached: no key, no package, no such name
-    ├── InputError                    an argument of a call is wrong: an empty query, a path that is not there
+    ├── InputError                    an argument of a call is wrong: an empty query, two documents with one id
+    │   └── PathNotFoundError         a path that was given leads to no file
     ├── ProjectError                  a project or its files
     │   ├── ProjectNotFoundError      no project of that name in the root folder
     │   ├── ProjectExistsError        a project of that name is there already
@@ -13,6 +14,8 @@ Each message says what is wrong and what to do. Each class carries the object co
     │   ├── ProjectLockedError        another process is writing to the project
     │   ├── FormatError               the files were written by a newer release
     │   ├── CorruptVersionError       a file of a version is damaged, missing or belongs elsewhere
+    │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
+    │   │   └── LedgerBusyError       another program holds the ledger
     │   └── ReadOnlyVersionError      something tried to change a published version
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
     ├── ReadError                     one file could not be read; the rest goes on
@@ -21,9 +24,14 @@ Each message says what is wrong and what to do. Each class carries the object co
 
 from __future__ import annotations
 
+from llama_index_contextual.redaction import scrub
+
 
 class ContextualError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """The base of every error that this package raises on purpose; no message holds an API key in use."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(scrub(str(message)))
 
 
 class ConfigurationError(ContextualError, ValueError):
@@ -52,6 +60,10 @@ class InputError(ContextualError, ValueError):
     def __init__(self, message: str, *, value: object = None) -> None:
         super().__init__(message)
         self.value = value
+
+
+class PathNotFoundError(InputError):
+    """A path that was given leads to no file, and nothing was changed; `value` is the list of such paths."""
 
 
 class ProjectError(ContextualError):
@@ -98,6 +110,14 @@ class CorruptVersionError(ProjectError):
         self.file = file
 
 
+class LedgerError(ProjectError):
+    """The ledger cannot be opened, read or written, which says nothing about what it holds."""
+
+
+class LedgerBusyError(LedgerError):
+    """Another program holds the ledger."""
+
+
 class ReadOnlyVersionError(ProjectError):
     """Something tried to change a published version."""
 
@@ -106,7 +126,8 @@ class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and what was paid for is kept.
 
     Attributes:
-        spent: Dollars that the run has spent.
+        spent: Dollars that the run has spent, the reserves of calls included whose price is not known: those that timed
+            out or were cut off, and batches under way.
         max_cost: The limit.
     """
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+
+MAX_TERMS = 256
+"""Terms that are looked for, at most: the first ones."""
 
 _BEFORE = 40
 """Characters that are shown before the first term, at most."""
@@ -26,7 +31,7 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
         >>> excerpt("The pump was serviced. " * 9 + "TS-999: the pump runs dry.", ["pump", "ts-999"], 50)
         '… TS-999: the pump runs dry.'
     """
-    wanted = {term.casefold() for term in terms}
+    wanted = {term.casefold() for term in itertools.islice(terms, MAX_TERMS)}
     if len(text) <= width or not wanted:
         return text
     # Each term by itself, since terms stand in one another: `ts` in `ts-999`.
@@ -35,12 +40,13 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     if not hits:
         return text
     counts = Counter(term for _, term in hits)
+    starts = [at for at, _ in hits]
 
-    def weight(start: int) -> float:
-        shown = {term for at, term in hits if start <= at < start + width - _BEFORE}
-        return math.fsum(1 / counts[term] for term in shown)
+    def weight(first: int) -> float:
+        behind = bisect_left(starts, starts[first] + width - _BEFORE, first)
+        return math.fsum(1 / counts[term] for term in {term for _, term in hits[first:behind]})
 
-    best = max((at for at, _ in reversed(hits)), key=weight)
+    best = starts[max(range(len(hits) - 1, -1, -1), key=weight)]
     begin = text.rfind(" ", 0, max(0, best - _BEFORE)) + 1 if best > _BEFORE else 0
     sentence = max(text.rfind(mark, begin, best) for mark in (". ", "? ", "! "))
     begin = sentence + 2 if sentence >= 0 else begin

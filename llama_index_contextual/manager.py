@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import unicodedata
 from collections.abc import Collection
@@ -14,6 +15,8 @@ from llama_index.core.llms import LLM
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
 from llama_index_contextual.project import Project
+from llama_index_contextual.project_base import require_llm
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
 from llama_index_contextual.storage.ledger import LEDGER_FILE
@@ -27,6 +30,8 @@ from llama_index_contextual.storage.project_file import (
 )
 from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
+
+logger = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 64
 MAX_NAME_BYTES = 255
@@ -69,6 +74,7 @@ class ProjectManager:
         *,
         llm: LLM | None = None,
         embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
     ) -> Project:
         """Create an empty project.
 
@@ -76,12 +82,17 @@ class ProjectManager:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
             config: Its settings; None takes the defaults.
             llm: Writes contexts and answers, instead of the one that the settings name.
-            embed_model: Embeds chunks and queries, instead of the one that the settings name.
+            embed_model: Embeds chunks and queries, instead of the one that the settings name. Its `model_name` says
+                which model it is.
+            model_id: What to call the model of `llm`, such as "my-model@2": for an object that does not say which model
+                it is. Contexts are kept under that name, so change it when the model changes.
 
         Raises:
+            ConfigurationError: There is a `model_id` without `llm`.
             InputError: The name cannot be that of a directory everywhere, or something else has it already.
             ProjectExistsError: A project of that name is there already.
         """
+        require_llm(llm, model_id)
         directory = _no_link(self.root / check_name(name))
         if (taken := self._directory_like(name)) is not None:
             raise _exists(taken.name)
@@ -98,18 +109,35 @@ class ProjectManager:
             _remove_own(directory, keep=_LEDGER)
             write_current(directory, None)
             write_config(directory, config)
-        return Project(directory, config, llm=llm, embed_model=embed_model)
+        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            logger.warning(notice)
+        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
 
-    def load(self, name: str, *, llm: LLM | None = None, embed_model: BaseEmbedding | None = None) -> Project:
+    def load(
+        self,
+        name: str,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
+    ) -> Project:
         """Open a project.
 
+        Args:
+            name: Its name.
+            llm: As for `create`.
+            embed_model: As for `create`.
+            model_id: As for `create`.
+
         Raises:
+            ConfigurationError: There is a `model_id` without `llm`.
             ProjectNotFoundError: There is none of that name.
             ProjectError: Its project.json is damaged.
             FormatError: A newer release wrote it.
         """
         directory = self._existing(name)
-        return Project(directory, read_config(directory), llm=llm, embed_model=embed_model)
+        config = read_config(directory)
+        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
 
     def list(self) -> list[str]:
         """Return the names of all projects, sorted."""

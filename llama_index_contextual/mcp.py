@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import textwrap
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.responses import GroundedResponse
+from llama_index_contextual.calls import awithout_secrets
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.project import Project
@@ -71,6 +73,26 @@ def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
     return _Tools({project.name: project for project in projects}).server()
 
 
+class _Server(MCPServer[Any]):
+    """A server that says in a sentence which argument of a call is wrong."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_wrong_argument(name, error.__cause__)) from error
+            raise
+
+
+def _wrong_argument(tool: str, error: ValidationError) -> str:
+    wrong = error.errors(include_url=False)[0]
+    argument, message = ".".join(map(str, wrong["loc"])), wrong["msg"].replace("Input should be", "it must be")
+    if wrong["type"] == "missing":
+        return f"{tool} needs the argument `{argument}`: give it."
+    return f"The argument `{argument}` of {tool} cannot be {textwrap.shorten(repr(wrong['input']), 80)}: {message}."
+
+
 class _Tools:
     """The tools over some projects.
 
@@ -84,7 +106,7 @@ class _Tools:
     def server(self) -> MCPServer[Any]:
         """Return the server."""
         names = ", ".join(repr(name) for name in self._projects)
-        server = MCPServer(
+        server = _Server(
             "llama-index-contextual",
             version=__version__,
             instructions=f"Searches the documents of {names}. Search first, then read around a passage where it"
@@ -189,7 +211,8 @@ def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[...
     @functools.wraps(tool)
     async def told(*arguments: Any, **options: Any) -> T:
         with _told_to_the_model():
-            return await tool(*arguments, **options)
+            # What else is raised the server sends to the client as it is.
+            return await awithout_secrets(lambda: tool(*arguments, **options))
 
     return told
 

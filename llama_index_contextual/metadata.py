@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
 CONTEXT = "context"
 SOURCE_LINE = "source"
 CONTEXT_SOURCE = "context_source"
+CONTEXT_GIVEN = "context_given"
 TITLE = "title"
 FILE_NAME = "file_name"
 FILE_PATH = "file_path"
@@ -41,6 +42,7 @@ OWN_KEYS = (
     SOURCE_LINE,
     CONTEXT,
     CONTEXT_SOURCE,
+    CONTEXT_GIVEN,
     *FILE_KEYS,
     PAGE_START,
     PAGE_END,
@@ -57,6 +59,9 @@ METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 
 SECTION_SEPARATOR = " > "
+
+MAX_NESTING = 100
+"""Levels of lists and dicts in a value; Python's own tools fail at about a thousand."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,32 @@ def source_line(metadata: dict[str, Any]) -> str:
     if metadata.get(SECTION):
         parts.append(f"section {metadata[SECTION]}")
     return ", ".join(parts)
+
+
+def shape_fault(metadata: object) -> str | None:
+    """Return why metadata could not be written as JSON whatever its single values are, and what to do, or None.
+
+    Every key must be text, and no value may be nested without end.
+    """
+    if not isinstance(metadata, dict):
+        return f"its metadata is of type {type(metadata).__name__}: pass a dict"
+    for key, value in metadata.items():
+        if not isinstance(key, str):
+            return f"its metadata has a key of type {type(key).__name__}: use text"
+        nested = [(value, 0)]
+        while nested:
+            item, depth = nested.pop()
+            if depth > MAX_NESTING:
+                return f"the value of {key!r} in its metadata contains itself or is nested too deep: flatten it"
+            if isinstance(item, dict):
+                for name in item:
+                    if not isinstance(name, str):
+                        kind = type(name).__name__
+                        return f"the value of {key!r} in its metadata has a key of type {kind}: use text"
+                nested += [(below, depth + 1) for below in item.values()]
+            elif isinstance(item, (list, tuple)):
+                nested += [(below, depth + 1) for below in item]
+    return None
 
 
 def user_metadata(node: BaseNode) -> dict[str, Any]:

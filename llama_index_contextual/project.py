@@ -13,7 +13,13 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, FormatError, NoVersionError
 from llama_index_contextual.ingestion.removal import remove_documents
 from llama_index_contextual.ingestion.report import IngestReport
-from llama_index_contextual.project_info import ProjectInfo, VersionInfo, describe_project, list_versions
+from llama_index_contextual.project_info import (
+    ProjectInfo,
+    VersionInfo,
+    describe_project,
+    list_versions,
+    project_cost,
+)
 from llama_index_contextual.project_reading import ProjectReading
 from llama_index_contextual.project_writing import ProjectWriting
 from llama_index_contextual.storage.check import read_manifest
@@ -21,8 +27,9 @@ from llama_index_contextual.storage.current import current_name, version_directo
 from llama_index_contextual.storage.forget import Forgotten, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
-from llama_index_contextual.storage.project_file import read_config, write_config, write_lock
+from llama_index_contextual.storage.project_file import project_ledger, read_config, write_config, write_lock
 from llama_index_contextual.storage.publish import rollback
+from llama_index_contextual.storage.receipts import ProjectCost
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 
 if TYPE_CHECKING:
@@ -73,13 +80,16 @@ class Project(ProjectWriting, ProjectReading):
         """Do as `remove` does, without blocking the event loop; whoever is cancelled meanwhile waits for its end."""
         return await to_its_end(partial(self.remove, doc_ids, forget=forget))
 
-    def forget(self) -> Forgotten:
+    def forget(self, *, dry_run: bool = False) -> Forgotten:
         """Remove from the disk, for good, what the live version does not hold.
 
         These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
         that no chunk of the live version uses. Batches under way are given up, since their replies would bring text
-        back: let the `ingest` that sent them finish before, where they shall not be paid for in vain. What a provider
-        keeps of its requests is not within reach. Interrupted, it can be run again.
+        back: let the `ingest` that sent them finish first if their replies are wanted. What a provider keeps of its
+        requests is out of reach. Interrupted, it can be run again.
+
+        Args:
+            dry_run: Remove nothing, and return what would be removed.
 
         Raises:
             NoVersionError: Nothing has been ingested yet: `delete` the project to remove its ledger.
@@ -94,7 +104,7 @@ class Project(ProjectWriting, ProjectReading):
                     name=self.name,
                 )
             with contextlib.closing(live):
-                return forget(self.directory, live)
+                return forget(self.directory, live, dry_run=dry_run)
 
     def rollback(self, to: str | None = None) -> str:
         """Make an earlier version the live one, and return its name; the later ones stay on disk.
@@ -130,9 +140,9 @@ class Project(ProjectWriting, ProjectReading):
         """Return the settings that the live version was built with; None where there is none that can be read."""
         try:
             name = current_name(self.directory)
-            return (
-                None if name is None else ProjectConfig(**read_manifest(version_directory(self.directory, name)).config)
-            )
+            if name is None:
+                return None
+            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
         except (CorruptVersionError, FormatError):
             return None
 
@@ -167,14 +177,21 @@ class Project(ProjectWriting, ProjectReading):
         live = None if current_name(self.directory) is None else self._live.current().version.manifest
         return describe_project(self.directory, self.config, live)
 
+    def cost(self) -> ProjectCost:
+        """Return what the project has cost so far, in all and by run: contexts and embeddings, not questions.
+
+        A run that was killed, and calls that timed out, count with the most that they can have cost.
+        """
+        return project_cost(self.directory)
+
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""
-        with write_lock(self.directory), contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+        with write_lock(self.directory), project_ledger(self.directory) as ledger:
             return import_contexts(ledger, Path(path))
 
     def export_contexts(self, path: str | Path) -> int:
         """Write the contexts that were paid for as JSON lines, and return their number."""
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE)) as ledger:
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
             return export_contexts(ledger, Path(path))
 
     def compare(self, questions: Questions | None = None, **options: Any) -> Comparison:
@@ -241,6 +258,7 @@ class Project(ProjectWriting, ProjectReading):
             config=self.config,
             live=self._live,
             llm=self._llm,
+            model_id=self._model_id,
             load_embed_model=lambda: self.embed_model,
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import NoVersionError
+from llama_index_contextual.errors import ConfigurationError, NoVersionError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.models import load_embed_model, load_llm
 from llama_index_contextual.retrievers.live import LiveIndexes
 from llama_index_contextual.storage.current import current_name, version_directory
@@ -26,6 +27,10 @@ class ProjectBase:
         config: Its settings.
         llm: Writes contexts and answers; None makes the one that `config.llm` names when it is needed.
         embed_model: Embeds chunks and queries; None makes the one that `config.embed_model` names.
+        model_id: What to call the model of `llm`; None takes its own name.
+
+    Raises:
+        ConfigurationError: There is a `model_id` without `llm`.
     """
 
     def __init__(
@@ -35,15 +40,21 @@ class ProjectBase:
         *,
         llm: LLM | None = None,
         embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
     ) -> None:
+        require_llm(llm, model_id)
         self.directory = directory
         self.name = directory.name
         self.config = config
         self._llm = llm
+        self._model_id = model_id
         self._given_embed_model = embed_model
         self._live = LiveIndexes(
             directory, self.name, self._embed_model_of, lambda: self._llm or self._load_answering_llm()
         )
+
+    def __reduce__(self) -> NoReturn:
+        self._live.__reduce__()
 
     @cached_property
     def embed_model(self) -> BaseEmbedding:
@@ -80,3 +91,15 @@ class ProjectBase:
         """Open the live version for a change of the project, whose lock is held; None before the first."""
         name = current_name(self.directory)
         return None if name is None else OpenVersion(version_directory(self.directory, name))
+
+
+def require_llm(llm: LLM | None, model_id: str | None) -> None:
+    """Refuse a `model_id` that names nothing.
+
+    Raises:
+        ConfigurationError: There is no `llm`, or the name is empty.
+    """
+    if model_id is not None and (llm is None or not model_id.strip()):
+        raise ConfigurationError(
+            f"model_id={model_id!r} names the object passed as llm=: pass both, or neither.", setting="model_id"
+        )

@@ -12,6 +12,7 @@ from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerInfo
 from llama_index_contextual.storage.manifest import Manifest
+from llama_index_contextual.storage.receipts import ProjectCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,12 @@ class ProjectInfo:
         version: Name of the live version, or None.
         documents: Number of documents in it.
         chunks: Number of chunks in it.
+        fallback_chunks: Number of chunks among them with the structural context because the LLM failed to write theirs;
+            `retry_failed` asks for it again.
         tokens: Tokens of the chunks, overlaps counted twice.
         bytes: Size of the live version on disk.
-        ledger: What was paid for so far.
+        ledger: Contexts and embeddings that were paid for so far.
+        cost: What they have cost, in all and by run.
     """
 
     name: str
@@ -34,9 +38,11 @@ class ProjectInfo:
     version: str | None
     documents: int
     chunks: int
+    fallback_chunks: int
     tokens: int
     bytes: int
     ledger: LedgerInfo
+    cost: ProjectCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +74,18 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
         config: Its settings.
         live: The manifest of its live version, or None before the first.
     """
+    ledger, cost = _ledger_info(project_dir / LEDGER_FILE)
     return ProjectInfo(
         name=project_dir.name,
         config=config,
         version=live.version if live else None,
         documents=len(live.documents) if live else 0,
         chunks=live.chunks if live else 0,
+        fallback_chunks=sum(len(record.fallback_chunks) for record in live.documents) if live else 0,
         tokens=sum(record.tokens for record in live.documents) if live else 0,
         bytes=sum(int(file["bytes"]) for file in live.files.values()) if live else 0,
-        ledger=_ledger_info(project_dir / LEDGER_FILE),
+        ledger=ledger,
+        cost=cost,
     )
 
 
@@ -108,8 +117,11 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
     )
 
 
-def _ledger_info(path: Path) -> LedgerInfo:
-    if not path.exists():
-        return LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
-    with contextlib.closing(Ledger(path)) as ledger:
-        return ledger.info()
+def project_cost(project_dir: Path) -> ProjectCost:
+    """Return what a project has cost so far; nothing is written."""
+    return _ledger_info(project_dir / LEDGER_FILE)[1]
+
+
+def _ledger_info(path: Path) -> tuple[LedgerInfo, ProjectCost]:
+    with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+        return ledger.info(), ledger.receipts.cost()

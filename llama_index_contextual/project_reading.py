@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Literal, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -21,10 +20,11 @@ from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import InputError, NoVersionError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.project_base import ProjectBase
 from llama_index_contextual.results import RetrievalResponse
-from llama_index_contextual.retrievers.base import as_bundle
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.tools import describe_documents, search_tool
 
 
@@ -67,7 +67,7 @@ class ProjectReading(ProjectBase):
     ) -> list[RetrievalResponse]:
         """Do as `retrieve` does for several questions; all are answered by one version, and embedded together."""
         retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
-        return retriever.respond_many([as_bundle(query) for query in queries])
+        return retriever.respond_many(as_bundles(queries))
 
     async def aretrieve(
         self,
@@ -146,11 +146,11 @@ class ProjectReading(ProjectBase):
             intents: True searches every question by what it wants, as `PLANS` in `answering.intent` says: how many
                 passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
                 model where neither patterns nor words decide; a table of one's own changes single plans.
-            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, max_tokens,
-                min_confidence, timeouts, streaming, reference_date, guards and judge (True: the usual ones), cache
-                (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits, "expand" those beside
-                them that are on the topic, which embeds them), …; what only `RetrieverQueryEngine.from_args` knows
-                gives that engine.
+            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, answer_tokens
+                (otherwise the project's), min_confidence, timeouts, streaming, reference_date, guards and judge (True:
+                the usual ones), cache (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits,
+                "expand" those beside them that are on the topic, which embeds them), …; what only
+                `RetrieverQueryEngine.from_args` knows gives that engine.
 
         Raises:
             ConfigurationError: An option is unknown or wrong.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,7 +18,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.errors import ContextualError, PathNotFoundError
+from llama_index_contextual.redaction import scrub
 from llama_index_contextual.wording import counted
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.project_info import ProjectInfo
     from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
     from llama_index_contextual.settings import Setting
+    from llama_index_contextual.storage.receipts import ProjectCost
 
 # Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
 out = Console(emoji=False, highlight=False)
@@ -81,16 +85,27 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
 
 def say_error(message: str) -> None:
     """Print what went wrong in one line on standard error."""
-    say(f"[red]Error:[/] {safe(message)}", to=err)
+    say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
+
+
+def say_traceback(error: BaseException) -> None:
+    """Print a traceback on standard error, without API keys."""
+    sys.stderr.write(scrub("".join(traceback.format_exception(error))))
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the command with exit code 1 and one line where something is wrong with the input, the files or a model."""
+    """End the command with one line where something is wrong with the input, the files or a model.
+
+    The exit code is 1, or 2 where a path that was given does not exist.
+    """
+    code = 1
     try:
         yield
     except BrokenPipeError:
         raise  # nobody reads on: there is nobody to tell
+    except PathNotFoundError as error:
+        message, code = str(error), 2
     except ContextualError as error:
         message = str(error)
     except OSError as error:
@@ -100,26 +115,59 @@ def errors_in_one_line() -> Iterator[None]:
     else:
         return
     say_error(message)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def show_info(found: ProjectInfo) -> None:
     """Print what a project is and holds."""
+    failed = f"{counted(found.fallback_chunks, 'chunk')} without an LLM context (`retry` asks again)"
     waiting = found.ledger.batched_requests
     rows = [
         ("project", found.name),
         ("live version", found.version or "none yet"),
         ("documents", f"{found.documents:,}"),
         ("chunks", f"{found.chunks:,} ({counted(found.tokens, 'token')})"),
+        *([("fallback", failed)] if found.fallback_chunks else []),
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{counted(found.ledger.contexts, 'context')}, {counted(found.ledger.embeddings, 'embedding')}"),
         *([("in batches", f"{counted(waiting, 'request')} under way")] if waiting else []),
+        *([("cost so far", _cost_in_all(found.cost))] if found.cost.runs else []),
         ("embedding", found.config.embed_model),
         ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
         ("mode", f"{found.config.mode}, top {found.config.top_k}"),
     ]
     for label, value in rows:
         say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+def _cost_in_all(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.prices import money
+
+    booked = f", of which {money(cost.booked)} for calls whose price is not known" if cost.booked else ""
+    unpriced = f", and {counted(cost.without_price, 'run')} without a known price" if cost.without_price else ""
+    damaged = f"; {counted(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
+    return f"{money(cost.dollars)} in {counted(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
+
+
+def show_cost(cost: ProjectCost) -> None:
+    """Print what a project has cost, run by run and in all."""
+    from llama_index_contextual.contextualizer.prices import money
+
+    for run in cost.runs:
+        day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+        parts = [counted(run.calls, "call")] if run.calls else []
+        parts += [f"{counted(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
+        if run.unsettled:
+            parts.append(
+                f"{money(run.unsettled)} booked for {counted(run.unsettled_calls, 'call')} timed out or cut off"
+            )
+        if run.batches:
+            parts.append(f"{money(sum(run.batches.values()))} booked for batches under way")
+        if run.ended is None:
+            parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
+        models = " + ".join(name for name in (run.llm, run.embed_model) if name)
+        say_beside(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+    say(f"in all: {safe(_cost_in_all(cost))}; questions and answers are not counted")
 
 
 def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:
@@ -137,19 +185,34 @@ def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str
     )
 
 
-def show_report(report: IngestReport, *, as_json: bool = False) -> None:
-    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then."""
+def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> None:
+    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then.
+
+    Args:
+        report: What it did.
+        retry: The command that asks again for contexts that failed.
+        as_json: Whether to print JSON.
+    """
+    from llama_index_contextual.ingestion.report import skipped_lines
+
     if as_json:
         say_json(report.to_dict())
         return
+    for former, doc_id in report.renamed.items():
+        say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
+    for notice in report.notices:
+        say(f"[yellow]note[/] {safe(notice)}", to=err)
     for doc_id in report.missing:
         say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
-    for file in report.skipped:
-        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for line in skipped_lines(report.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for warning in report.warnings:
         say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
-    for failure in report.failures:
-        say(f"[yellow]no LLM context[/] {safe(failure.doc_id)}: {safe(failure.error)}", to=err)
+    for line in report.failure_lines():
+        say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
+    if report.failures:
+        say("These chunks have the structural context. To ask again:", to=err)
+        say(safe(retry), to=err, indent=2)
     asked = f" {counted(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
@@ -159,9 +222,10 @@ def show_report(report: IngestReport, *, as_json: bool = False) -> None:
 def show_estimate(found: CostEstimate) -> None:
     """Print what an ingestion will cost, every way of asking for contexts in a row of its own."""
     from llama_index_contextual.ingestion.estimate import CHOSEN
+    from llama_index_contextual.ingestion.report import skipped_lines
 
-    for file in found.skipped:
-        say(f"[yellow]skipped[/] {safe(file.path)}: {safe(file.reason)}", to=err)
+    for line in skipped_lines(found.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for line in str(found).splitlines():
         if line.startswith(("  ", CHOSEN)):  # a row: what wraps words would close up its columns
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)

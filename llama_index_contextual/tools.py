@@ -49,8 +49,8 @@ def doubts(response: RetrievalResponse) -> list[str]:
         return ["Nothing was found: try other words, or say that the documents do not answer this."]
     if response.confidence_level == "low":
         return [
-            f"It is doubtful that the documents answer this (confidence {response.confidence:.2f}): try other words,"
-            f" and say so if the passages do not answer the question."
+            f"The confidence of this search is low ({response.confidence:.2f} of 1, estimated from matching words)."
+            f" Decide by what the passages say; if they do not answer the question, try other words, or say so."
         ]
     return []
 

@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,6 +113,12 @@ class _NoUnpickler:
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _refuse_pickle(*arguments, **options)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge models by a fixed day, long before any of them ends, so that no test depends on today's date."""
+    monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
 
 
 @pytest.fixture

@@ -333,3 +333,13 @@ def test_an_agent_can_be_made_before_anything_is_ingested(project: Project) -> N
 @pytest.mark.parametrize("nothing", [None, {}, []])
 def test_no_filters_filter_nothing(nothing: Any) -> None:
     assert to_metadata_filters(nothing) is None
+
+
+async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
+    query = f"TS-999 {'pump ' * 200_000}"
+    sources = (filled, filled.as_retriever(), filled._live.current().lexical)
+    for knowledge in map(ContextualKnowledge, sources):
+        for documents in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
+            assert "TS-999" in documents[0].content
+            assert documents[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")
+            assert documents[0].meta_data["note"].count("characters: only its beginning") == 1

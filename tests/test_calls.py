@@ -21,7 +21,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual import calls
-from llama_index_contextual.calls import RetryPolicy, acall, call, describe, is_retryable, retry_after, run_sync
+from llama_index_contextual.calls import (
+    ProviderError,
+    RetryPolicy,
+    acall,
+    call,
+    describe,
+    is_connection_error,
+    is_retryable,
+    may_be_charged,
+    retry_after,
+    run_sync,
+    stand_in,
+)
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.retirement import how_to_switch
 
 
 def api_error(status: int, code: str | None = None, headers: dict[str, str] | None = None) -> openai.APIStatusError:
@@ -167,19 +181,19 @@ def test_a_call_is_repeated_until_it_succeeds(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
-def test_a_call_is_given_up_with_the_error_as_it_came(run: Callable[..., str]) -> None:
-    last = api_error(503)
-    flaky = Flaky(*[TimeoutError()] * 3, last)
-    with pytest.raises(openai.APIStatusError) as raised:
+def test_a_call_is_given_up_with_a_stand_in_for_the_last_error(run: Callable[..., str]) -> None:
+    flaky = Flaky(*[TimeoutError()] * 3, api_error(503))
+    with pytest.raises(ProviderError, match=r"The provider's own words\.") as raised:
         run(flaky, QUICK)
-    assert raised.value is last
+    assert type(raised.value).__name__ == "APIStatusError"
+    assert raised.value.status_code == 503
     assert flaky.calls == 4
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
 def test_what_will_fail_again_is_sent_once(run: Callable[..., str]) -> None:
     flaky = Flaky(api_error(401))
-    with pytest.raises(openai.APIStatusError):
+    with pytest.raises(ProviderError):
         run(flaky, QUICK)
     assert flaky.calls == 1
 
@@ -232,6 +246,45 @@ async def test_a_call_whose_client_took_the_cancellation_for_its_own_is_not_repe
     assert started == [1]
 
 
+# ---- stand-ins -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(api_error(status, headers={"retry-after": "7"}) for status in (400, 401, 404, 429, 500)),
+        *(CONNECTION, TIMEOUT, TimeoutError(), ConnectionResetError(104, "reset"), httpx.ReadError("broken")),
+        *(ValueError("Unknown model 'x'"), RuntimeError("Event loop is closed"), json.JSONDecodeError("off", "{", 1)),
+        api_error(429, "insufficient_quota"),
+    ],
+    ids=repr,
+)
+def test_a_stand_in_is_judged_as_its_original(error: Exception) -> None:
+    other = stand_in(error)
+    assert (type(other).__name__, type(other).__module__) == (type(error).__name__, type(error).__module__)
+    assert str(other) == str(error)
+    assert is_retryable(other) == is_retryable(error)
+    assert retry_after(other) == retry_after(error)
+    assert is_connection_error(other) == is_connection_error(error)
+    assert describe(other, setting="llm", model=MODEL) == describe(error, setting="llm", model=MODEL)
+
+
+def test_a_stand_in_keeps_the_causes_and_the_traceback() -> None:
+    def fail() -> None:
+        raise CONNECTION from httpx.ConnectError("name not known")
+
+    with pytest.raises(openai.APIConnectionError) as raised:
+        fail()
+    other = stand_in(raised.value)
+    assert other.__traceback__ is raised.value.__traceback__
+    assert repr(other.__cause__) == "ConnectError('name not known')"
+
+
+def test_an_error_of_the_package_stands_for_itself() -> None:
+    error = InputError("Ask something.")
+    assert stand_in(error) is error
+
+
 # ---- sentences -------------------------------------------------------------------------------------------------------
 
 MODEL = "openai:gpt-4.1"
@@ -247,8 +300,8 @@ MODEL = "openai:gpt-4.1"
         ),
         (
             api_error(404),
-            "The provider does not know the model 'openai:gpt-4.1': change the setting 'llm' (for instance"
-            " `project.update_config(llm=...)`) to one that it offers.",
+            "The provider does not know the model 'openai:gpt-4.1', whose end it has announced for 2027-01-14."
+            f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
             api_error(429, "insufficient_quota"),
@@ -279,6 +332,46 @@ def test_a_model_is_unknown_by_status_code_or_words() -> None:
     errors = [api_error(404), api_error(400, "model_not_found"), ValueError("Unknown model 'x'. Please provide ...")]
     for error in errors:
         assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
+
+
+def test_an_unknown_model_that_is_not_known_to_end_names_the_setting() -> None:
+    assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
+        "The provider does not know the model 'openai:gpt-9': change the setting 'llm' (for instance"
+        " `project.update_config(llm=...)`) to one that it offers."
+    )
+
+
+class ConnectTimeout(Exception):
+    """No connection came about, by the name that httpx gives it."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "charged"),
+    [
+        (api_error(400), False),
+        (api_error(429), False),
+        (api_error(500), False),
+        (api_error(503), False),
+        (api_error(408), True),
+        (api_error(502), True),
+        (api_error(504), True),
+        (TimeoutError(), True),
+        (ConnectionResetError(), True),
+        (ConnectionRefusedError(), False),
+        (caused(TimeoutError(), ConnectTimeout()), False),
+        (json.JSONDecodeError("cut off", "{", 1), True),
+        (ValueError("Unknown model 'x'. Please provide ..."), False),
+        (KeyError("choices"), True),
+    ],
+    ids=repr,
+)
+def test_a_failed_call_costs_nothing_only_where_it_was_refused_or_never_sent(error: Exception, charged: bool) -> None:
+    assert may_be_charged(error) is charged
 
 
 def test_a_long_error_is_cut() -> None:

@@ -46,7 +46,7 @@ COMMANDS: dict[str, list[str]] = {
     "evaluate": ["a", "{questions}"],
     "documents": ["a"],
     "remove": ["a", "reports/quarter.md"],
-    "forget": ["a"],
+    "forget": ["a", "--yes"],
     "configure": ["a", "top_k=5"],
     "rebuild": ["a"],
     "retry": ["a"],
@@ -82,6 +82,11 @@ class Result:
 def run(*arguments: object, answer: str | None = None) -> Result:
     """Run a command in this process."""
     return Result(CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=answer))
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find a terminal on standard input, where `run` answers."""
+    monkeypatch.setattr("llama_index_contextual.cli_options.has_terminal", lambda: True)
 
 
 def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
@@ -175,15 +180,16 @@ def test_options_are_these() -> None:
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--replace"],
+        "estimate": ["--batch", "--moved", "--replace"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
-        "ingest": ["--batch", "--max-cost", "--quiet", "--replace"],
+        "forget": ["--dry-run", "--yes", "-y"],
+        "ingest": ["--batch", "--max-cost", "--moved", "--quiet", "--replace"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
-        "remove": ["--forget"],
+        "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],
         "rollback": ["--to"],
         "search": ["--explain", "--mode", "--top-k", "-k"],
@@ -318,7 +324,6 @@ def test_version_and_help_of_the_whole() -> None:
         (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
-        (["ingest", "a", "{nowhere}", "--replace"], r"There is nothing to ingest\. .*nowhere: is not there"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],
@@ -341,6 +346,57 @@ def test_an_error_is_one_line_and_exit_code_1(
     assert (result.code, result.out) == (1, "")
     assert re.match(f"Error: .*{message}", result.err), result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_path_that_is_not_there_ends_with_2_and_with_1_where_others_were_read(
+    ingested: Project, text_folder: Path, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
+        result = run(*arguments, "a", nowhere)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == f"Error: There is nothing to ingest. {nowhere}: is not there\n"
+    for arguments in (["ingest", "--quiet"], ["ingest", "--json"], ["estimate"], ["estimate", "--json"]):
+        result = run(*arguments, "a", text_folder, nowhere)
+        assert result.code == 1
+        assert f"{nowhere}" in result.out + result.err
+        assert "Error" not in result.err
+    assert len(ProjectManager(ingested.directory.parent).load("a").versions()) == 1
+
+
+def test_another_file_of_the_same_id_is_told_and_a_moved_one_is_the_same(
+    ingested: Project, text_folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "x" / "reports"
+    other.mkdir(parents=True)
+    (other / "manual.txt").write_text("Another manual.", encoding="utf-8")
+    result = run("ingest", "a", other, "--quiet")
+    assert "1 added" in result.out
+    assert "its document gets the id 'x/reports/manual.txt'" in result.err
+    assert "--moved" in result.err
+    shown = [line.split("  ")[0] for line in run("documents", "a").out.splitlines()]
+    assert shown == ["reports/manual.txt", "reports/quarter.md", "x/reports/manual.txt"]
+    assert run("remove", "a", "x/reports/manual.txt").code == 0
+    result = run("ingest", "a", other, "--moved", "--quiet")
+    assert "0 added, 1 updated" in result.out
+    assert run("estimate", "a", other, "--moved", "--json").json["documents"] == 0
+
+
+def test_a_renamed_file_is_told(ingested: Project, text_folder: Path) -> None:
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    result = run("ingest", "a", text_folder, "--quiet")
+    assert "renamed reports/manual.txt to reports/handbook.txt" in result.err
+    assert "1 renamed, 1 unchanged" in result.out
+
+
+def test_an_evaluation_whose_files_are_not_there_is_an_error(ingested: Project, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    lines = [{"question": f"Question {n}?", "file": f"{n}.pdf", "evidence": [{"page": 1}]} for n in range(2)]
+    questions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for options in ([], ["--compare", "none,structural"], ["--sweep", "20"], ["--json"]):
+        result = run("evaluate", "a", questions, *options)
+        assert (result.code, result.out) == (1, "")
+        assert "The evidence of 2 questions is in files that the project does not have, such as '0.pdf'" in result.err
 
 
 def test_without_a_key_both_ways_out_are_told(root: Path, text_folder: Path) -> None:
@@ -401,14 +457,18 @@ def test_a_defect_is_one_line_with_the_way_to_its_traceback(
     assert printed.err.startswith(r"Error: RuntimeError: [bold]boom[/bold]\x0a\x1b[31m (this is a defect")
     assert printed.err.count("\n") == 1
     monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
-    with pytest.raises(RuntimeError, match="boom"):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last):")
 
 
 # ---- delete --------------------------------------------------------------------------------------------------------
 
 
-def test_deleting_asks_and_says_what_is_lost(ingested: Project) -> None:
+def test_deleting_asks_and_says_what_is_lost(ingested: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("delete", "a", answer="y\n").code == 2, "there is no terminal to ask on"
+    at_a_terminal(monkeypatch)
     with contextlib.closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
         ledger.add_contexts([LedgerEntry(key="k", context="A context.", model="openai:gpt-4.1")])
     refused = run("delete", "a", answer="n\n")

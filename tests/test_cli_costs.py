@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
+from llama_index.llms.openai.utils import ALL_AVAILABLE_MODELS
 from typer.testing import CliRunner
 
 from llama_index_contextual import cli
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
+from llama_index_contextual.retirement import RETIREMENTS, retirement_of
+from tests.benchmarks.budgets import run_interrupted
+from tests.support.records import CHAT_PATH
 from tests.support.server import LoopbackProvider
+from tests.test_cli import at_a_terminal
 
 
 @pytest.fixture
@@ -79,7 +89,10 @@ def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: 
     assert err == "Error: Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.\n"
 
 
-def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, project: Project, tmp_path: Path) -> None:
+def test_one_of_a_thing_is_called_by_its_singular(
+    provider: LoopbackProvider, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_a_terminal(monkeypatch)
     file, questions = tmp_path / "note.txt", tmp_path / "questions.jsonl"
     file.write_text("The pump runs dry.")
     questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
@@ -87,7 +100,14 @@ def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, pr
     told = [run("estimate", "a", file), run("ingest", "a", file)]
     file.write_text("The pump runs.")
     told += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
-    for command in ("info", "versions", "documents", "search a pump", f"evaluate a {questions} --k 1", "forget"):
+    for command in (
+        "info",
+        "versions",
+        "documents",
+        "search a pump",
+        f"evaluate a {questions} --k 1",
+        "forget a --yes",
+    ):
         name, *arguments = command.split()
         told.append(run(name, *(arguments or ["a"])))
     told += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
@@ -96,3 +116,133 @@ def test_one_of_a_thing_is_called_by_its_singular(provider: LoopbackProvider, pr
     for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
         assert f"1 {noun}" in said, noun
     assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", said) == []
+
+
+# ---- what is booked, and what it has cost in all ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_calls_in_flight_of_a_process_that_is_interrupted_are_booked(tmp_path: Path) -> None:
+    row = run_interrupted(tmp_path, signal.SIGINT, calls=2, parts=6, latency=0.1)
+    assert row.counted > 0
+    assert row.holds, row
+    assert row.booked > 0
+
+
+def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
+    provider: LoopbackProvider, project: Project, text_folder: Path, tmp_path: Path
+) -> None:
+    assert run("cost", "a") == (0, "in all: $0.00 in 0 runs; questions and answers are not counted\n", "")
+    assert "cost so far" not in run("info", "a")[1]
+    provider.fault("drop_in_body", 1, CHAT_PATH)
+    run("ingest", "a", text_folder, "--quiet")
+    code, out, err = run("cost", "a")
+    assert (code, err) == (0, "")
+    first, last = out.splitlines()
+    assert re.match(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-4\.1 \+ openai:text-embedding-3-small; ", first
+    )
+    assert "booked for 1 call timed out or cut off" in first
+    assert re.match(r"in all: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
+    found = json.loads(run("cost", "a", "--json")[1])
+    assert found["dollars"] == found["runs"][0]["dollars"] == project.cost().dollars
+    assert json.loads(run("info", "a", "--json")[1])["cost"] == found
+    assert "cost so far" in run("info", "a")[1]
+
+
+def test_the_limit_that_the_estimate_names_can_be_given_to_ingest(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    out = run("estimate", "a", text_folder)[1]
+    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is enough", out)
+    assert json.loads(run("estimate", "a", text_folder, "--json")[1])["max_cost"] == float(limit)
+    assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit)[0] == 0
+
+
+# ---- models that end -------------------------------------------------------------------------------------------------
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, year: int, month: int, day: int) -> None:
+    monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(year, month, day))
+
+
+def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
+    provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, 2026, 11, 14)
+    assert run("create", "early")[2] == ""
+    set_clock(monkeypatch, 2026, 11, 15)
+    start = "note The provider ends 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
+    command = "`llama-index-contextual configure {} llm=openai:gpt-6-luna`"
+    code, _, err = run("create", "b")
+    assert code == 0
+    assert err.startswith(start + command.format("b"))
+    assert start.removeprefix("note ") in run("estimate", "a", text_folder)[1]
+    assert run("ingest", "a", text_folder, "--quiet")[2].startswith(start + command.format("a"))
+    assert run("create", "c", "--local")[2] == ""
+    assert run("configure", "b", "llm=openai:gpt-6-luna")[0] == 0, "the command that it names"
+    assert run("estimate", "b", text_folder)[2] == ""
+
+
+def test_from_the_day_on_which_a_model_ends_new_projects_take_its_successor(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, 2027, 1, 13)
+    assert ProjectConfig().llm == LLMContextualizer().model == "openai:gpt-4.1"
+    set_clock(monkeypatch, 2027, 1, 14)
+    assert ProjectConfig().llm == LLMContextualizer().model == "openai:gpt-6-luna"
+    assert ProjectManager(project.directory.parent).load("a").config.llm == "openai:gpt-4.1", "a project keeps its own"
+    file = project.directory / "project.json"
+    content = json.loads(file.read_text())
+    del content["config"]["llm"], content["xxh3"]
+    file.write_text(json.dumps(content))
+    assert ProjectManager(project.directory.parent).load("a").config.llm == "openai:gpt-4.1"
+
+
+def test_a_model_that_its_provider_no_longer_knows_names_its_successor_and_the_command(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    provider.models = ["gpt-6-luna", "text-embedding-3-small"]
+    code, _, err = run("ingest", "a", text_folder, "--quiet")
+    assert code == 1
+    assert "'openai:gpt-4.1', whose end it has announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
+    assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in err
+    assert "the next `ingest` or `rebuild` asks the new model for the contexts of all documents" in err
+
+
+def test_another_llm_asks_for_all_contexts_again_and_those_of_the_old_one_stay(
+    provider: LoopbackProvider, project: Project, text_folder: Path
+) -> None:
+    first = project.ingest([text_folder])
+    project.update_config(llm="openai:gpt-6-luna")
+    assert project.estimate([text_folder]).known_contexts == 0
+    assert project.ingest([text_folder]).contexts_paid == first.contexts_paid
+    assert project.info().ledger.contexts == 2 * first.contexts_paid
+    project.update_config(llm="openai:gpt-4.1")
+    assert project.ingest([text_folder]).contexts_paid == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "ends"),
+    [
+        ("openai:gpt-4.1-2025-04-14", date(2027, 1, 14)),
+        ("openai:gpt-4o-mini", date(2027, 1, 14)),
+        ("openai:ft:gpt-4.1-mini-2025-04-14:me::id", date(2027, 1, 14)),
+        ("openai:gpt-5-nano", date(2026, 12, 11)),
+        ("openai:gpt-5.1", date(2027, 4, 1)),
+        ("openai:gpt-5.2", None),
+        ("openai:gpt-6-luna", None),
+        ("openai-like:gpt-4.1", None),
+        ("openai:gpt-4.1x", None),
+    ],
+)
+def test_snapshots_and_fine_tuned_models_end_with_their_base(model: str, ends: date | None) -> None:
+    found = retirement_of(model)
+    assert (None if found is None else found.ends) == ends
+
+
+def test_every_successor_has_a_price_is_known_to_llamaindex_and_does_not_end() -> None:
+    for found in RETIREMENTS:
+        assert retirement_of(found.successor) is None
+        assert PriceTable().price(found.successor) is not None
+        assert found.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
+from llama_index_contextual.config import FORMER_DEFAULTS, RETRIEVAL_FIELDS, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 
 
@@ -32,6 +32,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "prices": {},
         "context_in_answer": True,
         "answer_temperature": 0.1,
+        "answer_tokens": 8000,
         "faiss": True,
         "bm25": True,
         "segment_size": 8000,
@@ -43,9 +44,9 @@ def test_the_defaults_are_the_published_ones() -> None:
         "mode": "hybrid",
         "top_k": 20,
         "candidates": 100,
-        "fusion": "rrf",
-        "semantic_weight": 0.5,
-        "lexical_weight": 0.5,
+        "fusion": "score",
+        "semantic_weight": 0.4,
+        "lexical_weight": 0.6,
         "document_weight": 0.1,
         "sibling_weight": 0.5,
         "rrf_k": 10.0,
@@ -93,6 +94,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"rrf_k": math.inf}, "rrf_k", "must be a finite number"),
     ({"top_k": 0}, "top_k", "Setting 'top_k' cannot be 0: "),
     ({"top_k": "many"}, "top_k", "Setting 'top_k' cannot be 'many': Input should be a valid integer"),
+    ({"answer_tokens": 0}, "answer_tokens", "Setting 'answer_tokens' cannot be 0: "),
     ({"candidates": 0}, "candidates", "Setting 'candidates' cannot be 0: "),
     ({"llm_concurrency": 0}, "llm_concurrency", "Setting 'llm_concurrency' cannot be 0: "),
     ({"chunks_per_call": 0}, "chunks_per_call", r"'chunks_per_call' cannot be 0: must be a number from 1 on, or 'all'"),
@@ -119,7 +121,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, bm25, call_timeout, candidates",
+        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, answer_tokens, bm25, call_timeout",
     ),
 ]
 
@@ -149,13 +151,29 @@ def test_settings_survive_as_json() -> None:
     assert ProjectConfig(**json.loads(json.dumps(config.model_dump()))) == config
 
 
+def test_both_paths_fuse_by_scores() -> None:
+    for config in (ProjectConfig(), ProjectConfig.local()):
+        assert (config.fusion, config.semantic_weight, config.lexical_weight) == ("score", 0.4, 0.6)
+
+
+def test_a_setting_that_a_record_lacks_has_the_value_of_that_time() -> None:
+    record = ProjectConfig(top_k=7).model_dump()
+    for name, former in FORMER_DEFAULTS.items():
+        assert former != ProjectConfig.model_fields[name].default, f"{name}: the former default is the present one"
+        del record[name]
+    config = ProjectConfig.recorded(record)
+    assert (config.fusion, config.semantic_weight, config.lexical_weight, config.top_k) == ("rrf", 0.5, 0.5, 7)
+    assert ProjectConfig.recorded(config.model_dump()) == config
+    assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
+
+
 def test_it_is_known_which_changes_need_a_new_version() -> None:
     config = ProjectConfig()
     assert config.rebuild_fields(config) == []
     assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
-        others = {"mode": "lexical", "fusion": "score", "context_in_answer": False, "service_tier": "flex"}
+        others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
         other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
         other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)

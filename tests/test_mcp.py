@@ -71,6 +71,35 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
     assert told.count("[Source ") == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({}, "search needs the argument `query`: give it."),
+        ({"query": None}, "The argument `query` of search cannot be None: it must be a valid string."),
+        ({"query": 5}, "The argument `query` of search cannot be 5: it must be a valid string."),
+        ({"query": " "}, "The query is empty: ask something."),
+        ({"query": "pump", "top_k": 1.5}, "The argument `top_k` of search cannot be 1.5: it must be a valid integer"),
+        ({"query": "pump", "top_k": 0}, "top_k is 0: ask for at least one result."),
+        ({"query": "pump", "mode": 7}, "of search cannot be 7: it must be 'semantic', 'lexical' or 'hybrid'."),
+    ],
+    ids=repr,
+)
+async def test_a_wrong_argument_is_told_in_a_sentence(
+    filled: Project, arguments: dict[str, Any], sentence: str
+) -> None:
+    found = await called(make_server([filled]), "search", **arguments)
+    assert found.is_error
+    assert sentence in text_of(found)
+    assert "pydantic" not in text_of(found)
+
+
+async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
+    told = text_of(await called(make_server([filled]), "search", query="pump " * 200_000))
+    assert told.startswith("Note: The query has 1,000,000 characters: only its beginning, 31,999 characters, was")
+    assert "TS-999 means that the pump runs dry" in told
+    assert len(told) < 20_000
+
+
 async def test_a_passage_is_read_to_the_character(filled: Project) -> None:
     found = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
     assert found.structured_content == {"text": TEXT[10:40], "next_start": 40}

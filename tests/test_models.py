@@ -8,14 +8,32 @@ from typing import Any
 
 import pytest
 from llama_index.core.embeddings import MockEmbedding
-from llama_index.core.llms import MockLLM
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
+from llama_index.core.llms import CustomLLM, LLMMetadata, MockLLM
+from llama_index.core.schema import TextNode
 from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.ollama import Ollama
 from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual import models
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.contextualizer.requests import keyed
+from llama_index_contextual.contextualizer.segments import segments
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
-from llama_index_contextual.errors import ModelError
-from llama_index_contextual.models import Provider, load_embed_model, load_llm, model_name
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.models import (
+    Provider,
+    embedding_identity,
+    is_same_model,
+    llm_identity,
+    load_embed_model,
+    load_llm,
+    model_name,
+)
+from llama_index_contextual.storage.ledger import vector_key
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAMES = ("openai:gpt-4.1", "openai:text-embedding-3-small")
@@ -196,3 +214,146 @@ def test_other_objects_are_named_by_class_and_model() -> None:
 def test_only_the_table_says_which_classes_are_made() -> None:
     targets = [target for p in models.PROVIDERS.values() for target in (p.llm, p.embedding) if target]
     assert all(target.startswith(("llama_index.llms.", "llama_index.embeddings.")) for target in targets)
+
+
+# ---- identity --------------------------------------------------------------------------------------------------------
+
+SENTENCE = "Revenue grew by three percent."
+
+
+class Bare(CustomLLM):
+    """A model as LlamaIndex's documentation shows it: no class_name, its name in the metadata alone, if anywhere."""
+
+    name: str = "unknown"
+    answer: str = "About the revenue."
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name=self.name)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        return MockLLM().complete(prompt).model_copy(update={"text": self.answer})
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_models_of_one_class_are_told_apart_by_their_metadata() -> None:
+    assert model_name(Bare(name="one")) == llm_identity(Bare(name="one")) == "custom_llm:one"
+    assert llm_identity(Bare(name="two")) == "custom_llm:two"
+
+
+@pytest.mark.parametrize("llm", [Bare(), Bare(name=""), Bare(name=" "), Bare(name="<Model at 0x7f00>"), MockLLM()])
+def test_an_llm_that_does_not_say_which_it_is_writes_no_contexts(llm: CustomLLM, manager: ProjectManager) -> None:
+    message = r'does not say which model it is \(.*\), .* pass model_id="my-model@1" next to llm=, and change it when'
+    with pytest.raises(ModelError, match=message):
+        LLMContextualizer(llm=llm)
+    project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)
+    for attempt in (project.ingest, project.estimate):
+        with pytest.raises(ModelError, match=message) as raised:
+            attempt([TextNode(text=SENTENCE)])
+        assert raised.value.setting == "llm"
+
+
+def test_a_model_id_names_an_llm() -> None:
+    assert LLMContextualizer(llm=Bare(), model_id="mine@2").model == "custom_llm:mine@2"
+    assert LLMContextualizer(llm=OpenAI(model="gpt-4.1", api_key="k"), model_id="tuned").model == "openai:tuned"
+
+
+@pytest.mark.parametrize(("llm", "model_id"), [(None, "mine@1"), (Bare(), "")])
+def test_a_model_id_names_the_object_that_is_passed(
+    llm: CustomLLM | None, model_id: str, manager: ProjectManager
+) -> None:
+    for make in (manager.create, manager.load):
+        with pytest.raises(ConfigurationError, match=r"model_id='.*' names the object passed as llm=: pass both, or"):
+            make("p", llm=llm, model_id=model_id)
+        if make == manager.create:
+            assert manager.list() == []
+            manager.create("p")
+    with pytest.raises(ConfigurationError, match="model_id names the object passed as llm="):
+        LLMContextualizer(model_id="mine@1")
+
+
+def test_contexts_of_one_model_are_not_served_for_another(manager: ProjectManager) -> None:
+    nodes = [TextNode(id_="n", text=SENTENCE)]
+
+    def context(model_id: str, answer: str) -> str:
+        load = manager.load if manager.list() else manager.create
+        options = {} if manager.list() else {"config": ProjectConfig.local(context="llm")}
+        project = load("p", llm=Bare(answer=answer), model_id=model_id, **options)  # type: ignore[operator]
+        project.ingest(nodes)
+        project.update_config(chunk_size=project.config.chunk_size - 1)
+        project.rebuild()
+        return str(project.chunks(project.documents()[0].doc_id)[0].metadata["context"])
+
+    assert context("mine@1", "Of the first.") == "Of the first."
+    assert context("mine@2", "Of the second.") == "Of the second."
+    assert context("mine@1", "Never asked.") == "Of the first."
+
+
+def test_the_cache_of_a_pipeline_sees_another_model() -> None:
+    cache, nodes = IngestionCache(), [TextNode(id_="n", text=SENTENCE)]
+
+    def context(**names: str) -> str:
+        name, model_id = names.get("name", "unknown"), names.get("model_id")
+        llm = Bare(name=name, answer=f"Of {name} {model_id}.")
+        steps = [LLMContextualizer(llm=llm, model_id=model_id)]
+        (node,) = IngestionPipeline(transformations=steps, cache=cache).run(nodes=nodes)
+        return str(node.metadata["context"])
+
+    assert context(name="one") == "Of one None."
+    assert context(name="two") == "Of two None."
+    assert context(model_id="three") == "Of unknown three."
+    assert context(model_id="four") == "Of unknown four."
+
+
+def test_keys_of_the_ledger_are_what_they_were_for_models_that_had_a_name() -> None:
+    nodes = [TextNode(id_="n", text=SENTENCE)]
+    (segment,) = segments(nodes, segment_size=8000)
+    llms = [
+        (OpenAI(model="gpt-4.1", api_key="k"), "e8bedc9cc128da71c75e8673ec800aef8f42e5f0d9c31506afe3e07c2c6061ad"),
+        (OpenAILike(model="qwen2.5-7b-instruct"), "12ad62150d66a91a4cfa8dd1a4a0981c8fcc3338e523ae9a46205869c3acd9cc"),
+        (Ollama(model="llama3.1"), "1c581bf0f4fc2ba24a84c2f5495d06c89cf85fc1c27a0596111ef1e9017187ac"),
+    ]
+    for llm, key in llms:
+        writer = LLMContextualizer(llm=llm)
+        assert list(keyed(segment, nodes, prompt=writer.template, model=writer.model)) == [key]
+    vectors = {
+        None: "59417daf36305df0964bae4707cb8795b47110b7507fec799edf8c958cfdd558",
+        256: "ef4e0667d388f52d02d822ab5635c34ff45adc96c4e137afc77e3cdaaceb5cba",
+    }
+    for dimensions, key in vectors.items():
+        model = OpenAIEmbedding(model="text-embedding-3-small", api_key="k", dimensions=dimensions)
+        assert vector_key(SENTENCE, embedding_identity(model), dimensions) == key
+
+
+def test_an_embedding_that_does_not_say_which_it_is_is_not_kept(manager: ProjectManager) -> None:
+    project = manager.create("p", ProjectConfig.local(), embed_model=MockEmbedding(embed_dim=3))
+    message = (
+        r'vectors could be taken for those of another: name it, as in MockEmbedding\(model_name="my-embedding@1"\)'
+    )
+    for attempt in (project.ingest, project.estimate):
+        with pytest.raises(ModelError, match=message) as raised:
+            attempt([TextNode(text=SENTENCE)])
+        assert raised.value.setting == "embed_model"
+    named = MockEmbedding(embed_dim=3, model_name="mine@1")
+    assert manager.load("p", embed_model=named).ingest([TextNode(text=SENTENCE)]).chunks == 1
+
+
+@pytest.mark.parametrize("name", ["voyage-context-3", "Voyage-Context-4", "voyageai/voyage-context-3"])
+def test_an_embedding_whose_vectors_depend_on_the_request_is_refused(name: str, manager: ProjectManager) -> None:
+    model = MockEmbedding(embed_dim=3, model_name=name)
+    message = "in the light of the others in the same request, .* contextual embedding models are not supported yet"
+    with pytest.raises(ModelError, match=message):
+        manager.create("a", ProjectConfig.local(), embed_model=model).ingest([TextNode(text=SENTENCE)])
+    by_name = manager.create("b", ProjectConfig.local(embed_model=f"openai-like:{name}"))
+    with pytest.raises(ModelError, match=message):
+        by_name.estimate([TextNode(text=SENTENCE)])
+    assert embedding_identity(MockEmbedding(embed_dim=3, model_name="voyage-3-large"))
+
+
+def test_an_index_that_does_not_say_which_model_of_a_class_built_it_is_still_used() -> None:
+    assert is_same_model("MockEmbedding:unknown", "MockEmbedding:mine@1")
+    assert is_same_model("openai:a", "openai:a")
+    for built in (None, "OtherEmbedding:unknown", "MockEmbedding:mine@2", "unknown"):
+        assert not is_same_model(built, "MockEmbedding:mine@1")

@@ -114,6 +114,7 @@ def grounded_engine(
         options=AnswerOptions(
             **{
                 "context": retriever.config.context_in_answer,
+                "answer_tokens": retriever.config.answer_tokens,
                 **{name: value for name, value in options.items() if name in _OPTIONS},
             }
         ),

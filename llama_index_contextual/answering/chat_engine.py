@@ -24,7 +24,9 @@ from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
+from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.storable import storable_text
 
 ChatMode = Literal["blend", "condense", "simple"]
 
@@ -108,7 +110,10 @@ class GroundedChatEngine(BaseChatEngine):
 
     def save(self, path: str | Path) -> None:
         """Write the conversation as JSON; the file is there whole or not at all."""
-        rows = [{"role": message.role.value, "content": message.content} for message in self.chat_history]
+        rows = [
+            {"role": message.role.value, "content": storable_text(message.content or "")}
+            for message in self.chat_history
+        ]
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
@@ -140,10 +145,12 @@ class GroundedChatEngine(BaseChatEngine):
         return []
 
     def _remember(self, question: str, response: GroundedResponse) -> None:
-        for role, content in ((MessageRole.USER, question), (MessageRole.ASSISTANT, response.response)):
+        for role, content in ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response)):
             self._store.add_message(self._key, ChatMessage(role=role, content=content))
 
     def _begin(self, message: str, chat_history: list[ChatMessage] | None) -> list[ChatMessage]:
+        if not isinstance(message, str):
+            raise InputError(f"The message is of type {type(message).__name__}: give a text.", value=message)
         if not message.strip():
             raise InputError("The message is empty: ask something.", value=message)
         if chat_history is not None:
@@ -162,7 +169,7 @@ class GroundedChatEngine(BaseChatEngine):
         if self.mode != "condense" or not recent:
             return None
         try:
-            spoken = await self.engine.speaker.aspeak(condense_messages(message, recent))
+            spoken = await self.engine.speaker.aspeak(condense_messages(shortened(message), recent))
         except ModelError:
             return None  # the blend needs no model: see the response's `blend`
         rewritten = spoken.text.strip().strip('"“”')

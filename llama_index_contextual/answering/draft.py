@@ -19,20 +19,22 @@ class AnswerOptions:
 
     Attributes:
         style: "instruction", "persona" (few words), "chain_of_thought", or rules of one's own.
-        max_tokens: Tokens of the passages that the model reads, at most.
+        answer_tokens: Tokens of the passages that the model reads, at most.
         max_passages: Passages that the model reads, at most; None for as many as fit.
         context: Whether the model sees the generated context, marked as background.
-        min_confidence: Confidence of a search below which nothing is answered, follow-ups included, which costs each a
-            second search; None for what the calibration calls low. Searches without a confidence always count.
-        not_found: What is said then, and what the model is told to say when the passages do not answer.
+        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model; it
+            holds for follow-ups too, which then need a second search each. None leaves the decision to the model,
+            which is told the confidence. Searches without a confidence are always answered.
+        not_found: The answer where nothing was found, and what the model is told to write when the passages do not
+            answer.
         small_talk: What is said to chitchat, where questions are searched by their intent.
 
     Raises:
-        ConfigurationError: A number cannot be.
+        ConfigurationError: A number is out of range.
     """
 
     style: str = "instruction"
-    max_tokens: int = 4000
+    answer_tokens: int = 8000
     max_passages: int | None = None
     context: bool = True
     min_confidence: float | None = None
@@ -40,11 +42,12 @@ class AnswerOptions:
     small_talk: str = SMALL_TALK
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1 or (self.max_passages is not None and self.max_passages < 1):
-            raise ConfigurationError("max_tokens and max_passages must be positive.", setting="max_tokens")
+        for name in ("answer_tokens", "max_passages"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigurationError(f"{name}={value} is invalid: it must be at least 1.", setting=name)
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ConfigurationError(
-                f"min_confidence={self.min_confidence} cannot be: it is a probability, 0 to 1.",
+                f"min_confidence={self.min_confidence} is invalid: it is a probability, 0 to 1.",
                 setting="min_confidence",
             )
 

@@ -43,6 +43,9 @@ _WORDS: dict[str, int | Decimal] = {
 }
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
+_LONGEST = 100
+"""Characters of a number, at most: longer ones are no figures, and too large for decimals."""
+
 Date = tuple[int | None, int, int | None]
 """Year, month, day; None for what is not said."""
 
@@ -74,14 +77,15 @@ def figures_of(text: str) -> list[Figure]:
         ['March 3, 2021', '1,250.50', '4']
     """
     found: list[Figure] = []
+    taken = bytearray(len(text))  # 1 where a date stands
     for pattern in _DATES:
         for match in pattern.finditer(text):
             dates = frozenset(_dates(match.groupdict()))
-            if dates and not any(figure.start < match.end() and match.start() < figure.end for figure in found):
+            if dates and not any(taken[match.start() : match.end()]):
+                taken[match.start() : match.end()] = b"\1" * len(match[0])
                 found.append(Figure(match.group(), match.start(), match.end(), dates=dates))
-    taken = [(figure.start, figure.end) for figure in found]
     for match in _NUMBER.finditer(text):
-        if not any(start < match.end() and match.start() < end for start, end in taken):
+        if len(match[0]) <= _LONGEST and not any(taken[match.start() : match.end()]):
             values = frozenset(_values(match.group(), text[match.end() : match.end() + 12]))
             found.append(Figure(match.group(), match.start(), match.end(), values))
     return sorted(found, key=lambda figure: figure.start)
@@ -133,7 +137,7 @@ class Facts:
         self._values = {value for figure in figures for value in figure.values}
         self._values |= {Decimal(part) for date in self._dates for part in (date[0], date[2]) if part is not None}
         # Numbers within dates and compounds too: "2020-21" holds 21.
-        self._values |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text)}
+        self._values |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _LONGEST}
         for match in _SPELLED.finditer(text):
             value = Decimal(_WORDS[match[2].lower()])
             value += Decimal(_WORDS[match[1].lower()]) if match[1] else 0

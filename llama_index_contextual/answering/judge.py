@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
@@ -17,7 +17,7 @@ from llama_index_contextual.answering.responses import GroundedResponse
 from llama_index_contextual.answering.streaming import Speaker, Timeouts
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import is_named, model_name
 from llama_index_contextual.templates import fill
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
@@ -71,7 +71,7 @@ class Judge:
         timeouts: How long to wait.
     """
 
-    llm: LLM
+    llm: LLM = field(repr=False)
     min_confidence: float = 0.4
     fallback: str = FALLBACK
     on_failure: Literal["show", "block"] = "show"
@@ -80,7 +80,9 @@ class Judge:
     @property
     def settings(self) -> str:
         """What decides which answers are shown."""
-        return f"{model_name(self.llm)} {self.min_confidence} {self.fallback} {self.on_failure}"
+        name = model_name(self.llm)
+        name = name if is_named(name) else f"{name} {id(self.llm)}"
+        return f"{name} {self.min_confidence} {self.fallback} {self.on_failure}"
 
     async def ajudge(self, question: str, answer: str, hits: Sequence[NodeWithScore]) -> Verdict:
         """Return what the judge says.
@@ -94,7 +96,7 @@ class Judge:
         start, end = spoken.text.find("{"), spoken.text.rfind("}")
         try:
             return Verdict.model_validate(json.loads(spoken.text[start : end + 1]))
-        except (ValueError, ValidationError) as error:
+        except (ValueError, ValidationError, RecursionError) as error:
             raise ModelError("The judge did not say what was asked for: its reply holds no verdict.") from error
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:

@@ -11,7 +11,7 @@ from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.results import Source
+from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.templates import fill
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
@@ -85,6 +85,23 @@ def _defused(text: str) -> str:
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 
+def confidence_line(found: RetrievalResponse) -> str:
+    """Return the line that tells a model how sure the search is; empty where a search has no confidence.
+
+    Example:
+        >>> modes = {"mode_requested": "hybrid", "mode_used": "hybrid"}
+        >>> found = RetrievalResponse(query="Why?", results=[], confidence=0.07, confidence_level="low", **modes)
+        >>> confidence_line(found)
+        'Confidence of the search: low (0.07 of 1), estimated from matching words. Decide by what the sources say.'
+    """
+    if found.confidence is None:
+        return ""
+    return (
+        f"Confidence of the search: {found.confidence_level} ({found.confidence:.2f} of 1), estimated from matching"
+        f" words. Decide by what the sources say."
+    )
+
+
 def answer_messages(
     question: str,
     hits: Sequence[NodeWithScore],
@@ -93,9 +110,21 @@ def answer_messages(
     not_found: str,
     history: Sequence[ChatMessage] = (),
     context: bool = True,
+    confidence: str = "",
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model for an answer."""
-    asked = f"Sources:\n\n{passages_prompt(hits, context=context)}\n\nQuestion: {question}"
+    """Return the messages that ask a model for an answer.
+
+    Args:
+        question: The question.
+        hits: The passages; the first is Source 1.
+        style: As in `system_prompt`.
+        not_found: As in `system_prompt`.
+        history: The conversation before the question.
+        context: Whether the model sees the generated context.
+        confidence: What `confidence_line` says of the search.
+    """
+    parts = ["Sources:", passages_prompt(hits, context=context), confidence, f"Question: {question}"]
+    asked = "\n\n".join(part for part in parts if part)
     return [
         ChatMessage(role=MessageRole.SYSTEM, content=system_prompt(style, not_found)),
         *history,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -15,30 +15,36 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.draft import AnswerOptions, Draft
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import answer_messages, clarification_messages, system_prompt
+from llama_index_contextual.answering.prompts import (
+    answer_messages,
+    clarification_messages,
+    confidence_line,
+    system_prompt,
+)
 from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.reveal import Reveal, split_reasoning
 from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
 from llama_index_contextual.calls import run_sync
-from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.results import RetrievalResponse, Source
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
+from llama_index_contextual.retrievers.instrument import without_span
+from llama_index_contextual.retrievers.queries import as_bundle, bounded, with_warnings
 
 
 class GroundedQueryEngine(BaseQueryEngine):
     """Answers from passages only, names their sources, and checks what it says of them.
 
     Hits that stand side by side become one passage, and the best that fit the budget are read. When the search is not
-    confident, `wider` is asked; when that is not either, the answer is `options.not_found`, without a call to the
-    model.
+    confident, `wider` is asked too. Where nothing was found, the answer is `options.not_found`, without a call to the
+    model; otherwise the model decides whether the passages answer, and is told how confident the search is.
 
     Args:
         retriever: What searches; a `ConversationalRetriever` takes `ConversationQuery`s.
@@ -86,12 +92,29 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.judge = judge
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
-        most = self.options.max_tokens
-        self._packer = ContextWindowPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
+        most = self.options.answer_tokens
+        self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
         system_prompt(self.options.style, self.options.not_found)  # an unknown style is told at once
 
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
+
+    @without_span
+    def query(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
+        """Answer a question.
+
+        Raises:
+            InputError: It is empty, or neither a text nor a QueryBundle.
+            ModelError: The model cannot be reached, or does not begin in time.
+        """
+        as_bundle(str_or_query_bundle)  # LlamaIndex would say in pydantic's words what is wrong
+        return super().query(str_or_query_bundle)
+
+    @without_span
+    async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
+        """Do as `query` does, without blocking the event loop."""
+        as_bundle(str_or_query_bundle)
+        return await super().aquery(str_or_query_bundle)
 
     # ---- the search --------------------------------------------------------------------------------------------------
 
@@ -100,30 +123,41 @@ class GroundedQueryEngine(BaseQueryEngine):
         return self.draft(query_bundle).hits
 
     def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
-        """Search, and return what an answer would be written from."""
+        """Search, and return what an answer would be written from.
+
+        Raises:
+            InputError: The question is empty, or not a question.
+        """
+        query, notes = bounded(query)  # what is not searched is not read by the model either
         found = self.retriever.respond(query)
         if self.wider is not None and self._wants_more(found):
             found = _better(found, self.wider.respond(query))
-        return self._drafted(query, found, history)
+        return self._drafted(query, with_warnings(found, notes), history)
 
     async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
         """Do as `draft` does, without blocking the event loop."""
+        query, notes = await asyncio.to_thread(bounded, query)
         found = await self.retriever.arespond(query)
         if self.wider is not None and self._wants_more(found):
             found = _better(found, await self.wider.arespond(query))
-        return await asyncio.to_thread(self._drafted, query, found, history)
+        return await asyncio.to_thread(self._drafted, query, with_warnings(found, notes), history)
 
     def _wants_more(self, found: RetrievalResponse) -> bool:
-        return self._is_low(found) and found.mode_used != "none"  # what was not to be searched is not searched wider
-
-    def _is_low(self, found: RetrievalResponse) -> bool:
-        if not found.results or self.options.min_confidence is None:
+        if found.mode_used == "none":  # a question that needs no search needs no wider one either
+            return False
+        if self.options.min_confidence is None:
             return not found.results or found.confidence_level in ("low", "none")
-        return found.confidence is not None and found.confidence < self.options.min_confidence
+        return self._refuses(found)
+
+    def _refuses(self, found: RetrievalResponse) -> bool:
+        """Return whether the model is not asked: there are no hits, or the caller wants more confidence."""
+        least = self.options.min_confidence
+        too_low = least is not None and found.confidence is not None and found.confidence < least
+        return too_low or not found.results
 
     def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._is_low(found) else self._packed(query, found)
+        hits = [] if self._refuses(found) else self._packed(query, found)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
@@ -133,6 +167,7 @@ class GroundedQueryEngine(BaseQueryEngine):
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
+                confidence=confidence_line(found),
             )
         elif history and found.intent == "clarification" and found.mode_used == "none":
             messages = clarification_messages(question, history, not_found=options.not_found)
@@ -152,14 +187,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         # Before they are merged, too: of a passage of many hits, the best might be what is cut away.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
         packed = self._merging(found).postprocess_nodes(packed, query_bundle=query)
-        packed = self._packer.postprocess_nodes(packed, query_bundle=query)
-        if hits and not packed:
-            raise ConfigurationError(
-                f"max_tokens={self.options.max_tokens} has no room for a sentence of any passage that was found, with"
-                f" its source and context: allow more.",
-                setting="max_tokens",
-            )
-        return packed
+        return self._packer.postprocess_nodes(packed, query_bundle=query)
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -253,7 +281,11 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
-        return cache_key(messages, model=self.speaker.name, version=found.version, settings=settings)
+        return cache_key(messages, model=self.speaker.identity, version=found.version, settings=settings)
+
+
+class _AnswerPacker(ContextWindowPacker):
+    budget: ClassVar[str] = "answer_tokens"
 
 
 def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:

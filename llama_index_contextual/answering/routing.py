@@ -25,10 +25,10 @@ from llama_index_contextual.answering.streaming import Speaker
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.base import arespond_of, respond_of, specificity_of
+from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, respond_of, specificity_of
 
 
-class IntentRetriever(BaseRetriever):
+class IntentRetriever(CheckedRetriever):
     """Guesses the intent of a question and searches it as a table says.
 
     A comparison is searched as a whole and by each side, which take turns; chitchat and what is out of scope retrieve

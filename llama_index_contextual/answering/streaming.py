@@ -17,7 +17,9 @@ from llama_index.core.llms import LLM
 from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.clients import PerLoop
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import answer_identity, model_name
+from llama_index_contextual.redaction import KeyFilter
+from llama_index_contextual.storage.storable import storable_text
 
 _RETRY = RetryPolicy(attempts=3)
 
@@ -71,6 +73,7 @@ class Speaker:
 
     def __init__(self, llm: LLM, timeouts: Timeouts | None = None) -> None:
         self.name = model_name(llm)
+        self.identity = answer_identity(llm)
         self.timeouts = timeouts or Timeouts()
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
 
@@ -84,16 +87,20 @@ class Speaker:
         """
         pieces, piece = await self._begin(messages)
         problem: str | None = None
+        keys = KeyFilter()
         try:
             while piece is not None:
-                if piece.delta:
-                    spoken.text += piece.delta
-                    yield piece.delta
+                if part := keys.feed(storable_text(piece.delta or "")):
+                    spoken.text += part
+                    yield part
                 if _finish_reason(piece) == "length":
                     problem = "The answer has reached the model's limit of tokens."
                 # Not `wait_for`, which forgets (Python 3.11) that it was cancelled when a piece comes that instant.
                 async with asyncio.timeout(self.timeouts.between_tokens):
                     piece = await anext(pieces, None)
+            if rest := keys.rest():
+                spoken.text += rest
+                yield rest
             if not spoken.text.strip():
                 problem = problem or "The model gave an empty answer."
             spoken.problem = problem
@@ -118,12 +125,12 @@ class Speaker:
         try:
             async with asyncio.timeout(self.timeouts.first_token):
                 return await acall(first, _RETRY)
-        except TimeoutError as error:
+        except TimeoutError:
             seconds = f"{self.timeouts.first_token:g}"
-            message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or allow it more."
-            raise ModelError(message, setting="llm") from error
         except Exception as error:  # as above; nothing has come that could be kept
             raise ModelError(self._sentence(error), setting="llm") from error
+        message = f"{self.name!r} did not begin to answer within {seconds} seconds: try again, or allow it more."
+        raise ModelError(message, setting="llm")  # not from the timeout, whose context are errors of the client
 
     def _sentence(self, error: Exception) -> str:
         return describe(error, setting="llm", model=self.name)

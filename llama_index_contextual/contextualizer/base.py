@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +16,9 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.calls import run_sync
 from llama_index_contextual.contextualizer.segments import Segment, segments
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.redaction import get_logger, scrub
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Progress = Callable[[int], None]
 """Called with the number of chunks that were just done."""
@@ -147,7 +147,7 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[
-            ChunkFailure(node.node_id, node.ref_doc_id or "", error)
+            ChunkFailure(node.node_id, node.ref_doc_id or "", scrub(error))
             for node in nodes
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],
@@ -156,8 +156,9 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
 
 
 def has_given_context(node: BaseNode) -> bool:
-    """Return whether a chunk came with a context that nobody here wrote."""
-    return bool(node.metadata.get(keys.CONTEXT)) and node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
+    """Return whether the context of a chunk is to stay: written by hand, or marked as given, whatever wrote it."""
+    is_given = node.metadata.get(keys.CONTEXT_GIVEN) or node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
+    return bool(node.metadata.get(keys.CONTEXT) and is_given)
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
@@ -165,13 +166,14 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
 
     Args:
         node: A chunk of any parser.
-        context: Its context; None leaves the one that it came with, if any.
+        context: Its context; None leaves the one that it came with, if any, and who wrote that.
     """
     metadata = dict(node.metadata)
     if context is not None:
         metadata[keys.CONTEXT], metadata[keys.CONTEXT_SOURCE] = context.text, context.source
     elif metadata.get(keys.CONTEXT):
-        metadata[keys.CONTEXT_SOURCE] = "given"
+        if metadata.get(keys.CONTEXT_SOURCE) in (None, "", "none"):
+            metadata[keys.CONTEXT_SOURCE] = "given"
     else:
         metadata[keys.CONTEXT_SOURCE] = "none"
     if not metadata.get(keys.CONTEXT):

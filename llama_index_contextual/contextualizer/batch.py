@@ -1,4 +1,4 @@
-"""OpenAI's Batch API: half the price for answers within 24 hours.
+"""OpenAI's Batch API: half the price of a token for answers within 24 hours.
 
 Requests are uploaded as files of JSON lines, the provider answers them in any order, and its answers are files again.
 What was sent is in the ledger before the provider begins, so the process can stop at any time and another one can take
@@ -8,7 +8,6 @@ the replies. Limits and states are those of https://platform.openai.com/docs/gui
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +23,10 @@ from llama_index_contextual.contextualizer.batch_files import (
     split,
 )
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.redaction import get_logger
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 POLL_SECONDS = 20.0
@@ -59,7 +59,8 @@ class BatchRunner:
         max_requests: Requests of one batch, at most.
         max_bytes: Bytes of one upload, at most.
         tell: Called as the provider proceeds.
-        answered: Called with the replies of each batch, when they are kept.
+        uploaded: Called with the id of an upload and those of its requests, before a batch is made of it.
+        answered: Called with the id of an upload and the replies of its batch, before they are kept.
         policy: When a failed call is sent again.
     """
 
@@ -73,12 +74,13 @@ class BatchRunner:
         max_requests: int = MAX_REQUESTS,
         max_bytes: int = MAX_BYTES,
         tell: Callable[[BatchProgress], None] | None = None,
-        answered: Callable[[Sequence[BatchReply]], None] | None = None,
+        uploaded: Callable[[str, Sequence[str]], None] | None = None,
+        answered: Callable[[str, Sequence[BatchReply]], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._journal, self._client, self._model = journal, client, model
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._tell, self._answered = tell, answered
+        self._tell, self._uploaded, self._answered = tell, uploaded, answered
         self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
@@ -96,7 +98,10 @@ class BatchRunner:
         parts = split(self._new(requests), **self._limits)
         while part := await asyncio.to_thread(next, parts, None):
             file_id = await self._upload(b"".join(line for _, line in part))
-            self._journal.uploaded(file_id, model=self._model, custom_ids=(custom_id for custom_id, _ in part))
+            custom_ids = [custom_id for custom_id, _ in part]
+            if self._uploaded is not None:
+                self._uploaded(file_id, custom_ids)
+            self._journal.uploaded(file_id, model=self._model, custom_ids=custom_ids)
             await self._start(file_id)
             sent += len(part)
         return sent
@@ -155,9 +160,9 @@ class BatchRunner:
         if found.output_file_id:
             content = await self._call(lambda: self._client.files.content(found.output_file_id))
             replies = list(parse_output(content.content))
-        self._journal.closed(batch.file_id, replies)
         if self._answered is not None:
-            self._answered(replies)
+            self._answered(batch.file_id, replies)
+        self._journal.closed(batch.file_id, replies)
         self._done += batch.requests
         self._unanswered += batch.requests - len(replies)
         if len(replies) < batch.requests and found.status != "failed":

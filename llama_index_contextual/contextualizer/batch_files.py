@@ -8,6 +8,7 @@ from typing import Any
 
 from llama_index_contextual.contextualizer.senders import reply_of
 from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.storable import storable_text
 
 ENDPOINT = "/v1/chat/completions"
 MAX_REQUESTS = 50_000
@@ -47,14 +48,14 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
         try:
             raw = json.loads(line)
             custom_id, body = raw["custom_id"], raw["response"]["body"]
-            if not body["choices"]:
+            if not body["choices"] or not isinstance(custom_id, str) or storable_text(custom_id) != custom_id:
                 continue
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # whatever has no reply is asked again
         reply = reply_of(body)
         yield BatchReply(
             custom_id=custom_id,
-            text=reply.text,
+            text=storable_text(reply.text),
             finish_reason=reply.finish_reason,
             input_tokens=reply.usage.input_tokens,
             cached_tokens=reply.usage.cached_tokens,

@@ -11,10 +11,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+from llama_index.core.llms import LLM
 
 from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
 from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ContextRequest
-from llama_index_contextual.models import provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 
 CONTEXT_TOKENS = 100
@@ -151,9 +154,55 @@ def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKEN
     return round(tokens)
 
 
-def most_output_tokens(request: ContextRequest) -> int:
-    """Return the tokens that an answer is taken to have at most: twice the longest contexts that are kept."""
-    return output_tokens(request, 2 * MAX_CONTEXT_TOKENS)
+@dataclass(frozen=True)
+class AnswerLimit:
+    """How many tokens an answer may have, by the limit that is sent or that the user has given the model.
+
+    Attributes:
+        sent: Whether a limit of ours is sent.
+        effort: The `reasoning_effort` that is sent, or None.
+        hidden_tokens: Tokens of reasoning in an answer, at most; they are charged and not shown.
+        own: The limit that the user has given the model, or None.
+    """
+
+    sent: bool = False
+    effort: str | None = None
+    hidden_tokens: int = 0
+    own: int | None = None
+
+    @classmethod
+    def of(cls, model: str, llm: LLM | None = None) -> AnswerLimit:
+        """Return the limit of a model's answers.
+
+        Args:
+            model: Its name as in the settings.
+            llm: The object that the user has given, or None: what is set on it is never overridden.
+        """
+        provider = provider_of(model)
+        reasoning = None if provider is None else provider.reasoning(model.partition(":")[2])
+        more: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
+        own = more.get("max_completion_tokens") or more.get("max_tokens") or getattr(llm, "max_tokens", None)
+        own = own if isinstance(own, int) and own > 0 else None
+        if provider is None or reasoning is None or getattr(llm, "thinking_dict", None):
+            return cls(own=own)
+        chosen = getattr(llm, "reasoning_effort", None) or more.get("reasoning_effort")
+        if chosen is not None and reasoning != Reasoning(None, 0):
+            reasoning = Reasoning(None, HIDDEN_TOKENS.get(chosen, HIDDEN_TOKENS[None]))
+        # Anthropic's class has a limit of 512 where its user gives none.
+        if own is not None and provider.cache == "prefix":
+            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, own=own)
+        return cls(sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
+
+    def most(self, request: ContextRequest) -> int:
+        """Return the tokens of an answer, at most: twice the longest contexts that are kept, and the reasoning."""
+        if self.own is not None:
+            return self.own
+        return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
+
+    @property
+    def expected_hidden_tokens(self) -> int:
+        """Tokens of reasoning that a call is expected to take, until the ledger knows better."""
+        return self.hidden_tokens // 8
 
 
 def count_segment(

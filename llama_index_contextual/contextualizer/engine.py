@@ -191,7 +191,9 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report tells what
                 return self._refused(work, request, error)
             good, bad = read_reply(request, reply, self._model)
-            await self._keep(reply, good)
+            for key, why in (await self._keep(reply, good)).items():
+                del good[key]
+                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=why)
         for key, context in good.items():
             work.settle(key, Outcome(context, paid=True))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
@@ -206,10 +208,11 @@ class Engine:
             return {}, True
         return dict.fromkeys(request.keys, outcome), True
 
-    async def _keep(self, reply: Reply, good: Mapping[str, str]) -> None:
+    async def _keep(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
+        """Store contexts, and return the keys of those that cannot be stored, with the reason."""
         if self._writer is None:
             self._memory.update(good)
-            return
+            return {}
         entries = []
         for place, (key, context) in enumerate(good.items()):
             part = reply.usage.share(len(good), place)
@@ -223,5 +226,4 @@ class Engine:
                     output_tokens=part.output_tokens,
                 )
             )
-        if entries:
-            await self._writer.add(entries)
+        return await self._writer.add(entries) if entries else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual.contextualizer.base import ChunkContext, has_given_context, with_context
-from llama_index_contextual.contextualizer.cost import CallForm, Tokens, count_segment, rounds
+from llama_index_contextual.contextualizer.cost import AnswerLimit, CallForm, Tokens, count_segment, rounds
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
 from llama_index_contextual.contextualizer.requests import ChunksPerCall, ContextRequest, keyed, plan_requests
@@ -71,17 +71,28 @@ class ContextCount:
         chunks_per_call: How many chunks a call asks for.
         tokens: Calls and tokens, where the first call of a segment warms the provider's cache.
         segments: Calls of each segment.
+        most: Tokens for which money is put aside before the calls are sent.
+        most_of_one: The same for the largest call.
     """
 
     chunks_per_call: ChunksPerCall
     tokens: Tokens = field(default_factory=Tokens)
     segments: list[int] = field(default_factory=list)
+    most: Tokens = field(default_factory=Tokens)
+    most_of_one: Tokens = field(default_factory=Tokens)
 
-    def add(self, requests: Sequence[ContextRequest], form: CallForm, context_tokens: float) -> Tokens:
+    def add(
+        self, requests: Sequence[ContextRequest], form: CallForm, limit: AnswerLimit, context_tokens: float
+    ) -> Tokens:
         """Count the calls of one segment, and return them."""
         counted = count_segment(requests, form, context_tokens=context_tokens)
         self.tokens += counted
         self.segments.append(len(requests))
+        for request in requests:
+            given, answered = form.input_tokens(request), limit.most(request)
+            self.most += Tokens(1, given, 0, answered, given)
+            given = max(given, self.most_of_one.input_tokens)
+            self.most_of_one = Tokens(1, given, 0, max(answered, self.most_of_one.output_tokens), given)
         return counted
 
     def minutes(self, concurrency: int) -> float:
@@ -198,6 +209,8 @@ class CostOption:
         dollars: Price, or None where it is not known.
         dollars_if_cached: For a batch, the price if its calls found as many tokens in the cache as live ones.
         minutes: How long it takes; None for a batch, which takes up to 24 hours.
+        max_cost: The limit in dollars with which all calls can be sent: half as much again as the price, and what is
+            put aside for a call in flight; for a batch, what is put aside for all of its requests.
     """
 
     chunks_per_call: ChunksPerCall
@@ -209,6 +222,7 @@ class CostOption:
     dollars: float | None
     dollars_if_cached: float | None = None
     minutes: float | None = None
+    max_cost: float | None = None
 
 
 def options_of(
@@ -228,7 +242,22 @@ def options_of(
             dollars=_dollars(prices, model, tokens, sender),
             dollars_if_cached=if_cached,
             minutes=None if sender == "batch" else count.minutes(concurrency),
+            max_cost=_limit(count, _dollars(prices, model, tokens, sender), model, prices, sender),
         )
+
+
+MARGIN = 1.5
+"""How much more than the estimate a limit leaves room for: longer answers, and prefixes that the cache has lost."""
+
+
+def _limit(
+    count: ContextCount, dollars: float | None, model: str, prices: PriceTable, sender: SenderKind
+) -> float | None:
+    # The requests of a batch are all under way at once.
+    reserve = _dollars(prices, model, count.most if sender == "batch" else count.most_of_one, sender)
+    if dollars is None or reserve is None:
+        return None
+    return max(reserve, MARGIN * dollars) if sender == "batch" else MARGIN * dollars + reserve
 
 
 def _dollars(prices: PriceTable, model: str, tokens: Tokens, sender: SenderKind) -> float | None:

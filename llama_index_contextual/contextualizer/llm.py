@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import BaseNode
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.clients import own_client
@@ -26,8 +26,9 @@ from llama_index_contextual.contextualizer.scheduler import Budget, Scheduler
 from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.senders import LiveSender, Reply, Sender, ServiceTier
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
-from llama_index_contextual.errors import ContextualError, ContextualizationError
-from llama_index_contextual.models import load_llm, model_name, preload, provider_of
+from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
+from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of
+from llama_index_contextual.retirement import default_llm
 from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.templates import ContextPrompt, check_template
 
@@ -44,6 +45,8 @@ class LLMContextualizer(Contextualizer):
     Args:
         llm: Any LlamaIndex LLM; None loads `model` when the first call is due.
         model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` when that is given.
+        model_id: What to call the model of `llm` instead of its own name: "my-model@2" for one that has none, or whose
+            name does not change with its weights. The ledger and LlamaIndex's cache tell models apart by it.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
         variables: Values of further variables of the template, such as a glossary.
         chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
@@ -52,7 +55,7 @@ class LLMContextualizer(Contextualizer):
         call_timeout: Seconds that a call may take, where `model` is loaded; None as usual for its provider.
         requests_per_minute: Calls sent in a minute, at most; None follows the provider's headers alone.
         tokens_per_minute: Tokens of prompts sent in a minute, at most; None likewise.
-        service_tier: "flex" for half the price and longer waits, where the provider has it.
+        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
         on_error: What a chunk gets whose call failed: the structural context, or nothing: the error is raised.
         ledger: Where contexts are kept that were paid for.
         budget: Says before each call whether it may be sent.
@@ -61,17 +64,18 @@ class LLMContextualizer(Contextualizer):
 
     Raises:
         ConfigurationError: The prompt template lacks a variable, or has one that is unknown.
+        ModelError: `llm` does not say which model it is, and there is no `model_id`.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
         >>> from llama_index.core.schema import TextNode
-        >>> contextualizer = LLMContextualizer(llm=MockLLM(max_tokens=5))
+        >>> contextualizer = LLMContextualizer(llm=MockLLM(max_tokens=5), model_id="mock")
         >>> contextualizer([TextNode(text="Revenue grew by 3 %.")])[0].metadata["context_source"]
         'llm'
     """
 
     llm: LLM | None = Field(default=None, exclude=True, repr=False, description="The LLM; its key is never shown.")
-    model: str = Field(default="openai:gpt-4.1", description="Name of the LLM, as provider:name.")
+    model: str = Field(default_factory=default_llm, description="Name of the LLM, as provider:name.")
     prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
     variables: dict[str, str] = Field(default_factory=dict, description="Values of further variables of the template.")
     chunks_per_call: ChunksPerCall = Field(default=1, description="Chunks of one call, at most, or `all`.")
@@ -96,7 +100,13 @@ class LLMContextualizer(Contextualizer):
     _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
     _engine: Engine | None = PrivateAttr(default=None)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
+        if isinstance(llm := values.get("llm"), LLM):
+            values["model"] = llm_identity(llm, model_id)
+        elif model_id is not None:
+            raise ConfigurationError(
+                "model_id names the object passed as llm=: pass that too, or leave model_id out.", setting="model_id"
+            )
         given = values.get("prompt")
         if isinstance(given, PromptTemplate):
             values = {**values, "prompt": given.template, "variables": {**given.kwargs, **values.get("variables", {})}}
@@ -116,13 +126,6 @@ class LLMContextualizer(Contextualizer):
         if value != "all" and value < 1:
             raise ValueError("must be at least 1, or 'all'")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("llm") is not None:
-            return {**values, "model": model_name(values["llm"])}
-        return values
 
     @property
     def template(self) -> ContextPrompt:
@@ -151,6 +154,7 @@ class LLMContextualizer(Contextualizer):
                 limiter=limiter,
                 budget=self.budget,
                 is_answered=None if self.replies is None else self.replies.has,
+                prepare=sender.ready if isinstance(sender, _LazySender) else None,
             )
             engine = Engine(
                 scheduler,
@@ -210,12 +214,16 @@ class _LazySender:
         self._live: LiveSender | None = None
         self._making = asyncio.Lock()
 
-    async def send(self, request: ContextRequest) -> Reply:
-        """Return the answer to a request."""
+    async def ready(self) -> LiveSender:
+        """Return what sends; made at the first call."""
         if self._live is None:
             async with self._making:
                 self._live = self._live or await self._make()
-        return await self._live.send(request)
+        return self._live
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        return await (await self.ready()).send(request)
 
     async def _make(self) -> LiveSender:
         given = self._contextualizer

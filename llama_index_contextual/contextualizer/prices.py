@@ -1,7 +1,7 @@
 """Tokens to dollars: the prices that come with `genai-prices`, what the settings override, and our discounts.
 
 The price table is the one inside the installed package: nothing is looked up in the network. It knows no discounts;
-OpenAI and Anthropic take half for a batch, OpenAI half for `service_tier="flex"` (their price pages).
+OpenAI and Anthropic take half for a token of a batch, OpenAI half for `service_tier="flex"` (their price pages).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from llama_index_contextual.contextualizer.prompts import neutralise
 from llama_index_contextual.contextualizer.structural import truncate
 from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.storage.storable import storable_text
 
 MAX_CONTEXT_TOKENS = 200
 
@@ -31,6 +32,7 @@ _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
 _LONGEST_ID = 9  # Python makes no number of thousands of digits
+_MOST_CHARACTERS = 20_000  # far more than 200 tokens have; the rest need not be counted
 
 
 class Verdict(NamedTuple):
@@ -48,8 +50,8 @@ class Verdict(NamedTuple):
 def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
     """Return the context that an answer holds.
 
-    Tags, role prefixes and a copy of the chunk are taken off, and what is longer than 200 tokens, or broke off in the
-    middle, ends with its last whole sentence.
+    Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are taken off, and what is longer
+    than 200 tokens, or broke off in the middle, ends with its last whole sentence.
 
     Args:
         answer: The model's text.
@@ -89,7 +91,9 @@ def clean(answer: str) -> str:
 
 
 def _without_wrapping(answer: str) -> str:
-    text = " ".join(_TAGS.sub(" ", answer).split())
+    # White space first: some control characters stand between words.
+    text = storable_text(" ".join(answer.split()))
+    text = " ".join(_TAGS.sub(" ", text).split())
     text = _PREFIX.sub("", text).strip()
     if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         text = text[1:-1].strip()
@@ -98,9 +102,9 @@ def _without_wrapping(answer: str) -> str:
 
 def shortened(text: str) -> str:
     """Return a text of at most 200 tokens: whole sentences, or whole words where the first is longer."""
-    if count_tokens(text) <= MAX_CONTEXT_TOKENS:
+    if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
-    cut = truncate(text, MAX_CONTEXT_TOKENS)
+    cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
     return _whole_sentences(cut) or cut
 
 
@@ -140,7 +144,7 @@ def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
 
 
 def _entries(answer: str) -> Iterator[tuple[int, str]]:
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(strict=False)  # a line break within a string is understood all the same
     at = answer.find("{")
     while at >= 0:
         try:

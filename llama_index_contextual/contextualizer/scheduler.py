@@ -17,7 +17,14 @@ from weakref import WeakValueDictionary
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
 
-from llama_index_contextual.calls import RetryPolicy, cancellations, describe, is_retryable
+from llama_index_contextual.calls import (
+    RetryPolicy,
+    awithout_secrets,
+    cancellations,
+    describe,
+    is_retryable,
+    may_be_charged,
+)
 from llama_index_contextual.contextualizer.events import ContextCallEvent
 from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
 from llama_index_contextual.contextualizer.limits import Limiter
@@ -30,16 +37,29 @@ from llama_index_contextual.models import Provider
 dispatcher = get_dispatcher(__name__)
 
 
-Settle = Callable[[Usage | None], None]
-"""Called with the tokens of an answer, or with None where the call failed."""
+@runtime_checkable
+class Charge(Protocol):
+    """One call in an account; one of the three is called, once."""
+
+    def settle(self, reply: Reply) -> None:
+        """Book the answer."""
+        ...
+
+    def release(self) -> None:
+        """Book nothing: the provider has refused the call, or it was not sent."""
+        ...
+
+    def forfeit(self) -> None:
+        """Book the most that it can cost: it was sent, and whether it is charged is not known."""
+        ...
 
 
 @runtime_checkable
 class Budget(Protocol):
     """Says before each call whether it may be sent."""
 
-    def may_send(self, request: ContextRequest) -> Settle:
-        """Return what is to be told how the call ended.
+    async def may_send(self, request: ContextRequest) -> Charge:
+        """Return what books the call; may wait until others are over.
 
         Raises:
             BudgetExceededError: It may not be sent; the run is stopped.
@@ -67,6 +87,7 @@ class Scheduler:
         limiter: How fast calls may be sent.
         budget: Says before each call whether it may be sent.
         is_answered: Says whether the answer to a request is here already, so that no limit concerns it.
+        prepare: Makes what sends ready, before money is put aside for a call.
     """
 
     def __init__(
@@ -80,7 +101,9 @@ class Scheduler:
         limiter: Limiter,
         budget: Budget | None = None,
         is_answered: Callable[[ContextRequest], bool] | None = None,
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        self._prepare = prepare
         self._sender, self._model, self._retry = sender, model, retry
         self._limiter, self._budget, self._is_answered = limiter, budget, is_answered
         self._provider = provider or Provider(pip="")
@@ -191,34 +214,59 @@ class Scheduler:
     async def _attempt(self, request: ContextRequest, attempt: int) -> Reply:
         self.check()
         answered = self._is_answered is not None and self._is_answered(request)
+        if self._prepare is not None and not answered:
+            await self._made_ready(self._prepare)
         async with self._limiter.passing(None if answered else request.input_tokens):
             self.check()
             return await self._sent(request, attempt)
 
-    async def _sent(self, request: ContextRequest, attempt: int) -> Reply:
-        started = _now()
-        usage: Usage | None = None
-        settle: Settle | None = None
+    async def _made_ready(self, prepare: Callable[[], Awaitable[object]]) -> None:
         try:
-            settle = self._may_send(request)
-            reply = await self._sender.send(request)
-            usage = reply.usage
-        except (BudgetExceededError, ConfigurationError) as error:
+            await prepare()
+        except ConfigurationError as error:
             self.stop(error)
             raise
+
+    async def _sent(self, request: ContextRequest, attempt: int) -> Reply:
+        charge = await self._charge(request)
+        started = _now()
+        try:
+            reply = await awithout_secrets(partial(self._sender.send, request))
         except Exception as error:  # reported as an event whatever it is, and raised
+            is_ours = isinstance(error, ConfigurationError)
+            if charge is not None:
+                (charge.release if is_ours or not may_be_charged(error) else charge.forfeit)()
+            if isinstance(error, ConfigurationError):
+                self.stop(error)
+                raise
             self._report(request, attempt, _now() - started, None, str(error)[:300])
             self._judge(request, error, started)
             raise
-        finally:
-            if settle is not None:
-                settle(usage)
+        except BaseException:
+            if charge is not None:
+                charge.forfeit()
+            raise
+        if charge is not None:
+            charge.settle(reply)
         self._health.answered()
-        self._report(request, attempt, _now() - started, usage, None)
+        self._report(request, attempt, _now() - started, reply.usage, None)
         return replace(reply, seconds=_now() - started)
 
-    def _may_send(self, request: ContextRequest) -> Settle | None:
-        return None if self._budget is None else self._budget.may_send(request)
+    async def _charge(self, request: ContextRequest) -> Charge | None:
+        """Put the money for a call aside, which may take until others are over."""
+        if self._budget is None:
+            return None
+        try:
+            charge = await self._budget.may_send(request)
+        except (BudgetExceededError, ConfigurationError) as error:
+            self.stop(error)
+            raise
+        try:
+            self.check()
+        except ContextualError:
+            charge.release()
+            raise
+        return charge
 
     def _judge(self, request: ContextRequest, error: Exception, started: float) -> None:
         """Stop the run where no call can succeed."""

@@ -6,7 +6,6 @@ into windows of segment size.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,9 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.redaction import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 HOLE = "\n[…]\n"
 _BETWEEN = "\n\n"

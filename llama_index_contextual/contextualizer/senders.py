@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual.contextualizer.cost import most_output_tokens
+from llama_index_contextual.contextualizer.cost import AnswerLimit
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.models import Provider, model_name, provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Provider, model_name, provider_of
+from llama_index_contextual.redaction import scrub
+from llama_index_contextual.storage.storable import storable_text
 
 ServiceTier = Literal["flex"]
 
 FLEX_TIMEOUT = 900.0
 """Seconds: what is cheaper may take its time."""
+
+_MOST_TOKENS = 2**31
+"""No call has more; a larger count is nonsense, which SQLite may not be able to keep."""
 
 _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
 
@@ -56,7 +61,7 @@ class LiveSender:
 
     Args:
         llm: Any LlamaIndex LLM.
-        service_tier: "flex" for half the price and longer waits, where the provider has it.
+        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
 
     Raises:
         ConfigurationError: The provider has no such tier.
@@ -71,16 +76,23 @@ class LiveSender:
                 setting="service_tier",
             )
         self._service_tier = service_tier
-        self._limits_output = _answers_at_once(llm, self._provider)
+        self._limit = AnswerLimit.of(model_name(llm), llm)
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
-        response = await self._llm.achat([self._message(request)], **self._options(request))
+        try:
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        except Exception as error:
+            if self._limit.effort is None or not _refuses_effort(error):
+                raise
+            # A model that takes another effort than its name lets expect; what it has refused is not charged.
+            self._limit = replace(self._limit, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+            response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
-        return Reply(response.message.content or "", reply.usage, reply.finish_reason)
+        return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
 
     def _message(self, request: ContextRequest) -> ChatMessage:
-        if self._provider.cache != "point":
+        if self._provider.cache != "point" or request.prefix_tokens < self._provider.min_cached_tokens:
             return ChatMessage(role="user", content=request.prompt)
         point = CachePoint(cache_control=CacheControl(type="ephemeral"))
         return ChatMessage(role="user", blocks=[TextBlock(text=request.prefix), point, TextBlock(text=request.suffix)])
@@ -91,19 +103,17 @@ class LiveSender:
             options["prompt_cache_key"] = request.cache_key
         if self._provider.takes_json_schema and request.response_format is not None:
             options["response_format"] = request.response_format
-        if self._limits_output:
-            options["max_tokens"] = most_output_tokens(request)
+        if self._limit.sent:
+            options["max_tokens"] = self._limit.most(request)
+        if self._limit.effort is not None:
+            options["reasoning_effort"] = self._limit.effort
         if self._service_tier is not None:
             options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
         return options
 
 
-def _answers_at_once(llm: LLM, provider: Provider) -> bool:
-    """Return whether all tokens of an answer are its text; a limit that its user gave an OpenAI model stays."""
-    if provider.plain_models is None or getattr(llm, "thinking_dict", None):
-        return False
-    has_own_limit = provider.cache == "prefix" and getattr(llm, "max_tokens", None) is not None
-    return not has_own_limit and provider.plain_models.match(model_name(llm).partition(":")[2]) is not None
+def _refuses_effort(error: Exception) -> bool:
+    return getattr(error, "status_code", None) == 400 and "reasoning" in str(error)
 
 
 def reply_of(raw: Any) -> Reply:
@@ -119,7 +129,8 @@ def reply_of(raw: Any) -> Reply:
     if _get(message, "refusal"):
         reason = "refusal"
     known = _FINISHED.get(reason, reason) if isinstance(reason, str) else None
-    return Reply(text if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
+    known = None if known is None else storable_text(known)
+    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
 
 
 def usage_of(usage: Any) -> Usage:
@@ -141,7 +152,7 @@ def usage_of(usage: Any) -> Usage:
 def _counts(holder: Any) -> Callable[[str], int | None]:
     def count(name: str) -> int | None:
         found = _get(holder, name)
-        return found if type(found) is int and found >= 0 else None
+        return found if type(found) is int and 0 <= found <= _MOST_TOKENS else None
 
     return count
 

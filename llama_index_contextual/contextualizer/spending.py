@@ -1,21 +1,39 @@
-"""What a run has spent and may spend: every call is reserved before it is sent, and settled by the provider's count."""
+"""What a run has spent and may spend: every call is reserved before it is sent, and settled by the provider's count.
+
+A call that was sent and never answered stays booked at its reserve: the provider may charge it, and nothing says what.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.calls import may_be_charged, to_its_end
 from llama_index_contextual.contextualizer.batch_sender import BatchReplies
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
+    AnswerLimit,
     CallForm,
     Tokens,
-    most_output_tokens,
-    output_tokens,
 )
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
+from llama_index_contextual.contextualizer.requests import ContextRequest
+from llama_index_contextual.contextualizer.senders import Reply
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
+from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.receipts import Receipts, RunCost
+
+_CALLS_BETWEEN_WRITES = 8
+_ROUNDING = 1e-12
+
+Likely = Callable[[], Tokens | None]
 
 
 @dataclass(frozen=True)
@@ -26,19 +44,33 @@ class Bill:
         contexts: Calls and tokens for contexts.
         embedding_tokens: Tokens of the texts that were embedded.
         dollars: What all of it costs at list prices, discounts included; None where a price is not known.
+        unsettled_calls: Calls that may have been charged and whose price is not known: timed out or cut off.
+        unsettled_dollars: The part of `dollars` that is booked for these: the most that they can have cost.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
     embedding_tokens: int = 0
     dollars: float | None = 0.0
+    unsettled_calls: int = 0
+    unsettled_dollars: float = 0.0
 
     def with_contexts(self, tokens: Tokens, dollars: float | None) -> Bill:
         """Return the bill with further calls for contexts."""
-        return Bill(self.contexts + tokens, self.embedding_tokens, plus(self.dollars, dollars))
+        return replace(self, contexts=self.contexts + tokens, dollars=plus(self.dollars, dollars))
 
     def with_embeddings(self, tokens: int, dollars: float | None) -> Bill:
         """Return the bill with further embeddings."""
-        return Bill(self.contexts, self.embedding_tokens + tokens, plus(self.dollars, dollars))
+        embedded = self.embedding_tokens + tokens
+        return replace(self, embedding_tokens=embedded, dollars=plus(self.dollars, dollars))
+
+    def with_unsettled(self, calls: int, dollars: float | None) -> Bill:
+        """Return the bill with further calls whose price is not known."""
+        return replace(
+            self,
+            dollars=plus(self.dollars, dollars),
+            unsettled_calls=self.unsettled_calls + calls,
+            unsettled_dollars=self.unsettled_dollars + (dollars or 0.0),
+        )
 
 
 def plus(one: float | None, other: float | None) -> float | None:
@@ -53,10 +85,12 @@ class Spending:
         prices: What models cost.
         max_cost: Dollars that must not be passed; None for no limit.
         context_tokens: Tokens that a context is expected to have.
+        receipts: Where the cost of the run is kept, or None.
+        receipt: The facts about the run that stand in its receipt.
 
     Attributes:
         estimated: What was to be expected of the calls that were planned.
-        actual: What was paid.
+        actual: What was paid, and what is booked for calls that nobody knows the price of.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -70,7 +104,13 @@ class Spending:
     """
 
     def __init__(
-        self, prices: PriceTable, *, max_cost: float | None = None, context_tokens: float = CONTEXT_TOKENS
+        self,
+        prices: PriceTable,
+        *,
+        max_cost: float | None = None,
+        context_tokens: float = CONTEXT_TOKENS,
+        receipts: Receipts | None = None,
+        receipt: RunCost | None = None,
     ) -> None:
         if max_cost is not None and not max_cost >= 0:
             raise ConfigurationError(f"max_cost must be an amount of dollars, not {max_cost!r}.", setting="max_cost")
@@ -79,7 +119,15 @@ class Spending:
         self.context_tokens = context_tokens
         self.estimated = Bill()
         self.actual = Bill()
-        self._reserved = 0.0
+        self._receipts, self._receipt = receipts, receipt or RunCost()
+        self._calls_in_flight = 0
+        self._in_flight = 0.0
+        self._batches: dict[str, float] = {}
+        self._dearer = 1.0
+        self._is_exceeded = False
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._written: float | None = None
 
     def require_price(self, model: str) -> None:
         """Refuse a limit in dollars where nobody knows the price of a model.
@@ -97,13 +145,23 @@ class Spending:
 
     def expect(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
         """Add calls for contexts to what is expected."""
-        self.estimated = self.estimated.with_contexts(tokens, self._dollars(model, tokens, sender))
+        self.estimated = self.estimated.with_contexts(tokens, self.dollars(model, tokens, sender))
 
     def expect_embeddings(self, model: str, tokens: int) -> None:
         """Add embeddings to what is expected."""
         self.estimated = self.estimated.with_embeddings(tokens, self.prices.dollars(model, input_tokens=tokens))
 
-    def reserve(self, model: str, *, input_tokens: int, output_tokens: int, sender: SenderKind = "live") -> Reservation:
+    # ---- before a call ---------------------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        model: str,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        sender: SenderKind = "live",
+        likely: Likely | None = None,
+    ) -> Reservation:
         """Put the most that a call can cost aside: all of its tokens written into the cache, the longest answer.
 
         Args:
@@ -111,31 +169,85 @@ class Spending:
             input_tokens: Tokens of the prompt.
             output_tokens: Tokens of the answer, at most.
             sender: How it is sent.
+            likely: Gives what the call takes by the answers so far, or None. A call that is alone in flight may be
+                sent where the limit leaves room for this much.
 
         Raises:
             BudgetExceededError: With all calls in flight, it could pass the limit.
             ConfigurationError: There is a limit, and the price is not known.
         """
+        call = self._granted(model, input_tokens, output_tokens, sender, likely)
+        if call is None:
+            raise self.exceeded()
+        return call
+
+    async def areserve(
+        self,
+        model: str,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        sender: SenderKind = "live",
+        likely: Likely | None = None,
+    ) -> Reservation:
+        """Do as `reserve` does, but wait for calls in flight, which mostly cost less than was put aside for them.
+
+        The reserve is in the run's receipt on the disk when this returns.
+        """
+        while (call := self._granted(model, input_tokens, output_tokens, sender, likely)) is None:
+            if not self._calls_in_flight:
+                raise self.exceeded()
+            await self._changed.wait()
+        try:
+            await self._write_ahead(call.bound)
+        except BaseException:
+            call.release()
+            raise
+        return call
+
+    def _granted(
+        self, model: str, input_tokens: int, output_tokens: int, sender: SenderKind, likely: Likely | None
+    ) -> Reservation | None:
         self.require_price(model)
         most = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
-        bound = self._dollars(model, most, sender) or 0.0
-        spent = self.actual.dollars or 0.0
-        if self.max_cost is not None and spent + self._reserved + bound > self.max_cost:
-            raise BudgetExceededError(
-                f"max_cost of {money(self.max_cost)} is reached: {money(spent)} are spent and the next call could pass"
-                f" it. Nothing is published; the ledger keeps what was paid for. Run the same call again with a higher"
-                f" max_cost, or without, to go on from there.",
-                spent=spent,
-                max_cost=self.max_cost,
-            )
-        self._reserved += bound
-        return Reservation(self, model, sender, bound)
+        bound = (self.dollars(model, most, sender) or 0.0) * self._dearer
+        if self.max_cost is not None:
+            room = self.max_cost + _ROUNDING - self._committed
+            needed = bound
+            if bound > room and likely is not None and not self._calls_in_flight and (tokens := likely()) is not None:
+                needed = (self.dollars(model, tokens, sender) or 0.0) * self._dearer
+            if self._is_exceeded or needed > room:
+                return None
+        self._calls_in_flight += 1
+        self._in_flight += bound
+        return Reservation(self, model, sender, bound, dearer=self._dearer)
+
+    @property
+    def _committed(self) -> float:
+        return (self.actual.dollars or 0.0) + self._in_flight + sum(self._batches.values())
+
+    def exceeded(self) -> BudgetExceededError:
+        """Return the error of a run that has reached its limit; nothing is granted any more."""
+        self._is_exceeded = True
+        self._wake()
+        limit, spent = self.max_cost or 0.0, self._committed
+        unknown = of_unknown_price(self.actual)
+        return BudgetExceededError(
+            f"max_cost of {money(limit)} is reached: {money(spent)} are spent{f', {unknown},' if unknown else ''} and"
+            f" the next call could pass it. Nothing is published; the ledger keeps the contexts that were paid for. Run"
+            f" the same call again with a higher max_cost, or without, to go on from there.",
+            spent=spent,
+            max_cost=limit,
+        )
+
+    # ---- after a call ----------------------------------------------------------------------------------------------
 
     def book(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
         """Add calls for contexts to what was paid."""
-        self.actual = self.actual.with_contexts(tokens, self._dollars(model, tokens, sender))
+        self.actual = self.actual.with_contexts(tokens, self.dollars(model, tokens, sender))
 
-    def _dollars(self, model: str, tokens: Tokens, sender: SenderKind) -> float | None:
+    def dollars(self, model: str, tokens: Tokens, sender: SenderKind) -> float | None:
+        """Return what tokens cost, or None where the price is not known."""
         return self.prices.dollars(
             model,
             input_tokens=tokens.input_tokens,
@@ -145,38 +257,167 @@ class Spending:
             sender=sender,
         )
 
-    def _close(self, bound: float) -> None:
-        self._reserved -= bound
+    @asynccontextmanager
+    async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
+        """Reserve a request for embeddings, and book it by how the block ends.
+
+        Raises:
+            BudgetExceededError: It could pass the limit.
+        """
+        call = await self.areserve(model, input_tokens=tokens, output_tokens=0)
+        try:
+            yield
+        except Exception as error:
+            (call.forfeit if may_be_charged(error) else call.release)()
+            raise
+        except BaseException:
+            call.forfeit()
+            raise
+        call.settle_embeddings(tokens)
+
+    def close_call(self, bound: float, *, dearer: float = 1.0) -> None:
+        """Take back what was put aside for a call.
+
+        Args:
+            bound: The reserve.
+            dearer: How many times the reserve by its tokens the call has cost; the next reserves are as much higher.
+        """
+        self._calls_in_flight -= 1
+        self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
+        self._dearer = max(self._dearer, dearer)
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    def batch_sent(self, file_id: str, calls: Sequence[Reservation]) -> None:
+        """Keep what was put aside for the calls of a batch until its replies are here, also beyond this run."""
+        self._batches[file_id] = sum(call.bound for call in calls)
+        for call in calls:
+            call.release()
+        self.write()
+
+    def batch_answered(self, file_id: str) -> None:
+        """Take a batch out of the account, here and in the run that sent it: its replies are booked."""
+        self._batches.pop(file_id, None)
+        self.write()
+        if self._receipts is not None:
+            self._receipts.close_batch(file_id)
+
+    # ---- the receipt -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def receipted(self) -> Iterator[Spending]:
+        """Write the run's receipt in the end, however it ends; an error at the limit says what was spent in all.
+
+        Raises:
+            BudgetExceededError: The run has reached its limit.
+        """
+        try:
+            yield self
+        except BudgetExceededError as error:
+            raise self.exceeded() from error.__cause__
+        finally:
+            if self._written is not None or self.actual != Bill():
+                self.write(ended=time.time())
+
+    def write(self, *, ahead: float = 0.0, ended: float | None = None) -> None:
+        """Commit the receipt as it stands.
+
+        Args:
+            ahead: Dollars beyond the calls in flight for which no further write is needed.
+            ended: When the run ended, if it has.
+        """
+        if self._receipts is None:
+            return
+        bill = self.actual
+        paid = None if bill.dollars is None else bill.dollars - bill.unsettled_dollars
+        receipt = replace(
+            self._receipt,
+            started=self._receipt.started or time.time(),
+            ended=ended,
+            calls=bill.contexts.calls,
+            input_tokens=bill.contexts.input_tokens,
+            cached_tokens=bill.contexts.cached_tokens,
+            output_tokens=bill.contexts.output_tokens,
+            embedding_tokens=bill.embedding_tokens,
+            paid=paid,
+            unsettled_calls=bill.unsettled_calls,
+            unsettled=bill.unsettled_dollars,
+            in_flight=0.0 if ended else self._in_flight + ahead,
+            batches=dict(self._batches),
+            prices=self.prices.version,
+        )
+        covered = self._committed + ahead
+        self._receipt = self._receipts.write(receipt)
+        self._written = covered
+
+    async def _write_ahead(self, bound: float) -> None:
+        """See that the receipt on the disk covers the calls in flight; it is written once in several calls."""
+        if self._receipts is None:
+            return
+        async with self._writing:
+            if self._written is None or self._committed > self._written:
+                await to_its_end(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
+
+
+def of_unknown_price(bill: Bill) -> str:
+    """Return the part of a bill that is booked for calls without a known price, in words; empty where there is none."""
+    if not bill.unsettled_calls:
+        return ""
+    calls = "1 call" if bill.unsettled_calls == 1 else f"{bill.unsettled_calls:,} calls"
+    if bill.dollars is None:
+        return f"{calls} more timed out or cut off"
+    return f"of which {money(bill.unsettled_dollars)} for {calls} whose price is not known: timed out or cut off"
 
 
 class Reservation:
-    """Money put aside for one call; `settle` or `release` it once.
+    """Money put aside for one call; `settle`, `release` or `forfeit` it once.
 
     Args:
         spending: Of which run.
         model: Name of the model.
         sender: How the call is sent.
         bound: Dollars, at most.
+        dearer: How many times the price of its tokens that is.
+
+    Attributes:
+        bound: Dollars, at most.
     """
 
-    def __init__(self, spending: Spending, model: str, sender: SenderKind, bound: float) -> None:
-        self._spending, self._model, self._sender, self._bound = spending, model, sender, bound
+    def __init__(
+        self, spending: Spending, model: str, sender: SenderKind, bound: float, *, dearer: float = 1.0
+    ) -> None:
+        self._spending, self._model, self._sender, self.bound = spending, model, sender, bound
+        self._dearer = dearer
 
     def settle(self, tokens: Tokens) -> None:
         """Book what the call has cost."""
-        self._spending._close(self._bound)
         self._spending.book(self._model, tokens, sender=self._sender)
+        self._close(self._spending.dollars(self._model, tokens, self._sender))
 
     def settle_embeddings(self, tokens: int) -> None:
         """Book what embeddings have cost."""
-        spending = self._spending
-        spending._close(self._bound)
-        dollars = spending.prices.dollars(self._model, input_tokens=tokens)
-        spending.actual = spending.actual.with_embeddings(tokens, dollars)
+        dollars = self._spending.prices.dollars(self._model, input_tokens=tokens)
+        self._spending.actual = self._spending.actual.with_embeddings(tokens, dollars)
+        self._close(dollars)
+
+    def _close(self, price: float | None) -> None:
+        self._spending.close_call(self.bound, dearer=(price or 0.0) / self.bound * self._dearer if self.bound else 1.0)
 
     def release(self) -> None:
-        """Put the money back: the call was refused, so it is not paid."""
-        self._spending._close(self._bound)
+        """Put the money back: the provider has refused the call, or it was not sent."""
+        self._spending.close_call(self.bound)
+
+    def forfeit(self) -> None:
+        """Book the reserve: the call was sent, and whether it is charged is not known."""
+        spending = self._spending
+        known = None if spending.prices.price(self._model) is None else self.bound
+        spending.actual = spending.actual.with_unsettled(1, known)
+        spending.close_call(self.bound)
 
 
 class CallBudget:
@@ -187,6 +428,7 @@ class CallBudget:
     Args:
         spending: Of which run.
         model: Name of the LLM, as in the settings.
+        llm: The LLM, if it was given as an object: limits that are set on it count.
         sender: How calls are sent.
         replies: What has come in batches, or None.
     """
@@ -196,29 +438,34 @@ class CallBudget:
         spending: Spending,
         model: str,
         *,
+        llm: LLM | None = None,
         sender: SenderKind = "live",
         replies: BatchReplies | None = None,
     ) -> None:
         self._spending, self._model, self._sender, self._replies = spending, model, sender, replies
         self._form = CallForm.of(model)
+        self._limit = AnswerLimit.of(model, llm)
+        self._cached: dict[str, int] = {}
+        self._is_caching = False
+        self._answered = self._contexts = 0
 
-    def may_send(self, request: ContextRequest) -> Callable[[Usage | None], None]:
-        """Return what is to be told how the call ended; without an answer it counts as not paid.
+    async def may_send(self, request: ContextRequest) -> ContextCharge:
+        """Return what books the call; waits for calls in flight where the limit has no room beside them.
 
         Raises:
             BudgetExceededError: It could pass the limit.
         """
         if self._replies is not None and self._replies.has(request):
-            return self._book_reply(request, is_booked=self._replies.is_booked(request))
-        call = self.reserve(request)
-
-        def settle(usage: Usage | None) -> None:
-            if usage is None:
-                call.release()
-            else:
-                call.settle(self._tokens(request, usage))
-
-        return settle
+            return ContextCharge(self, request, None, is_booked=self._replies.is_booked(request))
+        given = self._form.input_tokens(request)
+        call = await self._spending.areserve(
+            self._model,
+            input_tokens=given,
+            output_tokens=self._limit.most(request),
+            sender=self._sender,
+            likely=partial(self._likely, request, given),
+        )
+        return ContextCharge(self, request, call)
 
     def reserve(self, request: ContextRequest) -> Reservation:
         """Put aside the most that a call can cost.
@@ -229,24 +476,118 @@ class CallBudget:
         return self._spending.reserve(
             self._model,
             input_tokens=self._form.input_tokens(request),
-            output_tokens=most_output_tokens(request),
+            output_tokens=self._limit.most(request),
             sender=self._sender,
         )
 
-    def _book_reply(self, request: ContextRequest, *, is_booked: bool) -> Callable[[Usage | None], None]:
-        def settle(usage: Usage | None) -> None:
-            if usage is not None and not is_booked:
-                self._spending.book(self._model, self._tokens(request, usage), sender="batch")
+    def _likely(self, request: ContextRequest, given: int) -> Tokens | None:
+        """Return what a call takes if it is like those before: the cached prefix, an answer of mean length."""
+        if not self._contexts:
+            return None
+        cached = self._cached.get(request.cache_key)
+        if cached == 0 and self._form.cache is not None and self._is_caching:
+            cached = self._form.cache.cached(request.prefix_tokens)  # brought there by the first call of the segment
+        cached = min(cached or 0, given)
+        written = self._form.written_tokens(request, cached)
+        answered = round(self._answered / self._contexts * len(request.keys))
+        return Tokens(1, given, cached, answered, min(written, given - cached))
 
-        return settle
+    def settle(self, request: ContextRequest, reply: Reply, call: Reservation | None) -> None:
+        """Book an answer by the provider's count, and learn from it what the next ones take."""
+        tokens = self._tokens(request, reply)
+        self._answered += tokens.output_tokens
+        self._contexts += len(request.keys)
+        self._cached[request.cache_key] = tokens.cached_tokens
+        self._is_caching |= tokens.cached_tokens > 0
+        if call is None:
+            self._spending.book(self._model, tokens, sender="batch")
+        else:
+            call.settle(tokens)
 
-    def _tokens(self, request: ContextRequest, usage: Usage) -> Tokens:
+    def _tokens(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the provider's count, or our own where it gave none."""
-        given, answered = usage.input_tokens, usage.output_tokens
+        usage, answered = reply.usage, reply.usage.output_tokens
+        given = usage.input_tokens
+        if answered is None:
+            answered = count_tokens(reply.text) + self._limit.hidden_tokens
         return Tokens(
             calls=1,
             input_tokens=self._form.input_tokens(request) if given is None else given,
             cached_tokens=usage.cached_tokens or 0,
-            output_tokens=output_tokens(request) if answered is None else answered,
+            output_tokens=answered,
             written_tokens=usage.written_tokens or 0,
         )
+
+
+class ContextCharge:
+    """One call for contexts in the account; `settle`, `release` or `forfeit` it once.
+
+    Args:
+        budget: Where it is booked.
+        request: What is asked.
+        call: The money put aside, or None where the reply has come in a batch.
+        is_booked: Whether such a reply is booked already.
+    """
+
+    def __init__(
+        self, budget: CallBudget, request: ContextRequest, call: Reservation | None, *, is_booked: bool = False
+    ) -> None:
+        self._budget, self._request, self._call, self._is_booked = budget, request, call, is_booked
+
+    def settle(self, reply: Reply) -> None:
+        """Book the answer."""
+        if not self._is_booked:
+            self._budget.settle(self._request, reply, self._call)
+
+    def release(self) -> None:
+        """Book nothing: the provider has refused the call, or it was not sent."""
+        if self._call is not None:
+            self._call.release()
+
+    def forfeit(self) -> None:
+        """Book the reserve: the call was sent, and whether it is charged is not known."""
+        if self._call is not None:
+            self._call.forfeit()
+
+
+class BatchAccount:
+    """The money of batches: put aside while they are under way, booked when they are answered.
+
+    Args:
+        spending: Of the run.
+        model: Name of the model.
+        llm: The LLM, if it was given as an object.
+        replies: Is told which replies are booked.
+    """
+
+    def __init__(self, spending: Spending, model: str, *, llm: LLM | None, replies: BatchReplies) -> None:
+        self._spending, self._model, self._replies = spending, model, replies
+        self._budget = CallBudget(spending, model, llm=llm, sender="batch")
+        self._reserved: dict[str, Reservation] = {}
+
+    def begin_round(self) -> None:
+        """Put back what was put aside for requests that were not sent."""
+        for call in self._reserved.values():
+            call.release()
+        self._reserved.clear()
+
+    def reserve(self, custom_id: str, request: ContextRequest) -> None:
+        """Put aside the most that a request can cost.
+
+        Raises:
+            BudgetExceededError: It could pass the limit.
+        """
+        self._reserved[custom_id] = self._budget.reserve(request)
+
+    def sent(self, file_id: str, custom_ids: Sequence[str]) -> None:
+        """Note that requests were uploaded, before a batch is made of them."""
+        self._spending.batch_sent(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
+
+    def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Book the replies of a batch; those without a count of tokens are booked when they are used, by our own."""
+        for reply in replies:
+            if reply.input_tokens is not None and reply.output_tokens is not None:
+                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
+                self._spending.book(self._model, tokens, sender="batch")
+                self._replies.note_booked(reply.custom_id)
+        self._spending.batch_answered(file_id)

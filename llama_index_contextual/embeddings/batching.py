@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -12,14 +14,22 @@ from numpy.typing import NDArray
 from llama_index_contextual.calls import RetryPolicy, acall, describe
 from llama_index_contextual.clients import own_client
 from llama_index_contextual.config import LOCAL
-from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.node_parser.tokenizer import count_tokens, get_tokenizer
 
 MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
+_CUT_TOKENS = 8_000
 # OpenAI's embedding models count in the older encoding: up to seven times the tokens of the newer one in some scripts.
 ENCODING = "cl100k_base"
+
+Paid = Callable[[int], AbstractAsyncContextManager[None]]
+
+
+def unpaid(_tokens: int) -> AbstractAsyncContextManager[None]:
+    """Book nothing."""
+    return nullcontext()
 
 
 def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
@@ -48,8 +58,14 @@ async def aembed(
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
     """Return the unit vectors of `texts`, one row each; arguments and errors are those of `aembed_parts`."""
-    parts = [vectors async for _, vectors in aembed_parts(model, texts, name=name, policy=policy)]
-    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+    rows: dict[int, NDArray[np.float32]] = {}
+    async for places, vectors in aembed_parts(model, texts, name=name, policy=policy):
+        rows.update(zip(places, vectors, strict=True))
+    return np.stack([rows[at] for at in range(len(texts))]) if rows else np.zeros((0, 0), dtype=np.float32)
+
+
+TIMES = 3
+"""How often a text is sent whose vector is none: not a number, infinite, or all zeros."""
 
 
 async def aembed_parts(
@@ -58,20 +74,24 @@ async def aembed_parts(
     *,
     name: str,
     policy: RetryPolicy | None = None,
-) -> AsyncGenerator[tuple[slice, NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their place; a vector of zeros stays zero.
+    paid: Paid = unpaid,
+) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
+    """Yield the unit vectors of `texts` request by request, with their places, in no certain order.
 
-    OpenAI's limits are kept for every model but the local one, which has none.
+    OpenAI's limits are kept for every model but the local one, which has none, and gives a vector of zeros for a text
+    without words. Texts whose vectors are not finite or all zeros are sent again; a vector that is zero each time stays
+    zero.
 
     Args:
         model: Any LlamaIndex embedding.
         texts: What is to be embedded, none of them empty.
         name: Name of the model, as in the settings.
         policy: When to send a failed call again.
+        paid: Opened with the tokens of a request around each attempt to send it; books what the attempt costs.
 
     Raises:
         InputError: A text is longer than the model takes; nothing has been sent then.
-        ModelError: The model failed for good, or did not answer with one vector per text.
+        ModelError: The model failed for good, did not answer with one vector per text, or with no finite ones.
     """
     if not texts:
         return
@@ -84,24 +104,46 @@ async def aembed_parts(
             value=longest,
         )
     policy = policy or RetryPolicy()
+    wanted = getattr(model, "dimensions", None)
     lengths: set[int] = set()
     async with own_client(model) as connected:
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
-            asked = list(texts[part])
-            rows = await _one_request(connected, asked, name, policy)
-            lengths.update(map(len, rows))
-            if len(rows) != len(asked) or len(lengths) != 1:
+            todo = list(range(part.start, part.stop))
+            for attempt in range(1, TIMES + 1):
+                tokens = sum(counts[at] for at in todo)
+                rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(paid, tokens))
+                lengths.update(map(len, rows))
+                if len(rows) != len(todo) or len(lengths) != 1:
+                    raise ModelError(
+                        f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
+                        f" {len(todo)}): run the same call again, or choose another embedding model.",
+                        setting="embed_model",
+                    )
+                if isinstance(wanted, int) and lengths != {wanted}:
+                    raise ModelError(
+                        f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: give the"
+                        f" embedding model the dimensions that it has, or choose another one.",
+                        setting="embed_model",
+                    )
+                raw = await asyncio.to_thread(_stacked, rows)
+                usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
+                if usable.any():
+                    places = [at for at, good in zip(todo, usable, strict=True) if good]
+                    yield places, await asyncio.to_thread(unit_vectors, raw[usable])
+                todo = [at for at, good in zip(todo, usable, strict=True) if not good]
+                if not todo:
+                    break
+            else:
                 raise ModelError(
-                    f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
-                    f" {len(asked)}): choose another embedding model.",
+                    f"{name!r} answered {TIMES} times with vectors that are not finite numbers: run the same call"
+                    f" again, or choose another embedding model.",
                     setting="embed_model",
                 )
-            yield part, await asyncio.to_thread(_units_of, rows)
 
 
-def _units_of(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     # Row by row, so that other threads have their turn in between.
-    return unit_vectors(np.stack([np.array(row, dtype=np.float32) for row in rows]))
+    return np.stack([np.array(row, dtype=np.float32) for row in rows])
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:
@@ -115,10 +157,40 @@ def embedding_tokens(text: str) -> int:
     return count_tokens(text.replace("\n", " "), encoding=ENCODING)
 
 
-async def _one_request(model: BaseEmbedding, texts: list[str], name: str, policy: RetryPolicy) -> list[list[float]]:
+def cut_to_input(text: str) -> str:
+    """Return the beginning of a text that an embedding model takes as one input; a text that it takes, itself.
+
+    OpenAI's limit is kept for every model. It is a little less than the limit, because the beginning of a text may have
+    more tokens by itself.
+
+    Example:
+        >>> len(cut_to_input("pump " * 10_000).split())
+        7999
+    """
+    # No token has less than one byte, and no character more than four.
+    if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
+        return text
+    tokenizer = get_tokenizer(ENCODING)
+    encoded = tokenizer.encode_ordinary(text.replace("\n", " "))
+    if len(encoded) <= _CUT_TOKENS:
+        return text
+    return text[: len(tokenizer.decode(encoded[:_CUT_TOKENS], errors="ignore"))]
+
+
+async def _one_request(
+    model: BaseEmbedding,
+    texts: list[str],
+    name: str,
+    policy: RetryPolicy,
+    paid: Callable[[], AbstractAsyncContextManager[None]],
+) -> list[list[float]]:
+    async def send() -> list[list[float]]:
+        async with paid():
+            return await model.aget_text_embedding_batch(texts)
+
     try:
-        return await acall(lambda: model.aget_text_embedding_batch(texts), policy)
-    except ModelError:
+        return await acall(send, policy)
+    except ContextualError:
         raise
     except Exception as error:  # any embedding class may raise anything
         raise ModelError(describe(error, setting="embed_model", model=name), setting="embed_model") from error

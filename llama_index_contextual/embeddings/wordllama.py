@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import Field
 
 from llama_index_contextual.errors import ModelError
+from llama_index_contextual.forks import new_lock
 
-_LOAD_LOCK = threading.Lock()
+_LOAD_LOCK = new_lock()
 
 
 class WordLlamaEmbedding(BaseEmbedding):

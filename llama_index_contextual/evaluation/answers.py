@@ -126,7 +126,7 @@ def sweep_answers(
         max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
             What the answers cost is not counted.
         progress: Called as the work proceeds; with the price before anything is built, where it may raise.
-        **options: How the answers are written, as for `as_query_engine`: style, max_tokens, min_confidence, …
+        **options: How the answers are written, as for `as_query_engine`: style, answer_tokens, min_confidence, …
 
     Raises:
         InputError: There is nothing to try, or the cost would be higher than `max_cost`.

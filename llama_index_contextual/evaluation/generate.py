@@ -15,6 +15,8 @@ from llama_index_contextual.clients import own_client
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.models import model_name
+from llama_index_contextual.redaction import scrub
+from llama_index_contextual.storage.storable import storable_text
 from llama_index_contextual.storage.version import OpenVersion
 
 QUESTIONS = 50
@@ -86,7 +88,8 @@ async def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
 
     generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
     found = await generator.agenerate_questions_from_nodes()
-    return [text for text in dict.fromkeys(found) if text.strip()][:PER_CHUNK]
+    texts = (scrub(storable_text(text)).strip() for text in found)
+    return [text for text in dict.fromkeys(texts) if text][:PER_CHUNK]
 
 
 def _evidence(chunk: BaseNode) -> Evidence:

@@ -12,7 +12,7 @@ from llama_index_contextual.evaluation.workspace import Origin
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.stages import make_stages
 from llama_index_contextual.ingestion.work import RunOptions
-from llama_index_contextual.models import model_name
+from llama_index_contextual.models import embedding_identity
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.wording import counted
 
@@ -28,16 +28,15 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
         left_out: Ids of documents that it does not have.
     """
     model = origin.load_embed_model() if config.faiss else None
-    name = None if model is None else model_name(model)
+    name = None if model is None else embedding_identity(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
-    path = origin.directory / LEDGER_FILE
-    with contextlib.closing(Ledger(path if path.exists() else None)) as ledger:
+    with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
         return estimate(
             [],
             RunOptions(remove=left_out),
             config=config,
-            stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None),
+            stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
             embedding=EmbeddingCount(name, getattr(model, "dimensions", None)),
             before=origin.version,
             sender=config.service_tier or "live",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -19,7 +19,9 @@ from llama_index_contextual.evaluation import metrics
 from llama_index_contextual.evaluation.question_files import load_questions
 from llama_index_contextual.evaluation.questions import Passage, Question
 from llama_index_contextual.evaluation.relevance import context_relevance
+from llama_index_contextual.evaluation.sample import require_files
 from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.wording import counted
 
 KS = (1, 5, 10, 20)
@@ -36,6 +38,14 @@ class HasRetriever(Protocol):
 
     def as_retriever(self, *, similarity_top_k: int) -> BaseRetriever:
         """Return a retriever that gives so many results."""
+
+
+@runtime_checkable
+class HasDocuments(Protocol):
+    """What can list its documents, such as a `Project`."""
+
+    def documents(self) -> Sequence[DocumentRecord]:
+        """Return the documents."""
 
 
 Retrievable = BaseRetriever | HasRetriever
@@ -163,14 +173,16 @@ def evaluate(
         progress: Called as the questions are answered.
 
     Raises:
-        InputError: There is no question, a number of results is not positive, the file cannot be read, or the
-            retriever gives fewer results than are looked at.
+        InputError: There is no question, a number of results is not positive, the file cannot be read, the retriever
+            gives fewer results than are looked at, or a project has none of the files that hold the evidence.
 
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
     asked = read(questions)
     ks = _checked(ks)
+    if isinstance(retriever, HasDocuments):
+        require_files(retriever.documents(), asked)
     answering = _retriever(retriever, max(ks))
     results: list[QuestionResult] = []
     for done, question in enumerate(asked, start=1):

@@ -46,8 +46,10 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
         seed: Of the random numbers.
 
     Raises:
-        InputError: The size is not positive, or too small for any question.
+        InputError: The size is not positive, or too small for any question, or all evidence is in files that are not
+            documents of the version.
     """
+    require_files(version.manifest.documents, questions)
     ids = [record.doc_id for record in version.manifest.documents]
     if size is not None and size < 1:
         raise InputError(f"The sample has {size} documents: take at least one.", value=size)
@@ -71,6 +73,22 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
     others = [doc_id for doc_id in ids if doc_id not in chosen]
     chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
     return Sample(kept, frozenset(ids) - chosen, len(chosen))
+
+
+def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
+    """Check that some evidence can be found at all: without, every figure would be zero.
+
+    Raises:
+        InputError: The evidence of every question is in files that are not documents of the project.
+    """
+    there = {name for record in documents for name in (record.doc_id, record.file_name)}
+    items = [item for question in questions for item in question.evidence]
+    if items and all(item.file is not None and item.file not in there for item in items):
+        raise InputError(
+            f"The evidence of {counted(len(questions), 'question')} is in files that the project does not have, such as"
+            f" {items[0].file!r}: ingest them, or ask about its documents.",
+            value=items[0].file,
+        )
 
 
 def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:

@@ -28,8 +28,8 @@ from llama_index_contextual.ingestion.work import RunOptions
 from llama_index_contextual.models import model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.storage.ledger import Ledger
+from llama_index_contextual.storage.project_file import project_ledger, write_lock
 from llama_index_contextual.storage.scratch import scratch
 from llama_index_contextual.storage.version import OpenVersion
 
@@ -44,6 +44,7 @@ class Origin:
         live: Its live version.
         llm: Writes contexts; None makes the one that the settings name when the first context is due.
         load_embed_model: Gives the model that embeds chunks and queries.
+        model_id: What to call the model of `llm`; None takes its own name.
     """
 
     directory: Path
@@ -51,11 +52,12 @@ class Origin:
     live: LiveIndexes
     llm: LLM | None
     load_embed_model: Callable[[], BaseEmbedding]
+    model_id: str | None = None
 
     @property
     def llm_name(self) -> str:
         """Name of the LLM, as prices and reports know it."""
-        return self.config.llm if self.llm is None else model_name(self.llm)
+        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property
     def version(self) -> OpenVersion:
@@ -124,10 +126,10 @@ class Workspace:
             ProjectLockedError: Another process is writing to the project.
         """
         origin, version = self._origin, self._origin.version
-        built_with = ProjectConfig(**version.manifest.config)
+        built_with = ProjectConfig.recorded(version.manifest.config)
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
-            ledger = stack.enter_context(contextlib.closing(Ledger(origin.directory / LEDGER_FILE)))
+            ledger = stack.enter_context(project_ledger(origin.directory))
             if not left_out and not config.rebuild_fields(built_with):
                 records = version.manifest.documents
                 failures = sum(len(record.fallback_chunks) for record in records)
@@ -138,11 +140,13 @@ class Workspace:
             directory = self._directory / str(self._built)
             files.make_directory(directory)
             embed_model = origin.load_embed_model() if config.faiss else None
-            stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=embed_model)
+            stages = make_stages(
+                config, ledger=ledger, llm=origin.llm, embed_model=embed_model, model_id=origin.model_id
+            )
             report = run_sync(
                 lambda: arun(
                     [],
-                    RunOptions(remove=left_out),
+                    RunOptions(remove=left_out, purpose="compare"),
                     project_dir=directory,
                     config=config,
                     stages=stages,
@@ -184,7 +188,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     contexts = [
         node.metadata[keys.CONTEXT]
         for node in version.docstore.iterate()
-        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
     ]
     used = ledger.usage(contexts)
     if used is None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from llama_index_contextual.contextualizer.batch import BatchProgress
 from llama_index_contextual.contextualizer.batch_sender import BatchReplies, asend_batches, require_batch_api
-from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, Tokens
+from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit
 from llama_index_contextual.contextualizer.estimate import missing, requests_of
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.prices import PriceTable
+from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
 from llama_index_contextual.contextualizer.requests import ContextRequest
-from llama_index_contextual.contextualizer.spending import CallBudget, Reservation, Spending
+from llama_index_contextual.contextualizer.spending import BatchAccount, CallBudget, Spending
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.ingestion.jobs import Job
 from llama_index_contextual.ingestion.stages import Stages
-from llama_index_contextual.storage.batches import BatchReply
+from llama_index_contextual.storage.receipts import RunCost
 
 
 async def abring_replies(
@@ -58,7 +58,7 @@ async def abring_replies(
     replies = BatchReplies(journal, writer.model)
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
-    account = _BatchAccount(spending, writer.model, replies)
+    account = BatchAccount(spending, writer.model, llm=writer.llm, replies=replies)
 
     def requests() -> Iterator[ContextRequest]:
         account.begin_round()
@@ -69,64 +69,47 @@ async def abring_replies(
                     custom_id = replies.id_of(request)
                     if custom_id not in seen and not journal.knows(custom_id):
                         seen.add(custom_id)
-                        account.reserve(request)
+                        account.reserve(custom_id, request)
                         yield request
 
     await asend_batches(
-        writer.llm, writer.model, journal, requests if submit else None, tell=tell, answered=account.book
+        writer.llm,
+        writer.model,
+        journal,
+        requests if submit else None,
+        tell=tell,
+        uploaded=account.sent,
+        answered=account.book,
     )
     account.begin_round()
     return replies
 
 
-class _BatchAccount:
-    """The money of batches: put aside while they are under way, booked when they are answered.
-
-    Args:
-        spending: Of the run.
-        model: Name of the model.
-        replies: Is told which replies are booked.
-    """
-
-    def __init__(self, spending: Spending, model: str, replies: BatchReplies) -> None:
-        self._spending, self._model, self._replies = spending, model, replies
-        self._budget = CallBudget(spending, model, sender="batch")
-        self._under_way: list[Reservation] = []
-
-    def begin_round(self) -> None:
-        """Put back what was put aside: no batch is under way, and what was answered is booked."""
-        for call in self._under_way:
-            call.release()
-        self._under_way.clear()
-
-    def reserve(self, request: ContextRequest) -> None:
-        """Put aside the most that a request can cost."""
-        self._under_way.append(self._budget.reserve(request))
-
-    def book(self, replies: Sequence[BatchReply]) -> None:
-        """Book replies; those without a count of tokens are booked when they are used, by our own count."""
-        for reply in replies:
-            if reply.input_tokens is not None and reply.output_tokens is not None:
-                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
-                self._spending.book(self._model, tokens, sender="batch")
-                self._replies.note_booked(reply.custom_id)
-
-
-def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None) -> Spending:
+def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, purpose: str) -> Spending:
     """Return the account of a run.
 
     Args:
         stages: What a document passes.
         prices: What models cost.
         max_cost: Dollars that the run must not pass, or None.
+        purpose: What the run is for; stands in its receipt.
 
     Raises:
         ConfigurationError: There is a limit, and a price is not known.
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
     mean = None if writer is None else stages.ledger.mean_context_tokens(writer.model)
-    spending = Spending(prices, max_cost=max_cost, context_tokens=mean or CONTEXT_TOKENS)
-    for name in (stages.embed_model_name, None if writer is None else writer.model):
+    llm = None if writer is None else writer.model
+    if mean is None and writer is not None:
+        mean = CONTEXT_TOKENS + AnswerLimit.of(writer.model, writer.llm).expected_hidden_tokens
+    spending = Spending(
+        prices,
+        max_cost=max_cost,
+        context_tokens=mean or CONTEXT_TOKENS,
+        receipts=stages.ledger.receipts,
+        receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+    )
+    for name in (stages.embed_model_name, llm):
         if name is not None:
             spending.require_price(name)
     return spending
@@ -137,6 +120,7 @@ def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
-    budget = CallBudget(spending, writer.model, sender=writer.service_tier or "live", replies=replies)
+    sender: SenderKind = writer.service_tier or "live"
+    budget = CallBudget(spending, writer.model, llm=writer.llm, sender=sender, replies=replies)
     writer = writer.model_copy(update={"budget": budget, "replies": replies})
     return replace(stages, spending=spending, contextualizer=writer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -10,8 +11,9 @@ from llama_index.core.schema import BaseNode
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.base import with_context
-from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, CallForm
+from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, CallForm
 from llama_index_contextual.contextualizer.estimate import (
+    MARGIN,
     SECONDS_TO_FIRST_TOKEN,
     TOKENS_PER_SECOND,
     ContextCount,
@@ -26,7 +28,7 @@ from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
 from llama_index_contextual.contextualizer.requests import ChunksPerCall
 from llama_index_contextual.ingestion.jobs import IngestInput
-from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.ingestion.stages import Stages, notices_of
 from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
@@ -54,6 +56,7 @@ class CostEstimate:
         prices: Name and release of the price table.
         assumptions: What the figures rest on, as sentences.
         skipped: Files that will not be read, each with its reason.
+        notices: What else is to be known before, such as a model that ends.
     """
 
     model: str | None
@@ -69,6 +72,7 @@ class CostEstimate:
     prices: str
     assumptions: Sequence[str]
     skipped: Sequence[SkippedFile] = ()
+    notices: Sequence[str] = ()
 
     @property
     def dollars(self) -> float | None:
@@ -76,14 +80,32 @@ class CostEstimate:
         contexts = 0.0 if self.chosen is None else self.chosen.dollars
         return None if contexts is None or self.embedding_dollars is None else contexts + self.embedding_dollars
 
+    @property
+    def max_cost(self) -> float | None:
+        """The limit with which `ingest` completes, or None where a price is not known.
+
+        It leaves room for answers and contexts that are longer than foreseen, and for the reserve of calls in flight.
+        """
+        contexts = 0.0 if self.chosen is None else self.chosen.max_cost
+        if contexts is None or self.embedding_dollars is None:
+            return None
+        return _rounded_up(contexts + MARGIN * self.embedding_dollars)
+
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
-        return {**asdict(self), "dollars": self.dollars}
+        return {**asdict(self), "dollars": self.dollars, "max_cost": self.max_cost}
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
     __repr__ = __str__
+
+
+def _rounded_up(dollars: float) -> float:
+    """Return an amount as `money` shows it, and not less."""
+    digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
+    scale = float(10**digits)
+    return math.ceil(round(dollars * scale, 6)) / scale
 
 
 def estimate(
@@ -95,6 +117,7 @@ def estimate(
     embedding: EmbeddingCount,
     before: OpenVersion | None,
     sender: SenderKind,
+    project: str = "NAME",
 ) -> CostEstimate:
     """Read and cut the documents of a call, and count what it will send.
 
@@ -106,11 +129,12 @@ def estimate(
         embedding: The texts to embed are added to it.
         before: The version before, or None.
         sender: How the run would send its calls.
+        project: Name of the project, for commands in messages.
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, embedding)
     with make_reader(options, config) as reader:
-        for job in jobs_of(plan, intake, reader, before, {*plan.add, *plan.update}, []):
+        for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
     found = list(counter.options(prices))
@@ -128,6 +152,7 @@ def estimate(
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
+        notices=notices_of(stages, project=project),
     )
 
 
@@ -141,7 +166,9 @@ class _Counter:
         self._context_tokens: float = CONTEXT_TOKENS
         if self.writer is not None:
             self._counts = [ContextCount(n) for n in dict.fromkeys((*SIDE_BY_SIDE, self.writer.chunks_per_call))]
-            self._context_tokens = stages.ledger.mean_context_tokens(self.writer.model) or CONTEXT_TOKENS
+            self._limit = AnswerLimit.of(self.writer.model, self.writer.llm)
+            hidden = self._limit.expected_hidden_tokens
+            self._context_tokens = stages.ledger.mean_context_tokens(self.writer.model) or CONTEXT_TOKENS + hidden
         self.documents = self.chunks = self.tokens = self.known = 0
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
@@ -161,7 +188,8 @@ class _Counter:
         for segment, todo, known in missing(writer, nodes):
             self.known += len(known)
             for count in self._counts if todo else ():
-                count.add(requests_of(writer, segment, todo, count.chunks_per_call), form, self._context_tokens)
+                requests = requests_of(writer, segment, todo, count.chunks_per_call)
+                count.add(requests, form, self._limit, self._context_tokens)
             count_texts(self._embedding, segment, todo, known, self._stages.ledger, self._context_tokens)
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
@@ -199,6 +227,11 @@ class _Counter:
                 f"The provider keeps prefixes from {cache.minimum:,} tokens on in its cache; the first call of a"
                 f" segment warms it{_at_a_price(prices.price(self.writer.model))}."
             )
+        if hidden := self._limit.hidden_tokens:
+            yield (
+                f"The model reasons before it answers: what is not shown is charged as well, up to {hidden:,} tokens a"
+                f" call."
+            )
         yield "Failed calls and answers that must be asked again are not foreseen; flex calls may take longer."
 
 
@@ -226,10 +259,16 @@ def _lines(found: CostEstimate) -> Iterator[str]:
     if found.embed_model is not None:
         price = money(found.embedding_dollars)
         yield f"embeddings ({found.embed_model}): {counted(found.embedding_tokens, 'token')}, {price}"
-    yield f"in all, as set: {money(found.dollars)} by {found.prices}"
+    enough = "" if not found.max_cost else f"; a limit (max_cost) of {money(found.max_cost)} is enough for it"
+    yield f"in all, as set: {money(found.dollars)} by {found.prices}{enough}"
     yield from found.assumptions
+    yield from found.notices
     if any(map(_is_range, found.options)):
-        yield "A batch costs the lower price where its calls find as much in the cache as live ones do."
+        yield (
+            "A token costs half in a batch. The higher price is that of a batch whose calls find nothing in the cache,"
+            " which the limit of a batch foresees; the lower one, half of the live price, is that of one whose calls"
+            " find as much there as live ones do."
+        )
 
 
 def _is_range(option: CostOption) -> bool:

@@ -160,6 +160,8 @@ def _append(
     at = 0
     for job, chunks in batch:
         done = result.nodes[at : at + len(chunks)]
+        for node in done if job.contexts else ():
+            node.metadata.pop(keys.CONTEXT_GIVEN, None)  # an LLM of this project wrote it, for the same text
         record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
         rows = None if vectors is None else vectors[at : at + len(chunks)]
         builder.append(record, done, rows, _frame(job, done))

@@ -42,7 +42,6 @@ def remove_documents(
         version = _publish(kept, project_dir, config, before)
     return IngestReport(
         version=version,
-        unchanged=tuple(record.doc_id for record in kept),
         removed=tuple(record.doc_id for record in records if record.doc_id in doc_ids),
         chunks=sum(record.chunks for record in kept),
         seconds=time.monotonic() - started,
@@ -50,7 +49,7 @@ def remove_documents(
 
 
 def _publish(kept: Sequence[DocumentRecord], project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
-    built_with = ProjectConfig(**before.manifest.config)
+    built_with = ProjectConfig.recorded(before.manifest.config)
     pending = config.rebuild_fields(built_with)
     builder = VersionBuilder(project_dir, config.changed(**{name: getattr(built_with, name) for name in pending}))
     with contextlib.ExitStack() as stack:

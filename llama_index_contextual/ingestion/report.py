@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
+from typing import Literal, TypeVar
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.contextualizer.prices import money
-from llama_index_contextual.contextualizer.spending import Bill, Spending
+from llama_index_contextual.contextualizer.spending import Bill, Spending, of_unknown_price
 from llama_index_contextual.readers import FileWarning, SkippedFile
 from llama_index_contextual.wording import counted
+
+T = TypeVar("T")
+
+_LONGEST_ERROR = 1_000
+
+MOST_SKIPPED = 10
+"""Skipped files that are named one by one; more are grouped by type and reason."""
+
+# What differs between two errors of one kind: numbers and ids, but for status codes of HTTP, and names of other files.
+_PARTICULAR = re.compile(
+    r"(?<![\w.-])(?![45]\d\d(?!\w|[.,]\d))[\w.,-]*\d[\w.,-]*|(?:(?<=same content as )|(?<=same file as )).*"
+)
+_RAW_BODY = re.compile(r"(?:\s*[-:])?\s*\{.*?['\"]message['\"]:\s*(['\"])(.*?)(?:\1\s*[,}].*|$)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +69,29 @@ class IngestReport:
         version: Name of the version that is live now.
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
-        unchanged: Ids of documents that were taken over from the version before.
+        renamed: Former id -> new id, of documents whose file has another name or place now.
+        unchanged: Ids of documents of this call that were taken over from the version before; those that the call does
+            not name are not counted.
         rebuilt: Ids of documents that were processed again because settings have changed or chunks had failed.
         removed: Ids of documents that the version no longer has.
         missing: Ids of documents whose file is gone from a folder that was given; they are kept unless `replace`.
-        skipped: Files that were not read, each with its reason.
+        skipped: Files and empty Documents that were not read, each with its reason.
         warnings: What was noticed in files that were read.
         failures: Chunks whose context the LLM failed to write; they have the structural one.
         chunks: Chunks in the version.
         contexts_paid: Contexts that a provider was asked for in this run.
         seconds: Wall clock.
         estimated: Calls, tokens and dollars that were to be expected of the documents; None where no LLM writes.
-        paid: Those of this run by the provider's count; None where nothing was to be paid.
+        paid: Those of this run by the provider's count, and what is booked for calls whose price is not known; None
+            where nothing was to be paid.
         prices: Name and release of the price table.
+        notices: What else is to be known, such as a model that ends.
     """
 
     version: str | None
     added: Sequence[str] = ()
     updated: Sequence[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
     unchanged: Sequence[str] = ()
     rebuilt: Sequence[str] = ()
     removed: Sequence[str] = ()
@@ -85,6 +105,7 @@ class IngestReport:
     estimated: Bill | None = None
     paid: Bill | None = None
     prices: str | None = None
+    notices: Sequence[str] = ()
 
     def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
         """Return the report with what the contextualizer did."""
@@ -103,7 +124,7 @@ class IngestReport:
     def summary(self) -> str:
         """Return the counts in one line; what is zero is left out, but for the documents that were added."""
         counts = [f"{len(self.added)} added"]
-        for name in ("updated", "unchanged", "rebuilt", "removed", "missing", "skipped"):
+        for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
         return f"{', '.join(counts)}; {counted(self.chunks, 'chunk')}"
@@ -111,7 +132,7 @@ class IngestReport:
     def receipt(self) -> str:
         """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
         paid, expected = self.paid, self.estimated
-        if paid is None or not (paid.contexts.calls or paid.embedding_tokens):
+        if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
         parts = []
         if paid.contexts.calls:
@@ -124,19 +145,74 @@ class IngestReport:
         if paid.embedding_tokens:
             parts.append(f"{counted(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        return f"{', '.join(parts)}; {money(paid.dollars)}{estimated} by {self.prices}"
+        unknown = of_unknown_price(paid)
+        price = f"{money(paid.dollars)}{estimated} by {self.prices}"
+        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unknown}" if unknown else price])
+
+    def failure_lines(self) -> list[str]:
+        """Return one line for each kind of failure of a context: how many chunks, an example, the error."""
+        lines = []
+        for alike in _grouped(self.failures, lambda failure: _kind(condensed(failure.error))):
+            documents = len({failure.doc_id for failure in alike})
+            where = alike[0].doc_id if documents == 1 else f"{documents:,} documents, such as {alike[0].doc_id}"
+            lines.append(f"{counted(len(alike), 'chunk')} of {where}: {condensed(alike[0].error)}")
+        return lines
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as JSON values."""
+        """Return the report as JSON values, complete: every file and chunk by itself."""
         return asdict(self)
 
     def __str__(self) -> str:
         lines = [f"Version {self.version}: {self.summary()}."]
         lines += [f"  {receipt}." for receipt in [self.receipt()] if receipt]
+        lines += [f"  renamed {former} to {doc_id}" for former, doc_id in self.renamed.items()]
+        lines += [f"  {notice}" for notice in self.notices]
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
-        lines += [f"  skipped {file.path}: {file.reason}" for file in self.skipped]
+        lines += [f"  skipped {line}" for line in skipped_lines(self.skipped)]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
-        lines += [f"  chunk {failure.node_id} of {failure.doc_id}: {failure.error}" for failure in self.failures]
+        lines += [f"  no LLM context for {line}" for line in self.failure_lines()]
+        if self.failures:
+            lines.append("  These chunks have the structural context. To ask again: project.retry_failed()")
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
+    """Return one line for each skipped file; for more than ten, one for all of the same type and reason.
+
+    Example:
+        >>> skipped_lines([SkippedFile(f"inbox/{n}.docx", "has the type .docx") for n in range(200)])
+        ['200 .docx files, such as inbox/0.docx: has the type .docx']
+    """
+    if len(skipped) <= MOST_SKIPPED:
+        return [f"{file.path}: {file.reason}" for file in skipped]
+    lines = []
+    for alike in _grouped(skipped, lambda file: (PurePath(file.path).suffix.lower(), _kind(file.reason))):
+        suffix = PurePath(alike[0].path).suffix.lower()
+        many = f"{len(alike):,} {suffix} files, such as ".replace("  ", " ") if len(alike) > 1 else ""
+        lines.append(f"{many}{alike[0].path}: {alike[0].reason}")
+    return lines
+
+
+def condensed(error: str) -> str:
+    """Return an error in one line; of the raw body of a provider's answer, its message.
+
+    Example:
+        >>> condensed("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
+        "'m' failed: Error code: 400: Too long."
+    """
+    return " ".join(_RAW_BODY.sub(r": \2", error[:_LONGEST_ERROR]).split())
+
+
+def _kind(text: str) -> str:
+    """Return a text without what is particular to one case of several."""
+    return _PARTICULAR.sub("#", text)
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Return the items by what they have in common, the largest group first."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.values(), key=len, reverse=True)

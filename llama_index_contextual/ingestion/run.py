@@ -16,12 +16,12 @@ from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.ingestion.batched import abring_replies, paid_stages, spending_of
 from llama_index_contextual.ingestion.builder import VersionBuilder
-from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
+from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job, nothing_to_ingest
 from llama_index_contextual.ingestion.pipeline import abuild
 from llama_index_contextual.ingestion.plan import Plan
 from llama_index_contextual.ingestion.progress import ProgressCounter
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.ingestion.stages import Stages, notices_of
 from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
@@ -46,8 +46,11 @@ async def arun(
     started = time.monotonic()
     records = [] if before is None else before.manifest.documents
     intake, plan = await asyncio.to_thread(plan_run, inputs, options, config, before)
+    named: Collection[str] = intake.hashes
+    if not inputs and not options.retry_failed:
+        named = {record.doc_id for record in records}
     if before is not None and plan.changes_nothing:
-        return _report(plan, intake, before.name, records, started)
+        return _report(plan, intake, named, before.name, records, started)
     builder = VersionBuilder(project_dir, config)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
@@ -57,10 +60,13 @@ async def arun(
             for record in plan.keep:
                 await to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
-        wanted = {*plan.add, *plan.update}
+        wanted = set(plan.to_read)
         # After an interruption the thread that reads may still be running: nothing is left for it to do.
         stack.callback(wanted.clear)
-        spending = spending_of(stages, PriceTable(config.prices), max_cost=options.max_cost)
+        prices = PriceTable(config.prices)
+        spending = stack.enter_context(
+            spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
+        )
         counter.spent = lambda: spending.actual.dollars
         replies = await abring_replies(
             stages,
@@ -73,27 +79,31 @@ async def arun(
         stages = paid_stages(stages, spending, replies)
         jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
-        _keep_what_failed(builder, before, failed)
+        emptied = _keep_what_failed(builder, before, plan, failed)
         if not builder.records and not options.remove:
-            raise InputError(nothing_to_ingest(intake), value=inputs)
+            raise InputError(nothing_to_ingest(intake.skipped), value=inputs)
+        plan.drop.extend(emptied)
         if before is not None and not _has_changed(plan, failed):
-            return _report(plan, intake, before.name, records, started, without=failed)
+            return _report(plan, intake, named, before.name, records, started, without=failed)
         counter.enter("publish")
         manifest = await to_its_end(partial(builder.publish, embed_model=stages.embed_model_name))
         counter.enter("done")
     if replies is not None:
         replies.forget_used()
-    report = _report(plan, intake, manifest.version, manifest.documents, started, without=failed)
-    return report.completed(outcome.failures, outcome.paid).with_receipt(spending, writes=config.context == "llm")
+    report = _report(plan, intake, named, manifest.version, manifest.documents, started, without=failed)
+    report = replace(
+        report.completed(outcome.failures, outcome.paid), notices=notices_of(stages, project=project_dir.name)
+    )
+    return report.with_receipt(spending, writes=config.context == "llm")
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
     """Return whether there is anything to publish beside documents that could not be read."""
-    return bool(plan.rework or plan.drop or any(doc_id not in failed for doc_id in (*plan.add, *plan.update)))
+    return bool(plan.rework or plan.drop or plan.moved or any(doc_id not in failed for doc_id in plan.to_read))
 
 
 def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> ProgressCounter:
-    todo = [*plan.add, *plan.update]
+    todo = plan.to_read
     size = sum(intake.size(doc_id) for doc_id in todo) + sum(record.characters for record in plan.rework)
     return ProgressCounter(progress, documents_total=len(todo) + len(plan.rework), bytes_total=size)
 
@@ -107,28 +117,42 @@ def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str
         yield job
 
 
-def _keep_what_failed(builder: VersionBuilder, before: OpenVersion | None, failed: Collection[str]) -> None:
-    """Keep the former content of documents whose new file could not be read."""
-    if before is not None:
-        for doc_id in failed:
-            if (record := before.manifest.document(doc_id)) is not None:
-                builder.take_over(before, record)
+def _keep_what_failed(
+    builder: VersionBuilder, before: OpenVersion | None, plan: Plan, failed: Collection[str]
+) -> list[str]:
+    """Keep the former content of documents whose new file could not be read; return the ids of those without any."""
+    emptied: list[str] = []
+    updated = set(plan.update)
+    if before is None:
+        return emptied
+    for doc_id in failed:
+        record = before.manifest.document(doc_id) if doc_id in updated else plan.rename.get(doc_id)
+        if record is not None and record.chunks:
+            builder.take_over(before, record)
+        elif record is not None:
+            emptied.append(record.doc_id)
+    return emptied
 
 
 def _report(
     plan: Plan,
     intake: Intake,
+    named: Collection[str],
     version: str,
     records: Sequence[DocumentRecord],
     started: float,
     *,
     without: Collection[str] = (),
 ) -> IngestReport:
+    kept = [record.doc_id for record in plan.keep if record.doc_id in named]
+    kept += [doc_id for doc_id in plan.update if doc_id in without and doc_id not in plan.drop]
+    kept += [record.doc_id for doc_id, record in plan.rename.items() if doc_id in without]
     return IngestReport(
         version=version,
         added=tuple(doc_id for doc_id in plan.add if doc_id not in without),
         updated=tuple(doc_id for doc_id in plan.update if doc_id not in without),
-        unchanged=(*(record.doc_id for record in plan.keep), *(d for d in plan.update if d in without)),
+        renamed={record.doc_id: doc_id for doc_id, record in plan.rename.items() if doc_id not in without},
+        unchanged=tuple(kept),
         rebuilt=tuple(record.doc_id for record in plan.rework),
         removed=tuple(plan.drop),
         missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
@@ -137,10 +161,3 @@ def _report(
         chunks=sum(record.chunks for record in records),
         seconds=time.monotonic() - started,
     )
-
-
-def nothing_to_ingest(intake: Intake) -> str:
-    """Return why a run has no documents."""
-    reasons = "; ".join(f"{file.path}: {file.reason}" for file in intake.skipped[:5])
-    more = f"; and {len(intake.skipped) - 5} more" if len(intake.skipped) > 5 else ""
-    return f"There is nothing to ingest. {reasons}{more}".strip()

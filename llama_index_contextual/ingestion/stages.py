@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -16,16 +17,18 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import Contextualized, with_context
 from llama_index_contextual.contextualizer.estimate import expect
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.spending import Spending
-from llama_index_contextual.embeddings.batching import aembed, aembed_parts, tokens_of
-from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.models import model_name, preload
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
+from llama_index_contextual.ingestion.jobs import Job, span_of
+from llama_index_contextual.models import embedding_identity, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage.ledger import Ledger, vector_key
 
 
@@ -59,12 +62,15 @@ class Stages:
             yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
-        """Return the chunks of a document."""
+        """Return the chunks of a document, with the contexts that an LLM has written for them before."""
         if job.document is None:
             return list(job.nodes or [])
         nodes: Sequence[BaseNode] = [job.document]
         for parser in self.parsers:
             nodes = parser(nodes)
+        for node in nodes if job.contexts else ():
+            if (context := job.contexts.get(span_of(node))) is not None:
+                node.metadata |= {keys.CONTEXT: context, keys.CONTEXT_SOURCE: "llm", keys.CONTEXT_GIVEN: True}
         return list(nodes)
 
     def expect(self, nodes: Sequence[BaseNode]) -> None:
@@ -95,10 +101,14 @@ class Stages:
         if self.embed_model_name == LOCAL:
             return await aembed(self.embed_model, texts, name=LOCAL)
         names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
-        missing = [at for at, name in enumerate(names) if name not in known]
-        if missing:
-            asked = {names[at]: texts[at] for at in missing}
+        asked = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        if asked:
             known.update(await self._aembed_paid(self.embed_model, asked, self.embed_model_name))
+            length = len(known[next(iter(asked))])
+            # What has another length than the model's vectors of today cannot stand in one index with them.
+            odd = {name: text for name, text in zip(names, texts, strict=True) if len(known[name]) != length}
+            if odd:
+                known.update(await self._aembed_paid(self.embed_model, odd, self.embed_model_name))
         return np.stack([known[name] for name in names])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
@@ -106,7 +116,7 @@ class Stages:
         # One model gives vectors of the length that it is asked for.
         length = getattr(self.embed_model, "dimensions", None)
         names = [vector_key(text, model, length) for text in texts]
-        return names, self.ledger.vectors(names)
+        return names, self.ledger.vectors(names, dimensions=length)
 
     async def _aembed_paid(
         self, model: BaseEmbedding, asked: Mapping[str, str], name: str
@@ -114,28 +124,39 @@ class Stages:
         """Return the vectors of texts by their keys; each answer is in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         names, texts = list(asked), list(asked.values())
-        counts = await asyncio.to_thread(tokens_of, texts)
-        tokens = sum(counts)
-        call = None if self.spending is None else self.spending.reserve(name, input_tokens=tokens, output_tokens=0)
+        paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
         found: dict[str, NDArray[np.float32]] = {}
-        paid = 0
-        try:
-            async with aclosing(aembed_parts(model, texts, name=name)) as answers:
-                async for part, vectors in answers:
-                    paid += sum(counts[part])
-                    await asyncio.to_thread(self.ledger.add_vectors, name, names[part], vectors)
-                    found.update(zip(names[part], vectors, strict=True))
-        finally:
-            if call is not None:
-                call.settle_embeddings(paid)
+        async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
+            async for places, vectors in answers:
+                answered = {names[at]: vector for at, vector in zip(places, vectors, strict=True)}
+                found.update(answered)
+                # A vector of zeros is not kept: it says nothing, and may be the provider's mistake.
+                kept = [key for key, vector in answered.items() if vector.any()]
+                if kept:
+                    rows = np.stack([answered[key] for key in kept])
+                    await asyncio.to_thread(self.ledger.add_vectors, name, kept, rows)
         return found
+
+
+def notices_of(stages: Stages, *, project: str) -> tuple[str, ...]:
+    """Return what is to be known about the models of a run: one that writes contexts and ends."""
+    writer = stages.contextualizer
+    notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
+    return () if notice is None else (notice,)
 
 
 def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:
     return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
-def make_stages(config: ProjectConfig, *, ledger: Ledger, llm: LLM | None, embed_model: BaseEmbedding | None) -> Stages:
+def make_stages(
+    config: ProjectConfig,
+    *,
+    ledger: Ledger,
+    llm: LLM | None,
+    embed_model: BaseEmbedding | None,
+    model_id: str | None = None,
+) -> Stages:
     """Return the stages that a document passes.
 
     Args:
@@ -143,26 +164,33 @@ def make_stages(config: ProjectConfig, *, ledger: Ledger, llm: LLM | None, embed
         ledger: Keeps what was paid for.
         llm: Writes contexts; None makes the one that the settings name when the first context is due.
         embed_model: Embeds chunks, or None without a semantic index.
+        model_id: What to call the model of `llm`; None takes its own name.
+
+    Raises:
+        ModelError: A model cannot be told from others.
     """
     return Stages(
         parsers=(
             SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
             ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
         ),
-        contextualizer=_contextualizer(config, ledger, llm),
+        contextualizer=_contextualizer(config, ledger, llm, model_id),
         embed_model=embed_model,
-        embed_model_name=None if embed_model is None else model_name(embed_model),
+        embed_model_name=None if embed_model is None else embedding_identity(embed_model),
         ledger=ledger,
     )
 
 
-def _contextualizer(config: ProjectConfig, ledger: Ledger, llm: LLM | None) -> Contextualizer | None:
+def _contextualizer(
+    config: ProjectConfig, ledger: Ledger, llm: LLM | None, model_id: str | None
+) -> Contextualizer | None:
     if config.context == "none":
         return None
     if config.context == "structural":
         return StructuralContextualizer(segment_size=config.segment_size)
     return LLMContextualizer(
         llm=llm,
+        model_id=model_id,
         model=config.llm,
         prompt=config.context_prompt or DEFAULT_PROMPT,
         variables=config.context_variables,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from llama_index.core.schema import BaseNode
 
@@ -11,7 +12,8 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.base import has_given_context
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job
+from llama_index_contextual.ingestion.identity import origin
+from llama_index_contextual.ingestion.jobs import ChunkSpan, IngestInput, Intake, Job, span_of
 from llama_index_contextual.ingestion.plan import Plan, make_plan
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
@@ -25,6 +27,7 @@ class RunOptions:
 
     Attributes:
         replace: Make the version exactly the inputs.
+        moved: Files have a new place: those whose ids match are the same documents.
         remove: Ids of documents to leave out.
         retry_failed: Process documents again that have chunks whose context failed.
         file_metadata: Gives further facts about a file.
@@ -32,9 +35,11 @@ class RunOptions:
         passwords: Passwords of encrypted PDFs.
         max_cost: Dollars that the run must not pass, or None.
         batch: Ask for contexts in batches of the provider.
+        purpose: What the run is for; stands in its receipt.
     """
 
     replace: bool = False
+    moved: bool = False
     remove: frozenset[str] = frozenset()
     retry_failed: bool = False
     file_metadata: FileMetadata | None = None
@@ -42,6 +47,7 @@ class RunOptions:
     passwords: Mapping[str, str] | str | None = None
     max_cost: float | None = None
     batch: bool = False
+    purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"
 
 
 def plan_run(
@@ -52,12 +58,20 @@ def plan_run(
     Raises:
         ConfigurationError: Only what has failed shall be asked again, and settings have changed.
         InputError: Something cannot be ingested, or two inputs have one id.
+        PathNotFoundError: A path does not exist.
     """
     records = [] if before is None else before.manifest.documents
-    changed = [] if before is None else config.rebuild_fields(ProjectConfig(**before.manifest.config))
+    changed = [] if before is None else config.rebuild_fields(ProjectConfig.recorded(before.manifest.config))
     if changed and options.retry_failed:
         _require_nothing_failed(records, changed)
-    intake = Intake.of(inputs, records, file_metadata=options.file_metadata, limits=options.limits)
+    intake = Intake.of(
+        inputs,
+        records,
+        file_metadata=options.file_metadata,
+        limits=options.limits,
+        replaces=options.replace,
+        moved=options.moved,
+    )
     plan = make_plan(
         records,
         intake.hashes,
@@ -65,6 +79,9 @@ def plan_run(
         remove=options.remove,
         rebuild=bool(changed) and not options.retry_failed,
         retry_failed=options.retry_failed,
+        new=intake.identities.new,
+        renamed=intake.identities.renamed,
+        moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
     )
     return intake, plan
 
@@ -99,6 +116,8 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield the documents that need work, one after the other.
 
+    A file that has the content of a document, renamed or not, gets the contexts that an LLM has written for that.
+
     Args:
         plan: What becomes of each document.
         intake: Those that were given.
@@ -107,10 +126,23 @@ def jobs_of(
         wanted: Ids of those of the given ones to read.
         failed: Gets the ids of those that cannot be read.
     """
-    if before is not None:
-        for record in plan.rework:
-            yield _job_of_record(before, record)
-    yield from intake.jobs(reader, wanted, failed)
+    if before is None:
+        yield from intake.jobs(reader, wanted, failed)
+        return
+    for record in plan.rework:
+        yield _job_of_record(before, record)
+    records = {record.content_hash: record for record in before.manifest.documents}
+    for job in intake.jobs(reader, wanted, failed):
+        same = None if plan.rebuild else records.get(job.content_hash)
+        yield job if same is None else replace(job, contexts=_written_contexts(before, same))
+
+
+def _written_contexts(before: OpenVersion, record: DocumentRecord) -> dict[ChunkSpan, str]:
+    return {
+        span_of(node): node.metadata[keys.CONTEXT]
+        for node in before.docstore.iterate(doc_id=record.doc_id)
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
+    }
 
 
 def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:

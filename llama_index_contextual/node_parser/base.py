@@ -16,8 +16,8 @@ from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from numpy.typing import NDArray
 
-from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading, shape_fault
 from llama_index_contextual.node_parser.spans import TokenMap
 
 SEGMENT_CORE = "_contextual_segment_core"
@@ -91,7 +91,13 @@ class Origin:
 
     @classmethod
     def of(cls, node: BaseNode) -> Origin:
-        """Read the SOURCE link and the offsets of `node`; a node without a link is its own document."""
+        """Read the SOURCE link and the offsets of `node`; a node without a link is its own document.
+
+        Raises:
+            InputError: Its metadata cannot be copied to the parts of the node.
+        """
+        if fault := shape_fault(node.metadata):
+            raise InputError(f"Node {node.node_id!r} cannot be parsed: {fault}.", value=node)
         source = node.source_node
         if source is None:
             info = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type(), hash=_hash(node))

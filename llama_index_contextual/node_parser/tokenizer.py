@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
@@ -16,12 +15,14 @@ import numpy as np
 import tiktoken
 from numpy.typing import NDArray
 
+from llama_index_contextual.forks import new_lock
+
 ENCODING = "o200k_base"
 PIECE_SIZE = 100_000
 
 _CHECK_SIZE = 1 << 20
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
-_environment = threading.Lock()
+_environment = new_lock()
 
 # Places where a token ends whatever stands before or behind: the tokenizer's own pre-splitting starts a new piece at a
 # space, and at a line feed or a punctuation mark behind a letter or digit. The apostrophe is left out (it's, we'll).

@@ -14,9 +14,11 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.calls import without_secrets
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.postprocessor.passages import Gap, Passage, has_span, join, joint_section
+from llama_index_contextual.redaction import watch
 from llama_index_contextual.results import ScoredChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import load_frame
@@ -67,7 +69,9 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     )
     max_tokens: int = Field(default=2400, ge=1, description="Tokens beyond which a passage does not grow.")
     docstore: BaseDocumentStore | None = Field(default=None, exclude=True, description="Where the chunks are.")
-    embed_model: BaseEmbedding | None = Field(default=None, exclude=True, description="Embeds passages and query.")
+    embed_model: BaseEmbedding | None = Field(
+        default=None, exclude=True, repr=False, description="Embeds passages and query."
+    )
 
     @classmethod
     def class_name(cls) -> str:
@@ -145,10 +149,12 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         if not self.expand or query is None:
             return None
         model = _require(self.embed_model, "embed_model", "expand")
-        wanted = np.asarray(query.embedding or model.get_query_embedding(query.query_str))
+        watch(model)
+        asked = query.query_str
+        wanted = np.asarray(query.embedding or without_secrets(lambda: model.get_query_embedding(asked)))
 
         def similarity(text: str) -> float:
-            found = np.asarray(model.get_text_embedding(text))
+            found = np.asarray(without_secrets(lambda: model.get_text_embedding(text)))
             length = float(np.linalg.norm(found) * np.linalg.norm(wanted))
             return float(wanted @ found) / length if length else 0.0
 

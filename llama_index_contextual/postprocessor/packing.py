@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.postprocessor.sentences import best_run
+from llama_index_contextual.postprocessor.sentences import best_run, sentences_about
 
 SEPARATOR_TOKENS = 2
 """Tokens between two passages: an empty line, and one to spare."""
@@ -21,11 +23,15 @@ class ContextWindowPacker(BaseNodePostprocessor):
     """Keeps the best results that fit a token budget, and puts them in the order in which a reader wants them.
 
     Results are taken greedily, by score where each has one, else as they come; one that does not fit is left out, or
-    compressed to its best sentences, and the next is tried. Documents come in the order of their best result, and
-    passages of a document in the order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
+    compressed to its best sentences, and the next is tried. Where none fits, the best one is cut to its best sentences,
+    with `compress` or without. Documents come in the order of their best result, and passages of a document in the
+    order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
 
     Put it before an `AdjacentChunkMerger`: of a passage that was merged from many results, the best might be what is
     cut away. Behind one that adds chunks, put it once more.
+
+    Raises:
+        ConfigurationError: Not even a sentence of the best result fits; the message names the budget that it needs.
 
     Example:
         >>> packer = ContextWindowPacker(max_tokens=4000, compress=True)
@@ -38,6 +44,9 @@ class ContextWindowPacker(BaseNodePostprocessor):
     )
     min_tokens: int = Field(default=64, ge=1, description="Room below which nothing is compressed any more.")
 
+    budget: ClassVar[str] = "max_tokens"
+    """Name of the budget in messages."""
+
     @classmethod
     def class_name(cls) -> str:
         """Return the name under which LlamaIndex serialises this class."""
@@ -46,36 +55,35 @@ class ContextWindowPacker(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
+        query = "" if query_bundle is None else query_bundle.query_str
+        ranked = _ranked(nodes)
         chosen: list[_Placed] = []
         room = self.max_tokens
-        for placed in _ranked(nodes):
+        for placed in ranked:
             free = room - (SEPARATOR_TOKENS if chosen else 0)
             fitting = placed
             tokens = _tokens(placed.hit)
             if tokens > free:
-                shorter = self._compressed(placed.hit, query_bundle, free)
+                shorter = _shortened(placed.hit, query, free) if self.compress and free >= self.min_tokens else None
                 if shorter is None:
                     continue
                 fitting, tokens = replace(placed, hit=shorter), _tokens(shorter)
             chosen.append(fitting)
             room = free - tokens
+        if ranked and not chosen:
+            return [self._squeezed(ranked[0].hit, query)]
         return [placed.hit for placed in sorted(chosen, key=_reading_order(chosen))]
 
-    def _compressed(self, hit: NodeWithScore, query: QueryBundle | None, free: int) -> NodeWithScore | None:
-        node = hit.node
-        if not self.compress or free < self.min_tokens or not isinstance(node, TextNode):
-            return None
-        around = _tokens(hit) - count_tokens(node.text)
-        allowance = free - around
-        while allowance > 0:
-            span = best_run(node.text, "" if query is None else query.query_str, allowance)
-            if span is None:
-                return None
-            shorter = hit.model_copy(update={"node": _cut(node, *span)})
-            if (excess := _tokens(shorter) - free) <= 0:
-                return shorter
-            allowance -= excess  # joined to its metadata, a text may have a token more
-        return None
+    def _squeezed(self, best: NodeWithScore, query: str) -> NodeWithScore:
+        """Return the best result, which is alone, cut to the sentences that fit."""
+        shorter = _shortened(best, query, self.max_tokens) or _shortest(best, query)
+        if (needed := _tokens(shorter)) > self.max_tokens:
+            raise ConfigurationError(
+                f"{self.budget}={self.max_tokens} has no room for a sentence of the best passage, with its source and"
+                f" context: allow at least {needed}.",
+                setting=self.budget,
+            )
+        return shorter
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,33 @@ def _document(hit: NodeWithScore) -> str:
 
 def _tokens(hit: NodeWithScore) -> int:
     return count_tokens(hit.node.get_content(metadata_mode=MetadataMode.LLM))
+
+
+def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:
+    """Return a hit with its best run of sentences that fits, or None."""
+    node = hit.node
+    if not isinstance(node, TextNode):
+        return None
+    around = _tokens(hit) - count_tokens(node.text)
+    allowance = free - around
+    while allowance > 0:
+        span = best_run(node.text, query, allowance)
+        if span is None:
+            return None
+        shorter = hit.model_copy(update={"node": _cut(node, *span)})
+        if (excess := _tokens(shorter) - free) <= 0:
+            return shorter
+        allowance -= excess  # joined to its metadata, a text may have a token more
+    return None
+
+
+def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
+    """Return a hit with that sentence about the query that takes the fewest tokens; whole where it is not a text."""
+    node = hit.node
+    if not isinstance(node, TextNode):
+        return hit
+    single = (hit.model_copy(update={"node": _cut(node, *span)}) for span in sentences_about(node.text, query))
+    return min(single, key=_tokens, default=hit)
 
 
 def _cut(node: TextNode, start: int, end: int) -> TextNode:

@@ -68,6 +68,13 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     return found
 
 
+def sentences_about(text: str, query: str) -> list[tuple[int, int]]:
+    """Return the spans of the sentences that hold a word of a query; of all sentences where none does."""
+    wanted = set(_words(query))
+    sentences = split_sentences(text)
+    return [(start, end) for start, end in sentences if wanted.intersection(_words(text[start:end]))] or sentences
+
+
 def _last_that_fits(sizes: Sequence[int], max_tokens: int) -> int | None:
     fitting = [at for at, tokens in enumerate(accumulate(sizes)) if tokens <= max_tokens]
     return fitting[-1] if fitting else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +26,11 @@ class ReadLimits:
     max_characters: int = 500_000_000
 
 
+def has_text(text: str) -> bool:
+    """Return whether a text has a character other than white space, controls and invisible format characters."""
+    return any(not char.isspace() and unicodedata.category(char) not in ("Cc", "Cf") for char in text)
+
+
 @dataclass(frozen=True)
 class ParsedFile:
     """The text of one file and what is known about it.
@@ -35,6 +41,7 @@ class ParsedFile:
         title: Title of the document, or None where the file names none.
         warnings: Sentences about what was left out, such as "page 3 has no text: it needs OCR".
         metadata: Further facts, JSON scalars only (front matter of Markdown, running headers of a PDF).
+        digest: xxh3-128, in hexadecimal, of the very bytes that were parsed; empty where the reader gives none.
     """
 
     text: str
@@ -42,19 +49,22 @@ class ParsedFile:
     title: str | None = None
     warnings: tuple[str, ...] = ()
     metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    digest: str = ""
 
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file that was not read.
+    """A file, or an empty Document, that was not read.
 
     Attributes:
-        path: The file as it was named in the call.
+        path: The file as it was named in the call, or the id of the Document.
         reason: Why, and what can be done.
+        absent: Whether this is a path of the call that leads to no file at all.
     """
 
     path: str
     reason: str
+    absent: bool = False
 
 
 @dataclass(frozen=True)

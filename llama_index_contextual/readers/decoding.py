@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
@@ -18,7 +17,7 @@ from llama_index_contextual.readers.encodings import (
     signature,
     unmarked_encoding,
 )
-from llama_index_contextual.readers.files import open_file
+from llama_index_contextual.readers.files import read_once
 
 PIECE_BYTES = 1 << 20
 
@@ -34,57 +33,57 @@ class Decoded:
         text: Newlines as they are in the file, without byte order mark.
         encoding: Name of the codec.
         warnings: What was assumed or replaced.
+        digest: xxh3-128, in hexadecimal, of the bytes that were decoded.
     """
 
     text: str
     encoding: str
     warnings: tuple[str, ...] = ()
+    digest: str = ""
 
     def but(self, warning: str) -> Decoded:
         """Return the same with one more warning."""
-        return Decoded(self.text, self.encoding, (*self.warnings, warning))
+        return replace(self, warnings=(*self.warnings, warning))
 
 
 def decode_file(path: Path, *, limits: ReadLimits) -> Decoded:
     """Decode a text file: UTF-8, UTF-16 and UTF-32 with or without byte order mark, else a legacy encoding.
 
-    The file is read in pieces; the peak of memory is about twice the text.
+    The file is read a single time, whatever is tried on its bytes; the peak of memory is about twice the text.
 
     Raises:
         ReadError: The file is empty, no text, too large or cannot be opened.
     """
     try:
-        with open_file(path) as file:
-            return _decode(_Source(path, file, limits))
+        data, digest = read_once(path, max_bytes=limits.max_bytes)
     except OSError as error:
         raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
+    return replace(_decode(_Source(path, data, limits)), digest=digest)
 
 
 class _Source:
-    """An open file that can be read from the start several times, within the limits."""
+    """The bytes of a file, on which several encodings can be tried.
 
-    def __init__(self, path: Path, file: BinaryIO, limits: ReadLimits) -> None:
+    Raises:
+        ReadError: They are more than the limit.
+    """
+
+    def __init__(self, path: Path, data: bytes, limits: ReadLimits) -> None:
         self.path = path
-        self._file = file
+        self._data = data
         self._limits = limits
+        if len(data) > limits.max_bytes:
+            raise self.fail(f"has more than {limits.max_bytes:,} bytes: raise ReadLimits.max_bytes to read it")
 
     def fail(self, reason: str) -> ReadError:
         return ReadError(str(self.path), reason)
 
     def head(self) -> bytes:
-        self._file.seek(0)
-        return self._file.read(SAMPLE_BYTES)
+        return self._data[:SAMPLE_BYTES]
 
     def pieces(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        total = 0
-        while piece := self._file.read(PIECE_BYTES):
-            total += len(piece)
-            if total > self._limits.max_bytes:
-                raise self.fail(
-                    f"has more than {self._limits.max_bytes:,} bytes: raise ReadLimits.max_bytes to read it"
-                )
-            yield piece
+        for at in range(0, len(self._data), PIECE_BYTES):
+            yield self._data[at : at + PIECE_BYTES]
 
     def characters(self, encoding: str, errors: str) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(encoding)(errors)
@@ -93,14 +92,11 @@ class _Source:
         yield decoder.decode(b"", final=True)
 
     def text(self, encoding: str, errors: str = "strict") -> str:
-        pieces, total = [], 0
-        for piece in self.characters(encoding, errors):
-            total += len(piece)
-            if total > self._limits.max_characters:
-                limit = f"{self._limits.max_characters:,} characters"
-                raise self.fail(f"has more than {limit}: raise ReadLimits.max_characters to read it")
-            pieces.append(piece)
-        return "".join(pieces)
+        text = self._data.decode(encoding, errors)
+        if len(text) > self._limits.max_characters:
+            limit = f"{self._limits.max_characters:,} characters"
+            raise self.fail(f"has more than {limit}: raise ReadLimits.max_characters to read it")
+        return text
 
 
 def _decode(source: _Source) -> Decoded:

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from llama_index.core.schema import Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
-from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile
+from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text
 from llama_index_contextual.readers.facts import user_facts
 from llama_index_contextual.readers.inputs import (
     MARKDOWN_SUFFIXES,
@@ -23,6 +23,7 @@ from llama_index_contextual.readers.inputs import (
     FileRef,
     content_hash,
     discover,
+    notes_on_ids,
     size_reason,
 )
 from llama_index_contextual.readers.markdown import read_markdown
@@ -54,6 +55,22 @@ class ReadResult:
 
     def __len__(self) -> int:
         return len(self.documents)
+
+
+class FileContent(NamedTuple):
+    """What one file holds.
+
+    Attributes:
+        document: The Document.
+        warnings: What was noticed.
+        digest: xxh3-128, in hexadecimal, of the very bytes that the Document was made from.
+        facts: What the user says about the file; part of the Document's metadata.
+    """
+
+    document: Document
+    warnings: tuple[FileWarning, ...]
+    digest: str
+    facts: Mapping[str, Any]
 
 
 class DocumentReader:
@@ -94,14 +111,11 @@ class DocumentReader:
         if worker is not None:
             worker.close()
 
-    def read(self, ref: FileRef) -> tuple[Document, tuple[FileWarning, ...]]:
+    def read(self, ref: FileRef) -> FileContent:
         """Read one file.
 
-        Returns:
-            The Document, and what was noticed.
-
         Raises:
-            ReadError: The file cannot be read; its `reason` says why and what to do.
+            ReadError: The file cannot be read, or has no text; its `reason` says why and what to do.
             InputError: `file_metadata` gave something that cannot be stored.
         """
         try:
@@ -109,8 +123,11 @@ class DocumentReader:
             parsed = self._parse(ref)
         except ReadError as error:
             raise ReadError(ref.shown, error.reason) from error
+        if not has_text(parsed.text):
+            raise ReadError(ref.shown, "has no text: it holds white space and invisible characters only")
         facts = user_facts(self._file_metadata, ref.path)
-        return _document(ref, parsed, facts), tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
+        warnings = tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
+        return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts)
 
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
@@ -157,10 +174,10 @@ def read_documents(
         show_progress: Show a progress bar.
 
     Raises:
-        InputError: Two files would get one document id, or `file_metadata` gave something that cannot be stored.
+        InputError: `file_metadata` gave something that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
-    result = ReadResult(skipped=list(discovery.skipped))
+    result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
     duplicates = _Duplicates(discovery.files)
     with DocumentReader(
         limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata
@@ -170,13 +187,13 @@ def read_documents(
                 if first := duplicates.of(ref):
                     result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
                     continue
-                document, warnings = reader.read(ref)
+                content = reader.read(ref)
             except ReadError as error:
                 result.skipped.append(SkippedFile(error.path, error.reason))
                 continue
-            duplicates.add(ref)
-            result.documents.append(document)
-            result.warnings.extend(warnings)
+            duplicates.add(ref, content.digest)
+            result.documents.append(content.document)
+            result.warnings.extend(content.warnings)
     return result
 
 
@@ -198,9 +215,8 @@ class _Duplicates:
         # xxh3 is not made to withstand an attacker: a file made to collide must not hide another one.
         return first if first and filecmp.cmp(first.path, ref.path, shallow=False) else None
 
-    def add(self, ref: FileRef) -> None:
-        if ref.size in self._shared_sizes:
-            self._by_hash.setdefault(content_hash(ref.path), ref)
+    def add(self, ref: FileRef, digest: str) -> None:
+        self._by_hash.setdefault(digest, ref)
 
 
 def _check(ref: FileRef, limits: ReadLimits) -> None:

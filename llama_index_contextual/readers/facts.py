@@ -17,9 +17,16 @@ def user_facts(file_metadata: Callable[[str], Mapping[str, Any] | None] | None, 
     """Return what `file_metadata` says about a file.
 
     Raises:
-        InputError: It is no mapping of names to JSON scalars, or uses a name that this package owns.
+        InputError: `file_metadata` is not a function, what it returns is not a mapping of names to JSON scalars, or
+            uses a name that this package owns.
     """
-    facts = file_metadata(str(path)) if file_metadata else None
+    if file_metadata is not None and not callable(file_metadata):
+        kind = type(file_metadata).__name__
+        raise InputError(
+            f"file_metadata must be a function from a path to a dict, got {kind}: pass `lambda path: {{...}}`.",
+            value=file_metadata,
+        )
+    facts = None if file_metadata is None else file_metadata(str(path))
     if facts is None:
         return {}
     if not isinstance(facts, Mapping):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, groupby
+from pathlib import Path, PurePath
 
 import xxhash
 
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.readers.base import ReadLimits, SkippedFile
+from llama_index_contextual.readers.base import FileWarning, ReadLimits, SkippedFile
 from llama_index_contextual.readers.files import open_file
 from llama_index_contextual.readers.names import printable
 from llama_index_contextual.readers.walk import (
@@ -38,10 +40,14 @@ class FileRef:
 
     Attributes:
         path: Where it is, as named in the call.
-        doc_id: Id of its document: the path as seen from the parent of the folder that was given, or the file name.
+        doc_id: Id of its document: the path as seen from the parent of the folder that was given, or the file name;
+            longer where another file of the call has that id.
         size: Bytes on disk.
         shown: `path`, safe to print.
         identity: Device and inode, so that a file that is exchanged before it is read is noticed.
+        given: The input that it belongs to, safe to print.
+        names: Its absolute path, name by name, safe to print.
+        depth: How many of the names its shortest id has.
     """
 
     path: Path
@@ -49,6 +55,29 @@ class FileRef:
     size: int
     shown: str
     identity: tuple[int, int] | None = field(default=None, repr=False, compare=False)
+    given: str = field(default="", repr=False, compare=False)
+    names: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    depth: int = field(default=1, repr=False, compare=False)
+
+    @property
+    def shortest_id(self) -> str:
+        """The id of its document where no other has it."""
+        return "/".join(self.names[-self.depth :]) or self.doc_id
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids that its document may have: the shortest, then each with one more folder before it."""
+        for length in range(self.depth, len(self.names) + 1):
+            yield "/".join(self.names[-length:])
+
+    def free_id(self, taken: Container[str]) -> str:
+        """Return the shortest id that is not taken; where all are, the longest with a number."""
+        longest = self.doc_id
+        for longest in self.ids():
+            if longest not in taken:
+                return longest
+        path = PurePath(longest)
+        numbered = (path.with_stem(f"{path.stem} ({number})").as_posix() for number in count(2))
+        return next(doc_id for doc_id in numbered if doc_id not in taken)
 
 
 @dataclass(frozen=True)
@@ -78,8 +107,10 @@ def discover(
         inputs: Files, folders and globs ("contracts/**/*.pdf").
         limits: `max_bytes` is kept here.
 
+    Of two files that would have the same document id, the second gets the shortest longer path that differs.
+
     Raises:
-        InputError: Two different files have the same document id, or an input is no path.
+        InputError: An input is not a path.
     """
     found = _Findings(limits)
     for item in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
@@ -110,6 +141,37 @@ def size_reason(size: int, limits: ReadLimits) -> str | None:
     return f"has {size:,} bytes, more than the limit of {limits.max_bytes:,}: raise ReadLimits.max_bytes to read it"
 
 
+def notes_on_ids(refs: Iterable[FileRef], *, hint: str = "") -> list[FileWarning]:
+    """Return a sentence for each input whose files have longer ids than usual, because other files have those.
+
+    Args:
+        refs: The files, with the ids that their documents get.
+        hint: What can be done about it.
+    """
+    notes = []
+    longer = [ref for ref in refs if ref.doc_id != ref.shortest_id]
+    for given, group in groupby(longer, key=lambda ref: ref.given):
+        first, *more = group
+        ids = f"id {first.doc_id!r}, because {first.shortest_id!r} is the id of another document"
+        if more:
+            notes.append(FileWarning(given, f"{len(more) + 1} of its files get longer ids, such as the {ids}{hint}"))
+        else:
+            notes.append(FileWarning(first.shown, f"its document gets the {ids}{hint}"))
+    return notes
+
+
+def names_of(path: PurePath) -> tuple[str, ...]:
+    """Return the names of an absolute path, safe to print; a drive or a share of Windows is a name as well.
+
+    Example:
+        >>> from pathlib import PureWindowsPath
+        >>> names_of(PureWindowsPath("C:/reports/annual.md"))
+        ('C', 'reports', 'annual.md')
+    """
+    drive = [part for part in re.split(r"[\\/:]+", path.drive) if part]
+    return tuple(map(printable, (*drive, *(path.parts[1:] if path.anchor else path.parts))))
+
+
 def _look_up(item: object, found: _Findings) -> None:
     if not isinstance(item, str | os.PathLike):
         raise InputError(f"An input must be a path, got {type(item).__name__}.", value=item)
@@ -119,7 +181,7 @@ def _look_up(item: object, found: _Findings) -> None:
             f"An input must be a path in text form, got {type(name).__name__}: use os.fsdecode.", value=item
         )
     if not name.strip() or "\0" in name:
-        found.skip(name, "is no path: it is empty or contains a NUL character")
+        found.skip(name, "is no path: it is empty or contains a NUL character", absent=True)
         return
     path = Path(name)
     try:
@@ -128,30 +190,37 @@ def _look_up(item: object, found: _Findings) -> None:
         _look_up_missing(name, path, error, found)
         return
     if stat.S_ISDIR(status.st_mode):
-        _take_folder(path, EVERYTHING, "contains no file", name, found)
+        if not _take_folder(path, EVERYTHING, name, found):
+            found.skip(name, "contains no file")
     elif reason := special_reason(status.st_mode):
         found.skip(name, reason)
     else:
-        found.take(path, printable(path.name), status)
+        names = names_of(Path(os.path.realpath(path.parent)) / path.name)
+        found.take(FileRef(path, "", status.st_size, printable(str(path)), _identity(status), printable(name), names))
 
 
 def _look_up_missing(name: str, path: Path, error: OSError, found: _Findings) -> None:
     if "://" in name:
-        found.skip(name, "is a web address: load it with any LlamaIndex reader and pass the Documents")
+        reason = "is a web address: load it with any LlamaIndex reader and pass the Documents"
+        found.skip(name, reason, absent=True)
     elif any(map(has_magic, path.parts)):
         root, pattern = split_glob(path)
-        reason = "matches no file" if os.path.isdir(root) else "matches no file: its folder is not there"
-        _take_folder(root, pattern, reason, name, found)
+        if not _take_folder(root, pattern, name, found):
+            reason = "matches no file" if os.path.isdir(root) else "matches no file: its folder is not there"
+            found.skip(name, reason, absent=True)
     elif isinstance(error, FileNotFoundError):
-        found.skip(name, "is a link to a file that is not there" if os.path.islink(path) else "is not there")
+        reason = "is a link to a file that is not there" if os.path.islink(path) else "is not there"
+        found.skip(name, reason, absent=True)
     else:
-        found.skip(name, f"cannot be looked at: {error.strerror}")
+        found.skip(name, f"cannot be looked at: {error.strerror}", absent=not isinstance(error, PermissionError))
 
 
-def _take_folder(root: Path, pattern: Pattern, reason_if_empty: str, name: str, found: _Findings) -> None:
+def _take_folder(root: Path, pattern: Pattern, name: str, found: _Findings) -> bool:
+    """Take what matches below a folder; return whether there is anything."""
     entries = list(walk(root, pattern)) if os.path.isdir(root) else []
     names_here = Counter(_identity(entry.status) for entry in entries if isinstance(entry, FoundFile))
-    folder = Path(os.path.realpath(root)).name if root.name in ("", "..") else root.name
+    is_unnamed = root.name in ("", "..")
+    folder = Path(os.path.realpath(root)) if is_unnamed else Path(os.path.realpath(root.parent)) / root.name
     for entry in entries:
         path = root.joinpath(*entry.parts)
         if isinstance(entry, Refused):
@@ -159,9 +228,19 @@ def _take_folder(root: Path, pattern: Pattern, reason_if_empty: str, name: str, 
         elif entry.status.st_nlink > names_here[_identity(entry.status)]:
             found.skip(str(path), "has a second name outside of the folder (a hard link): name it directly to read it")
         else:
-            found.take(path, "/".join(printable(part) for part in (folder, *entry.parts) if part), entry.status)
-    if not entries:
-        found.skip(name, reason_if_empty)
+            found.take(
+                FileRef(
+                    path,
+                    "",
+                    entry.status.st_size,
+                    printable(str(path)),
+                    _identity(entry.status),
+                    given=printable(name),
+                    names=names_of(folder.joinpath(*entry.parts)),
+                    depth=len(entry.parts) + bool(folder.name),
+                )
+            )
+    return bool(entries)
 
 
 class _Findings:
@@ -171,29 +250,23 @@ class _Findings:
         self.files: list[FileRef] = []
         self.skipped: list[SkippedFile] = []
         self._limits = limits
-        self._by_identity: dict[tuple[int, int], FileRef] = {}
-        self._by_id: dict[str, FileRef] = {}
+        self._by_identity: dict[tuple[int, int] | None, FileRef] = {}
+        self._ids: set[str] = set()
 
-    def skip(self, name: str, reason: str) -> None:
-        self.skipped.append(SkippedFile(printable(name), reason))
+    def skip(self, name: str, reason: str, *, absent: bool = False) -> None:
+        self.skipped.append(SkippedFile(printable(name), reason, absent))
 
-    def take(self, path: Path, doc_id: str, status: os.stat_result) -> None:
-        identity = _identity(status)
-        ref = FileRef(path, doc_id, status.st_size, printable(str(path)), identity)
+    def take(self, ref: FileRef) -> None:
+        """Take a file, and give it an id that no other has."""
         if reason := self._reason_to_skip(ref):
-            self.skip(str(path), reason)
-            return
-        if first := self._by_identity.get(identity):
-            self.skip(str(path), f"is the same file as {first.shown}, and is read once")
-            return
-        if other := self._by_id.get(doc_id):
-            raise InputError(
-                f"{other.shown} and {ref.shown} would both get the document id {doc_id!r}: "
-                "give the folder that contains both, or rename one of them.",
-                value=doc_id,
-            )
-        self._by_identity[identity] = self._by_id[doc_id] = ref
-        self.files.append(ref)
+            self.skip(str(ref.path), reason)
+        elif first := self._by_identity.get(ref.identity):
+            self.skip(str(ref.path), f"is the same file as {first.shown}, and is read once")
+        else:
+            named = replace(ref, doc_id=ref.free_id(self._ids))
+            self._ids.add(named.doc_id)
+            self._by_identity[ref.identity] = named
+            self.files.append(named)
 
     def _reason_to_skip(self, ref: FileRef) -> str | None:
         suffix = ref.path.suffix.lower()

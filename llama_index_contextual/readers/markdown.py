@@ -31,4 +31,5 @@ def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFil
         title=front.title or (first.title if first else None),
         warnings=(*decoded.warnings, *front.warnings, *warnings),
         metadata=front.metadata,
+        digest=decoded.digest,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,8 @@ from typing import TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.files import read_once
 from llama_index_contextual.readers.pdf_engine import PageContent, PdfEngine, PdfSource, sensible_title
 from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
 from llama_index_contextual.readers.pdf_paragraphs import goes_on
@@ -29,6 +29,8 @@ T = TypeVar("T")
 DEFAULT_LIMITS = ReadLimits()
 END = 1024  # bytes at either end of the file, among which its marks must be
 NO_PAGE = PageContent((), False, (0.0, 0.0))
+SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
+BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
 MAX_SINGLE_WARNINGS = 20  # more pages without text than this are named as ranges
 
 
@@ -57,39 +59,39 @@ def read_pdf(
         ReadError: The file cannot be read, or exceeds a limit; `reason` says why.
         ConfigurationError: The package of the engine is not installed.
     """
-    notes = _check_file(path, limits)
+    data, digest = _bytes(path, limits)
+    notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf_pdfium import PdfiumSource
 
-        return _read(PdfiumSource(path, password), path, limits, notes)
+        return replace(_read(PdfiumSource(path, data, password), path, limits, notes), digest=digest)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf_pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return _read(PypdfSource(path, password), path, limits, notes)
+        return replace(_read(PypdfSource(path, data, password), path, limits, notes), digest=digest)
 
 
-def _check_file(path: Path, limits: ReadLimits) -> list[str]:
-    """Return what is noticed about the file before it is parsed."""
+def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
+    """Return the bytes of the file, which is read a single time, and their xxh3-128."""
     try:
         status = path.stat()
         if not S_ISREG(status.st_mode):
             raise ReadError(str(path), "this is no regular file")
         size = status.st_size
-        with path.open("rb") as file:
-            head = file.read(END)
-            file.seek(-min(size, END), os.SEEK_END)
-            tail = file.read()
+        if size <= limits.max_bytes:
+            data, digest = read_once(path, max_bytes=limits.max_bytes)
+            size = len(data)
     except OSError as error:
         raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
     if size > limits.max_bytes:
         raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
-    if not size:
+    if not data:
         raise ReadError(str(path), "the file is empty (0 bytes)")
-    if b"%PDF-" not in head:
+    if b"%PDF-" not in data[:END]:
         raise ReadError(str(path), "this is no PDF: it does not begin with %PDF-")
-    return [] if b"%%EOF" in tail else ["the file has no end mark: it may be truncated"]
+    return data, digest
 
 
 def _read(source: PdfSource, path: Path, limits: ReadLimits, notes: list[str]) -> ParsedFile:
@@ -100,7 +102,10 @@ def _read(source: PdfSource, path: Path, limits: ReadLimits, notes: list[str]) -
             count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
             raise ReadError(str(path), f"the PDF has {count}")
         pages, warnings = _read_pages(source, path, limits)
-        return _assemble(pages, notes + warnings, source)
+        parsed = _assemble(pages, notes + warnings, source)
+        if not has_text(parsed.text):
+            raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
+        return parsed
     finally:
         source.close()
 

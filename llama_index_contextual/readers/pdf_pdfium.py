@@ -23,12 +23,17 @@ _LINE = re.compile(r"([^\r\n\x02\ufffe]*)(\r\n|[\r\n\x02\ufffe]|\Z)")
 class PdfiumSource:
     """An open PDF, read with pdfium.
 
+    Args:
+        path: The file, as errors name it.
+        data: Its bytes.
+        password: Of an encrypted PDF.
+
     Raises:
         ReadError: The file cannot be opened.
         ConfigurationError: The package is not installed.
     """
 
-    def __init__(self, path: Path, password: str | None) -> None:
+    def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         try:
             import pypdfium2
         except ImportError as error:
@@ -37,7 +42,7 @@ class PdfiumSource:
         self._path = str(path)
         self._error = pypdfium2.PdfiumError
         try:
-            self._pdf: Any = pypdfium2.PdfDocument(path, password=password)
+            self._pdf: Any = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
             if error.err_code == PASSWORD_ERROR:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error

@@ -182,4 +182,5 @@ def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
         title=answer["title"],
         warnings=tuple(answer["warnings"]),
         metadata=answer["metadata"],
+        digest=answer["digest"],
     )

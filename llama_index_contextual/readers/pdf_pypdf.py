@@ -6,6 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,19 @@ _RTL_FORMS = range(0xFB1D, 0xFEFD)
 class PypdfSource:
     """An open PDF, read with pypdf.
 
+    Args:
+        path: The file, as errors name it.
+        data: Its bytes.
+        password: Of an encrypted PDF.
+
     Raises:
         ReadError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path, password: str | None) -> None:
+    def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         self._path = str(path)
         try:
-            self._pdf = PdfReader(path)
+            self._pdf = PdfReader(BytesIO(data))
             if self._pdf.is_encrypted and not self._pdf.decrypt(password or ""):
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD)
             self.page_count = len(self._pdf.pages)

@@ -25,4 +25,5 @@ def read_text(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  
         map=DocumentMap(headings=outline.headings),
         title=outline.title,
         warnings=(*decoded.warnings, *outline.warnings),
+        digest=decoded.digest,
     )

@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from llama_index.core.schema import BaseNode, NodeWithScore
@@ -14,6 +13,7 @@ from pydantic import Field
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.excerpts import excerpt
+from llama_index_contextual.forks import cached_property
 
 COMMANDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -177,7 +177,7 @@ class RetrievedChunk:
 
     def excerpt(self, query: str, width: int) -> str:
         """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""
-        terms = self.lexical.matched_terms if self.lexical else re.findall(r"\w{4,}", query)
+        terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,6 +12,11 @@ from llama_index.core.schema import NodeWithScore
 from llama_index_contextual.results.chunks import COMMANDS, LegScore, RetrievedChunk, Source, visible
 from llama_index_contextual.wording import counted
 
+_SHOWN = 400
+"""Characters of a query that are shown, at most."""
+
+_SHOWN_WORDS, _SHOWN_LETTERS = 50, 60
+
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
 
@@ -71,7 +76,7 @@ class Explanation:
             f"{self.rank}. {self.source}: {self.score:.4f}",
             f"   {said}",
             f"   {self.arithmetic}",
-            *(f"   {where}: {', '.join(words)}" for where, words in terms if words),
+            *(f"   {where}: {_listed(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]
         return "\n".join(_visible_line(line) for line in lines)
@@ -145,7 +150,8 @@ class RetrievalResponse:
 
     def __repr__(self) -> str:
         sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
-        head = f"{counted(len(self.results), 'result')} for {self.query!r} ({self.mode_used}{sure})"
+        query = self.query if len(self.query) <= _SHOWN else f"{self.query[:_SHOWN]}…"
+        head = f"{counted(len(self.results), 'result')} for {query!r} ({self.mode_used}{sure})"
         lines = [
             f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
         ]
@@ -163,9 +169,16 @@ class RetrievalResponse:
         )
         warnings = "".join(f"<p>{escape(visible(warning))}</p>" for warning in self.warnings)
         return (
-            f"<p><b>{escape(visible(self.query))}</b> ({escape(self.mode_used)})</p>{warnings}"
+            f"<p><b>{escape(_shorten(self.query[: 2 * _SHOWN], _SHOWN))}</b> ({escape(self.mode_used)})</p>{warnings}"
             f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
         )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return the words of a query for a reader: so many, and of each its beginning."""
+    shown = [_shorten(word, _SHOWN_LETTERS) for word in words[:_SHOWN_WORDS]]
+    more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
+    return ", ".join([*shown, *more])
 
 
 def _visible_line(line: str) -> str:

@@ -68,7 +68,7 @@ class Acronyms:
 
         An acronym counts as it is written, "IT" is not "it"; a long form in capitals or not.
         """
-        words = [_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split()]
+        words = dict.fromkeys(_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split())
         folded = _folded(question).split()
         spans = {
             " ".join(folded[start : start + length])

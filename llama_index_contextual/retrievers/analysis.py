@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Set
-from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
+
+from llama_index_contextual.forks import cached_property
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -39,6 +40,8 @@ _CAMEL = regex.compile(
     regex.V1,
 )
 _MAX_KNOWN = 200_000  # different tokens that are remembered; a large corpus has more numbers than words
+_MAX_ASKED = 20_000  # of queries: their words are few, unless somebody sends words without end
+_LONGEST_KNOWN = 64  # characters of a token that is remembered; longer ones are seldom seen twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 # For search only: what is invisible or left out at will is removed, what looks alike becomes one character.
@@ -79,10 +82,11 @@ T = TypeVar("T")
 
 
 class Memory(dict[str, T]):
-    """What a function gives for texts: computed when it is first asked for, the most recent ones remembered.
+    """Results of a function by text: computed at first use; all are forgotten when there are too many.
 
     Args:
         compute: The function.
+        size: Results that are remembered, at most; none of a text of more than 64 characters.
 
     Example:
         >>> lengths = Memory(len)
@@ -90,15 +94,18 @@ class Memory(dict[str, T]):
         4
     """
 
-    def __init__(self, compute: Callable[[str], T]) -> None:
+    def __init__(self, compute: Callable[[str], T], size: int = _MAX_KNOWN) -> None:
         super().__init__()
         self._compute = compute
+        self._size = size
 
     def __missing__(self, text: str) -> T:
-        if len(self) >= _MAX_KNOWN:
-            self.clear()
-        found = self[text] = self._compute(text)
-        return found
+        result = self._compute(text)
+        if len(text) <= _LONGEST_KNOWN:
+            if len(self) >= self._size:
+                self.clear()
+            self[text] = result
+        return result
 
 
 class Analyzer:
@@ -114,8 +121,8 @@ class Analyzer:
 
     def __init__(self, language: str = "english") -> None:
         self.language = language
-        self._known = Memory(self.analyse)
-        self._asked = Memory(self._ask)
+        self._known = Memory(self.analyse, _MAX_ASKED)
+        self._asked = Memory(self._ask, _MAX_ASKED)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
@@ -170,7 +177,8 @@ class Analyzer:
             return str
         import Stemmer
 
-        stem: Callable[[str], str] = Stemmer.Stemmer(self.language).stemWord
+        # Without its cache, which keeps words of any length; what is asked for again is remembered here.
+        stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
         return stem
 
     @cached_property

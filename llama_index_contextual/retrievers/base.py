@@ -11,9 +11,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from llama_index_contextual.errors import InputError
 from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.instrument import without_span
 from llama_index_contextual.retrievers.lexical_index import LexicalQuery
+from llama_index_contextual.retrievers.queries import as_bundle, require_positive
 from llama_index_contextual.retrievers.trace import Evidence, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -89,7 +90,27 @@ class Found(NamedTuple):
     evidence: Evidence
 
 
-class RankingRetriever(BaseRetriever):
+class CheckedRetriever(BaseRetriever):
+    """A retriever that refuses what is not a query with a sentence, before LlamaIndex looks at it."""
+
+    @without_span
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return the nodes that answer a query best.
+
+        Raises:
+            InputError: It is neither a text nor a QueryBundle.
+        """
+        as_bundle(str_or_query_bundle)
+        return super().retrieve(str_or_query_bundle)
+
+    @without_span
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Do as `retrieve` does, without blocking the event loop."""
+        as_bundle(str_or_query_bundle)
+        return await super().aretrieve(str_or_query_bundle)
+
+
+class RankingRetriever(CheckedRetriever):
     """A retriever that can rank without touching a node, and fetch the nodes afterwards.
 
     A subclass implements `docstore` and `trace`, and `prepare` and `aprepare` when it has something to wait for.
@@ -136,11 +157,6 @@ class RankingRetriever(BaseRetriever):
         return [RetrievedChunk.made(rank, *found).to_node() for rank, found in enumerate(self.fetch(trace, k), start=1)]
 
 
-def as_bundle(query: QueryType) -> QueryBundle:
-    """Return the query as a QueryBundle."""
-    return QueryBundle(query) if isinstance(query, str) else query
-
-
 def lexical_query(bundle: QueryBundle) -> LexicalQuery:
     """Return what the lexical indexes are asked: the question, or what a conversation made of it."""
     weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
@@ -157,14 +173,3 @@ def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> Weig
     return WeightedQuery(
         bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
     )
-
-
-def require_positive(k: int) -> int:
-    """Return k.
-
-    Raises:
-        InputError: It is not positive.
-    """
-    if k < 1:
-        raise InputError(f"top_k is {k}: ask for at least one result.", value=k)
-    return k

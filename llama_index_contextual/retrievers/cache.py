@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from llama_index_contextual.forks import new_lock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -28,7 +29,7 @@ class LRUCache(Generic[K, V]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._entries: OrderedDict[K, V] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -13,16 +13,17 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
-from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import (
+    CheckedRetriever,
     WeightedQuery,
     arespond_of,
-    as_bundle,
     respond_of,
     specificity_of,
 )
+from llama_index_contextual.retrievers.queries import bounded, shortened, with_warnings
 from llama_index_contextual.retrievers.query_embedding import QueryEmbedder
 from llama_index_contextual.retrievers.time_words import explicit_times
 
@@ -45,6 +46,12 @@ class ConversationQuery(WeightedQuery):
 
     history: Sequence[ChatMessage] = ()
     rewrite: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.history, list | tuple) or not all(isinstance(one, ChatMessage) for one in self.history):
+            raise InputError("The history of a query is not a list of ChatMessages: give those.", value=self.history)
+        if not isinstance(self.rewrite, str | None):
+            raise InputError("The rewritten question is not a text: give one, or None.", value=self.rewrite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +83,12 @@ class BlendWeights:
 
     def __post_init__(self) -> None:
         values = (self.turns, self.history, self.history_terms, self.answer_terms, self.answer_total)
-        usable = np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0
+        numbers = all(isinstance(value, int | float) for value in (self.question, self.alone, *values))
+        usable = numbers and np.isfinite([self.question, *values]).all() and self.question > 0 and min(values) >= 0
         if not (usable and self.alone >= 0):
             raise ConfigurationError(
-                "BlendWeights: every weight must be finite and not negative, `question` above 0, `alone` at least 0.",
+                "BlendWeights: every weight must be a finite number and not negative, `question` above 0, `alone` at"
+                " least 0.",
                 setting="weights",
             )
 
@@ -99,7 +108,7 @@ class BlendWeights:
         return replace(self, turns=self.turns if share else 0, **scaled)
 
 
-class ConversationalRetriever(BaseRetriever):
+class ConversationalRetriever(CheckedRetriever):
     """Searches a follow-up question together with the conversation before it, over any retriever.
 
     It keeps nothing: the conversation comes with the query, as a `ConversationQuery`. The embedding is that of the
@@ -147,23 +156,26 @@ class ConversationalRetriever(BaseRetriever):
         """Return the results with their evidence and what was searched.
 
         Raises:
+            InputError: The query is empty, or not a query.
             ModelError: The embedding model cannot be reached.
         """
-        asked, blend = self._plan(as_bundle(query))
+        bundle, notes = bounded(query)
+        asked, blend = self._plan(bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
             asked = replace(asked, embedding=_blended(vectors, blend))
-        told = _told(respond_of(self.retriever, asked), query, blend)
+        told = with_warnings(_told(respond_of(self.retriever, asked), query, blend), notes)
         joined = self._joined(asked, blend)
         return told if joined is None else _judged(told, respond_of(self.retriever, joined))
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Do as `respond` does, without blocking the event loop."""
-        asked, blend = await asyncio.to_thread(self._plan, as_bundle(query))
+        bundle, notes = await asyncio.to_thread(bounded, query)
+        asked, blend = await asyncio.to_thread(self._plan, bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
             asked = replace(asked, embedding=_blended(vectors, blend))
-        told = _told(await arespond_of(self.retriever, asked), query, blend)
+        told = with_warnings(_told(await arespond_of(self.retriever, asked), query, blend), notes)
         joined = self._joined(asked, blend)
         return told if joined is None else _judged(told, await arespond_of(self.retriever, joined))
 
@@ -183,7 +195,7 @@ class ConversationalRetriever(BaseRetriever):
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
         """Return the query to search, still without an embedding, and what it is blended from."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
-            rewritten = self.explicit(bundle.rewrite)
+            rewritten = self.explicit(shortened(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
         text = self.explicit(bundle.query_str)
         asked = bundle if text == bundle.query_str else replace(bundle, query_str=text)
@@ -256,6 +268,6 @@ def _judged(told: RetrievalResponse, joined: RetrievalResponse) -> RetrievalResp
 
 
 def _said(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the last texts of one side of the conversation, oldest first."""
+    """Return the last texts of one side of the conversation, oldest first, as far as they are searched."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
-    return texts[len(texts) - min(last, len(texts)) :]
+    return [shortened(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -157,10 +158,13 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     """Return the weights divided by their sum.
 
     Raises:
-        ValueError: There are not `count` of them or count is 0, one is NaN, infinite or negative, or all are zero.
+        ValueError: There are not `count` of them or count is 0, one is no number, NaN, infinite or negative, or all are
+            zero.
     """
     if count == 0:
         raise ValueError("there is nothing to fuse: give at least one ranking")
+    if not isinstance(weights, list | tuple) or not all(isinstance(weight, Real) for weight in weights):
+        raise ValueError(f"the weights {weights!r} must be a list of numbers")
     if len(weights) != count:
         raise ValueError(f"there are {len(weights)} weights for {count} rankings: give one weight per ranking")
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):

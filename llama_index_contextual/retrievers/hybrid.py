@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.results import ScoredChunk
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, as_bundle, lexical_query, specificity_of
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query, specificity_of
 from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
     Hits,
@@ -30,6 +31,7 @@ from llama_index_contextual.retrievers.fusion import (
     reciprocal_rank_fusion,
     score_fusion,
 )
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.retrievers.support import add_support, best_of_group, reciprocal_shares, scaled_shares
 from llama_index_contextual.retrievers.trace import Recipe, Support, Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -97,9 +99,9 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self.fusion = fusion
         self.rrf_k = rrf_k
         for name, weight in (("document_weight", document_weight), ("sibling_weight", sibling_weight)):
-            if not (math.isfinite(weight) and weight >= 0):
+            if not (isinstance(weight, Real) and math.isfinite(weight) and weight >= 0):
                 raise ConfigurationError(
-                    f"HybridRetriever: {name} ({weight}) must be finite and not negative.", setting=name
+                    f"HybridRetriever: {name} ({weight!r}) must be a finite number and not negative.", setting=name
                 )
         self._documents = documents
         self.document_weight = document_weight

@@ -18,9 +18,10 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, lexical_query
+from llama_index_contextual.retrievers.base import RankingRetriever, lexical_query
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.lexical_index import MAX_TERMS, LexicalIndex, QueryTerms
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.scan import top
@@ -114,7 +115,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         hits = Hits(rows, best.astype(np.float64))
         # A chunk that is not found has the score 0, and counts 0.
         scale = functools.cache(lambda: Scale(0.0, float(everything.std())))  # fusion and judgement ask for it
-        return Trace(hits, name="lexical", terms=terms, scale=scale)
+        return Trace(hits, name="lexical", terms=terms, scale=scale, warnings=_warnings(terms))
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""
@@ -155,6 +156,13 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         retriever = cls(index, store, **kwargs)
         retriever._owns_docstore = docstore is None
         return retriever
+
+
+def _warnings(terms: QueryTerms) -> tuple[str, ...]:
+    if not terms.left_out:
+        return ()
+    kept, number = MAX_TERMS, MAX_TERMS + terms.left_out
+    return (f"The query has {number:,} different terms: only the {kept} that weigh most were searched lexically.",)
 
 
 def _docstore_of(index: VectorStoreIndex) -> BaseDocumentStore:

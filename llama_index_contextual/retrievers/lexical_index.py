@@ -6,8 +6,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, cast
 
@@ -16,15 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, tokens
 from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
 from llama_index_contextual.retrievers.cache import LRUCache
+from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.retrievers.spelling import may_be_misspelt, one_slip_away
 from llama_index_contextual.storage import files
 
 SETTINGS_FILE = "settings.json"
 GUESS_WEIGHT = 0.5
 """Weight of all the words together that a word of a query may have been meant to be; 1 is a term of the query."""
+
+MAX_TERMS = 256
+"""Different terms of a query that are searched, at most; of more, those that weigh most."""
+
+MAX_SPELLED = 8
+"""Unknown words of a query whose spelling is tried to be mended, at most: the first ones."""
 
 _RESPELLED = 1_000  # unknown words that are remembered
 
@@ -43,15 +50,17 @@ class QueryTerms:
     Args:
         index: The index.
         counts: The different terms of the query, in its order, with their weights.
+        left_out: Different terms that the query has beside them.
 
     Attributes:
         known: Those that the index has.
         postings: For each of `known`, the rows that hold it, ascending, and what it adds to their scores.
     """
 
-    def __init__(self, index: LexicalIndex, counts: Mapping[str, float]) -> None:
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], left_out: int = 0) -> None:
         found = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
         self.counts = counts
+        self.left_out = left_out
         self.known = tuple(term for term, _ in found)
         self.postings = [postings for _, postings in found]
         self.size = index.size
@@ -99,20 +108,44 @@ class LexicalIndex:
         """Return the terms of a query, and where they are found.
 
         The words that questions are made of are left out, unless there are no others. For a word that no text holds,
-        those that are one slip away are asked for too: `GUESS_WEIGHT` in all, each by how many texts hold it.
+        those that are one slip away are asked for too: `GUESS_WEIGHT` in all, each by how many texts hold it. Of a long
+        query, the beginning is read (see `shortened`), and the 256 terms that weigh most in these texts are searched.
         """
         if isinstance(query, Mapping):
             return QueryTerms(self, query)
-        texts = [(query, 1.0)] if isinstance(query, str) else [(text, weight) for text, weight in query if weight > 0]
+        given = [(query, 1.0)] if isinstance(query, str) else query
+        texts = [(shortened(text), weight) for text, weight in given if weight > 0]
         counts = _weighed(texts, self.analyzer.asked_terms) or _weighed(texts, self.analyzer.terms)
-        terms = QueryTerms(self, counts)
-        if len(terms.known) == len(counts):
+        terms = self._heaviest(counts)
+        if len(terms.known) == len(terms.counts):
             return terms
-        meant = dict(counts)
-        for text, weight in texts:
-            for term, share in itertools.chain.from_iterable(self._meant(token).items() for token in tokens(text)):
+        meant = dict(terms.counts)
+        for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
+            for term, share in self._meant(word).items():
                 meant[term] = max(meant.get(term, 0.0), weight * share)
-        return terms if meant == counts else QueryTerms(self, meant)
+        return terms if meant == terms.counts else QueryTerms(self, meant, terms.left_out)
+
+    def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
+        """Return the terms that are searched: those that weigh most, weight times idf, where there are too many."""
+        terms = QueryTerms(self, counts)
+        if len(counts) <= MAX_TERMS:
+            return terms
+        known = frozenset(terms.known)
+        ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
+        kept = frozenset(ordered[:MAX_TERMS])
+        searched = {term: weight for term, weight in counts.items() if term in kept}
+        return QueryTerms(self, searched, len(counts) - len(searched))
+
+    def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+        """Yield the different words that no text of the index holds and that may be misspelt, with their weights."""
+        words: dict[str, float] = {}
+        for text, weight in texts:
+            for token in filter(may_be_misspelt, tokens(text)):
+                words[token] = max(words.get(token, 0.0), weight)
+        for word, weight in words.items():
+            terms = self.analyzer.asked_terms(word)
+            if terms and not any(map(self._holders, terms)):
+                yield word, weight
 
     def _meant(self, token: str) -> dict[str, float]:
         found = self._respelled.get(token)
@@ -123,9 +156,6 @@ class LexicalIndex:
 
     def _respell(self, token: str) -> dict[str, float]:
         """Return the terms that an unknown word may have been meant to be, with their weights."""
-        terms = self.analyzer.asked_terms(token) if may_be_misspelt(token) else ()
-        if not terms or any(map(self._holders, terms)):
-            return {}
         near = self._vocabulary.keys() & self.analyzer.stems(one_slip_away(token.casefold()))
         holders = {term: number for term in sorted(near) if (number := self._holders(term))}
         total = sum(holders.values())

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args
 
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import (
     ContextualError,
     CorruptVersionError,
     InputError,
     NoVersionError,
 )
+from llama_index_contextual.forks import new_lock, renewed
+from llama_index_contextual.redaction import get_logger
 from llama_index_contextual.results import QueryBlend, RetrievalResponse
-from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle, require_positive, with_terms
+from llama_index_contextual.retrievers.base import CheckedRetriever, RankingRetriever, with_terms
 from llama_index_contextual.retrievers.instrument import areported, reported
+from llama_index_contextual.retrievers.queries import (
+    as_bundles,
+    bounded,
+    require_positive,
+    with_warnings,
+)
 from llama_index_contextual.retrievers.rerank import Rerankers
 from llama_index_contextual.retrievers.respond import Request, respond
 from llama_index_contextual.retrievers.version_indexes import VersionIndexes
-from llama_index_contextual.storage.current import CURRENT, current_name, version_directory
+from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.filters import require_filters
 from llama_index_contextual.storage.version import OpenVersion
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ACRONYM_WEIGHT = 0.1
 """Weight of each term that a question gains by acronyms, in the lexical indexes; 1 is a term of the question."""
@@ -62,14 +70,25 @@ class LiveIndexes:
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
-        # Threads that rank take the interpreter from each other: more of them than cores answer fewer questions.
-        self.turns = threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
+        self.turns = _turns()
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._opened: VersionIndexes | None = None
         self._stamp: Stamp | None = None
+        renewed(self)
+
+    def renew_after_fork(self) -> None:
+        """Let all turns be free in a forked child, where the threads that have some do not exist."""
+        self.turns = _turns()
+
+    def __reduce__(self) -> NoReturn:
+        root, name = str(self._project_dir.parent), self._project_dir.name
+        raise InputError(
+            f"A project and its retrievers and engines cannot be pickled or copied: open the project again where you"
+            f" need it, with ProjectManager({root!r}).load({name!r})."
+        )
 
     def current(self) -> VersionIndexes:
         """Return the indexes of the live version.
@@ -81,12 +100,11 @@ class LiveIndexes:
         """
         while True:
             with self._lock:
-                stamp = _stamp(self._project_dir)
-                # A name alone would not do: a project that was deleted and made anew begins with v000001 again.
+                stamp = read_stamp(self._project_dir)
                 if self._opened is not None and stamp == self._stamp:
                     return self._opened
                 self._opened = self._stamp = None
-                name = current_name(self._project_dir)
+                name = parse_current(self._project_dir, stamp).live
                 if name is None:
                     raise NoVersionError(
                         f"Project {self._name!r} has no version yet; run `project.ingest([...])` first.",
@@ -97,7 +115,7 @@ class LiveIndexes:
                         OpenVersion(version_directory(self._project_dir, name)), self._load_embed_model
                     )
                 except (CorruptVersionError, OSError):
-                    if _stamp(self._project_dir) == stamp:
+                    if read_stamp(self._project_dir) == stamp:
                         raise
                     continue  # a writer has published, and removed this version, meanwhile
                 self._opened, self._stamp = opened, stamp
@@ -106,22 +124,15 @@ class LiveIndexes:
     def overtaken(self, current: VersionIndexes) -> bool:
         """Return whether another version has become live, so that the files of this one may be gone."""
         with self._lock:
-            return self._opened is not current or _stamp(self._project_dir) != self._stamp
+            return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 
 
-Stamp = tuple[int, int, int]
+def _turns() -> threading.BoundedSemaphore:
+    # Threads that rank take the interpreter from each other: more of them than cores answer fewer questions.
+    return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
 
 
-def _stamp(project_dir: Path) -> Stamp | None:
-    """Return what changes whenever another version is made live; None before the first."""
-    try:
-        found = (project_dir / CURRENT).stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-class ProjectRetriever(BaseRetriever):
+class ProjectRetriever(CheckedRetriever):
     """A retriever over the live version of a project, for any LlamaIndex engine.
 
     Args:
@@ -144,11 +155,11 @@ class ProjectRetriever(BaseRetriever):
         super().__init__()
         self._indexes = indexes
         self._config = config
-        self.mode: Mode = mode or config.mode
-        if self.mode not in ("semantic", "lexical", "hybrid"):
+        self.mode: Mode = config.mode if mode is None else mode
+        if self.mode not in get_args(Mode):
             raise InputError(f"Mode {self.mode!r} is unknown: use semantic, lexical or hybrid.", value=mode)
         self.similarity_top_k = require_positive(config.top_k if similarity_top_k is None else similarity_top_k)
-        self.filters = filters
+        self.filters = require_filters(filters)
 
     def changed(
         self,
@@ -162,12 +173,12 @@ class ProjectRetriever(BaseRetriever):
 
         `filters` hold beside those that it has.
         """
-        both = [one for one in (self.filters, filters) if one is not None]
+        both = [one for one in (self.filters, require_filters(filters)) if one is not None]
         return ProjectRetriever(
             self._indexes,
             self._config.changed(**settings) if settings else self._config,
-            mode=mode or self.mode,
-            similarity_top_k=similarity_top_k or self.similarity_top_k,
+            mode=self.mode if mode is None else mode,
+            similarity_top_k=self.similarity_top_k if similarity_top_k is None else similarity_top_k,
             filters=MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None),
         )
 
@@ -202,13 +213,21 @@ class ProjectRetriever(BaseRetriever):
 
     @reported
     def respond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
-        """Return the results with their evidence, and where `explain`, why they and not the next ones."""
+        """Return the results with their evidence, and where `explain`, why they and not the next ones.
+
+        Raises:
+            InputError: The query is empty, or not a query.
+            NoVersionError: Nothing has been ingested yet.
+        """
+        asked, notes = bounded(bundle)
         while True:
-            current = self._current(bundle)
+            current = self._indexes.current()
             try:
                 retriever, mode, warnings = self._prepare(current)
-                prepared = retriever.prepare(bundle)
-                return self._respond(prepared, current, retriever, mode, warnings, explain=explain)
+                prepared = retriever.prepare(asked)
+                warnings += _embedding_notes(asked, mode)
+                found = self._respond(prepared, current, retriever, mode, warnings, explain=explain)
+                return _whole(found, bundle, notes)
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
@@ -225,42 +244,46 @@ class ProjectRetriever(BaseRetriever):
 
     def respond_many(self, bundles: Sequence[QueryBundle]) -> list[RetrievalResponse]:
         """Return the results of several queries, in their order, all from one version."""
+        # Before anything is opened or paid for, every query is looked at.
+        checked = [bounded(bundle) for bundle in bundles]
+        if not checked:
+            return []
         while True:
-            # Before anything is opened or paid for, every query is looked at.
-            current = [self._current(bundle) for bundle in bundles][-1] if bundles else None
-            if current is None:
-                return []
+            current = self._indexes.current()
             try:
                 retriever, mode, warnings = self._prepare(current)
-                prepared = retriever.prepare_many(list(bundles))
-                return [self._respond(bundle, current, retriever, mode, warnings) for bundle in prepared]
+                prepared = retriever.prepare_many([asked for asked, _ in checked])
+                found = [
+                    self._respond(one, current, retriever, mode, [*warnings, *_embedding_notes(asked, mode)])
+                    for one, (asked, _) in zip(prepared, checked, strict=True)
+                ]
+                notes = [notes for _, notes in checked]
+                return list(map(_whole, found, bundles, notes))
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the nodes of several queries, in their order."""
-        return [response.to_nodes() for response in self.respond_many([as_bundle(query) for query in queries])]
+        return [response.to_nodes() for response in self.respond_many(as_bundles(queries))]
 
     @areported
     async def arespond(self, bundle: QueryBundle, *, explain: bool = False) -> RetrievalResponse:
         """Do as `respond` does; the query's embedding is awaited, ranking runs in a thread."""
+        asked, notes = await asyncio.to_thread(bounded, bundle)
         while True:
-            current = await asyncio.to_thread(self._current, bundle)
+            current = await asyncio.to_thread(self._indexes.current)
             try:
                 retriever, mode, warnings = await asyncio.to_thread(self._prepare, current)
-                prepared = await retriever.aprepare(bundle)
-                return await asyncio.to_thread(
+                prepared = await retriever.aprepare(asked)
+                warnings += await asyncio.to_thread(_embedding_notes, asked, mode)
+                found = await asyncio.to_thread(
                     self._respond, prepared, current, retriever, mode, warnings, explain=explain
                 )
+                return _whole(found, bundle, notes)
             except _FILES_GONE:
                 if not self._indexes.overtaken(current):
                     raise
-
-    def _current(self, bundle: QueryBundle) -> VersionIndexes:
-        if not bundle.query_str.strip():
-            raise InputError("The query is empty: ask something.", value=bundle.query_str)
-        return self._indexes.current()
 
     def _prepare(self, current: VersionIndexes) -> tuple[RankingRetriever, Mode, list[str]]:
         mode, warnings = current.usable_mode(self.mode)
@@ -301,3 +324,20 @@ class ProjectRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return (await self.arespond(query_bundle)).to_nodes()
+
+
+def _embedding_notes(bundle: QueryBundle, mode: Mode) -> list[str]:
+    """Return the warnings about what is not embedded of a query that is embedded by its text."""
+    if mode == "lexical" or bundle.embedding is not None:
+        return []
+    lengths = [(len(cut_to_input(text)), len(text)) for text in bundle.embedding_strs]
+    return [
+        f"The query is longer than an embedding model takes: only its beginning, {kept:,} characters, was embedded."
+        for kept, whole in lengths
+        if kept < whole
+    ]
+
+
+def _whole(found: RetrievalResponse, bundle: QueryBundle, notes: Sequence[str]) -> RetrievalResponse:
+    """Return a response to a query that was cut, with the query as it was asked."""
+    return replace(with_warnings(found, notes), query=bundle.query_str) if notes else found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_contextual.calls import RetryPolicy, call, describe
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
+from llama_index_contextual.forks import new_lock
+from llama_index_contextual.redaction import watch
 from llama_index_contextual.retrievers.base import Found
 
 LLM_RERANK = "llm"
@@ -81,7 +82,7 @@ class Rerankers:
 
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._made: tuple[tuple[str, str | None], BaseNodePostprocessor] | None = None
 
     def of(self, config: ProjectConfig) -> Reranker | None:
@@ -123,8 +124,10 @@ class Rerankers:
 
         if self._load_llm is None:
             raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
+        llm = self._load_llm()
+        watch(llm)
         return LLMRerank(
-            llm=self._load_llm(),
+            llm=llm,
             top_n=_ALL,
             choice_batch_size=_LLM_BATCH,
             parse_choice_select_answer_fn=_choices,

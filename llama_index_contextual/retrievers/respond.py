@@ -57,7 +57,7 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
         found = retriever.fetch(trace, shown, evidence)
         judgement = judge(trace, evidence)
     relevances = [None] * len(found) if judgement is None else judgement.relevances
-    warnings = list(request.warnings)
+    warnings = [*request.warnings, *(warning for leaf in trace.leaves() for warning in leaf.warnings)]
     order = [Reranked(at, hit.score) for at, hit in enumerate(found[:k])]
     if request.reranker is not None:
         order = request.reranker.order(bundle, found[:k])

@@ -17,8 +17,10 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.base import RankingRetriever, as_bundle
+from llama_index_contextual.models import model_name
+from llama_index_contextual.retrievers.base import RankingRetriever
 from llama_index_contextual.retrievers.fusion import Hits, Scale
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.retrievers.query_embedding import QueryEmbedder
 from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -72,13 +74,56 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._sample: tuple[int, NDArray[np.float32] | None] | None = None
 
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank the k best by cosine similarity."""
+        """Rank the k best by cosine similarity; nothing is similar to an embedding of zeros.
+
+        Raises:
+            InputError: The query's embedding is not one of this index.
+            ModelError: The embedding model cannot be reached.
+        """
         bundle = as_bundle(query)
-        embedding = bundle.embedding or self._embedder.embed(bundle.embedding_strs)
-        vector = np.asarray(embedding, dtype=np.float32)
+        embedding = self._embedder.embed(bundle.embedding_strs) if bundle.embedding is None else bundle.embedding
+        vector = self._checked(embedding)
+        if not vector.any():
+            return Trace(
+                Hits(np.zeros(0, dtype=np.int64), np.zeros(0)),
+                name="semantic",
+                scale=lambda: Scale(0.0, 0.0),
+                warnings=(
+                    f"The query's embedding by {model_name(self._embed_model)!r} is zero: the semantic index finds"
+                    f" nothing by it; ask in other words.",
+                ),
+            )
         found = self._store.rank_rows(vector, k, filters or self._filters)
         scale = functools.cache(lambda: self._scale(vector, found))  # fusion and judgement ask for it
         return Trace(Hits(found.rows, found.scores), name="semantic", scale=scale)
+
+    def _checked(self, embedding: object) -> NDArray[np.float32]:
+        """Return a query's embedding as a vector of this index.
+
+        Raises:
+            InputError: It has another length, or holds something else than finite numbers.
+        """
+        name, dimensions = model_name(self._embed_model), self._store.dimensions
+        try:
+            with np.errstate(over="ignore"):  # what 32 bits cannot hold becomes infinite
+                vector = np.asarray(embedding, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"The query's embedding is not a list of numbers: give one of {name!r}, or none.", value=embedding
+            ) from error
+        if vector.ndim != 1 or len(vector) != (dimensions or len(vector)):
+            raise InputError(
+                f"The query's embedding has {' × '.join(map(str, vector.shape)) or 'no'} dimensions, the index"
+                f" {dimensions}: search with the embedding model that built the index ({name!r} is set).",
+                value=embedding,
+            )
+        if not np.isfinite(vector).all():
+            raise InputError(
+                f"The query's embedding ({len(vector)} dimensions, as many as the index has) holds NaN or infinity:"
+                f" embed the query again with {name!r}.",
+                value=embedding,
+            )
+        return vector
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
         """Return the query with its embedding."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from string import ascii_lowercase
 
-_ORDINARY = re.compile(r"[A-Za-z][a-z]{4,}")
+LONGEST = 24
+"""Letters of a word that may be misspelt, at most: longer ones are seldom words, and have thousands of neighbours."""
+
+_ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
 
 
 def may_be_misspelt(token: str) -> bool:
-    """Return whether a token is an ordinary word of five or more letters: names of parts and acronyms are exact.
+    """Return whether a token is an ordinary word of 5 to 24 letters: names of parts and acronyms are exact.
 
     Shorter words have too many others beside them.
 

@@ -58,15 +58,19 @@ def explicit_times(question: str, reference: date) -> str:
         >>> explicit_times("What was revenue last quarter, and in Q3 last year?", date(2026, 11, 22))
         'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
     """
-    taken: list[tuple[int, int, str]] = []
+    taken = bytearray(len(question))  # 1 where a phrase stands
+    meanings: dict[int, str] = {}  # by the end of their phrase
     for name, pattern in _PHRASES:
         for match in pattern.finditer(question):
-            if all(match.end() <= start or end <= match.start() for start, end, _ in taken):
-                taken.append((match.start(), match.end(), _meaning(name, match.groupdict(), reference)))
-    for _, end, meaning in sorted(taken, reverse=True):
-        if meaning and not _BRACKET.match(question, end):
-            question = f"{question[:end]} ({meaning}){question[end:]}"
-    return question
+            if not any(taken[match.start() : match.end()]):
+                taken[match.start() : match.end()] = b"\1" * len(match[0])
+                meanings[match.end()] = _meaning(name, match.groupdict(), reference)
+    pieces, done = [], 0
+    for end in sorted(meanings):
+        if meanings[end] and not _BRACKET.match(question, end):
+            pieces += [question[done:end], f" ({meanings[end]})"]
+            done = end
+    return "".join([*pieces, question[done:]])
 
 
 def _meaning(name: str, said: dict[str, str | None], today: date) -> str:

@@ -71,6 +71,7 @@ class Trace:
         best: For each of `hits`, the score of the best chunk of its document before it was added; None where the
             documents say nothing.
         recipe: How `parts` were fused.
+        warnings: Sentences about what an index left out of the query.
     """
 
     hits: Hits
@@ -81,6 +82,7 @@ class Trace:
     support: Support | None = None
     best: NDArray[np.float64] | None = None
     recipe: Recipe | None = None
+    warnings: Sequence[str] = ()
 
     def leaves(self) -> Iterator[Trace]:
         """Yield the rankings of the indexes themselves."""

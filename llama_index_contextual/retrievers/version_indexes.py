@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, cast
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -14,7 +12,8 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.models import model_name
+from llama_index_contextual.forks import cached_property, new_rlock
+from llama_index_contextual.models import is_same_model, model_name
 from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
 from llama_index_contextual.retrievers.base import RankingRetriever
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
@@ -46,7 +45,7 @@ class VersionIndexes:
     def __init__(self, version: OpenVersion, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
         self.version = version
         self._load_embed_model = load_embed_model
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._hybrid: tuple[tuple[Any, ...], HybridRetriever] | None = None
 
     @cached_property
@@ -75,7 +74,7 @@ class VersionIndexes:
             ModelError: It cannot be made: no key, no package, no such name.
         """
         model = self._load_embed_model(self.version.manifest.config["embed_model"])
-        if model_name(model) != self.version.manifest.embed_model:
+        if not is_same_model(self.version.manifest.embed_model, model_name(model)):
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.version.manifest.embed_model!r}, the project is"
                 f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",

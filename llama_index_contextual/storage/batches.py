@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
-
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS batches (file_id TEXT PRIMARY KEY, batch_id TEXT, model TEXT NOT NULL,"
-    " created REAL NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS batch_requests (custom_id TEXT PRIMARY KEY, file_id TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS batch_replies (custom_id TEXT PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT,"
-    " input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER) WITHOUT ROWID",
-)
-
+from llama_index_contextual.storage.ledger_file import TABLES, LedgerFile
+from llama_index_contextual.storage.storable import storable_text
 
 BATCH_TABLES = ("batches", "batch_requests", "batch_replies")
 """What is removed when nothing of the batches shall come back."""
@@ -72,59 +64,55 @@ class BatchJournal:
         store: The open ledger file.
     """
 
-    def __init__(self, store: SQLiteKVStore) -> None:
+    def __init__(self, store: LedgerFile) -> None:
         self._store = store
-
-    def prepare(self) -> None:
-        """Create the tables where they are not there yet."""
-        for statement in _SCHEMA:
-            self._store.execute(statement)
 
     def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:
         """Note requests that were uploaded, before a batch is made of them."""
-        with self._store.transaction() as connection:
-            connection.execute("INSERT INTO batches VALUES (?, NULL, ?, ?)", (file_id, model, time.time()))
-            rows = [(custom_id, file_id) for custom_id in custom_ids]
-            connection.executemany("INSERT OR REPLACE INTO batch_requests VALUES (?, ?)", rows)
+        rows = [(custom_id, file_id) for custom_id in custom_ids]
+        with self._store.transaction():
+            self._store.insert("batches", [(file_id, None, model, time.time())])
+            self._store.insert("batch_requests", rows)
 
     def started(self, file_id: str, batch_id: str) -> None:
         """Note the batch that was made of an upload."""
-        self._store.execute("UPDATE batches SET batch_id = ? WHERE file_id = ?", (batch_id, file_id))
+        with self._store.transaction():
+            rows = self._store.rows("batches", "WHERE file_id = ?", (file_id,))
+            self._store.insert("batches", [(file_id, batch_id, model, created) for _, _, model, created in rows])
 
     def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
         """Keep the replies of a batch and forget the batch, in one step."""
         rows = [
-            (r.custom_id, r.text, r.finish_reason, r.input_tokens, r.cached_tokens, r.output_tokens) for r in replies
+            (r.custom_id, storable_text(r.text), r.finish_reason, r.input_tokens, r.cached_tokens, r.output_tokens)
+            for r in replies
         ]
         with self._store.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO batch_replies VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._store.insert("batch_replies", rows)
             connection.execute("DELETE FROM batch_requests WHERE file_id = ?", (file_id,))
             connection.execute("DELETE FROM batches WHERE file_id = ?", (file_id,))
 
     def open_batches(self, model: str | None = None) -> list[OpenBatch]:
         """Return the batches whose replies are not here yet, oldest first; those of one model, if it is given."""
-        rows = self._store.query(
-            "SELECT file_id, batch_id, model, created,"
-            " (SELECT count(*) FROM batch_requests AS r WHERE r.file_id = b.file_id)"
-            " FROM batches AS b ORDER BY created, file_id"
-        )
-        found = [OpenBatch(file_id=f, batch_id=b, model=m, created=c, requests=n) for f, b, m, c, n in rows]
+        counts = dict(self._store.query("SELECT file_id, count(*) FROM batch_requests GROUP BY file_id"))
+        rows = self._store.rows("batches", "ORDER BY created, file_id")
+        found = [OpenBatch(file_id=f, batch_id=b, model=m, created=c, requests=counts.get(f, 0)) for f, b, m, c in rows]
         return [batch for batch in found if model in (None, batch.model)]
 
     def knows(self, custom_id: str) -> bool:
         """Return whether a request is under way or answered, so that it must not be sent again."""
-        for table in ("batch_requests", "batch_replies"):
-            if self._store.query(f"SELECT 1 FROM {table} WHERE custom_id = ?", (custom_id,)):
-                return True
-        return False
+        if self.reply(custom_id) is not None:
+            return True
+        # Without its batch nobody would take the reply.
+        files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
+        return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
 
     def reply(self, custom_id: str) -> BatchReply | None:
         """Return the answer to a request, or None."""
-        rows = self._store.query("SELECT * FROM batch_replies WHERE custom_id = ?", (custom_id,))
+        rows = self._store.rows("batch_replies", "WHERE custom_id = ?", (custom_id,))
         if not rows:
             return None
-        names = ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens")
-        return BatchReply(**dict(zip(names, rows[0], strict=True)))
+        reply = BatchReply(**dict(zip(TABLES["batch_replies"], rows[0], strict=True)))
+        return replace(reply, text=storable_text(reply.text))
 
     def has_replies(self) -> bool:
         """Return whether any reply is kept."""

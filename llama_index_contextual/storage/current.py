@@ -7,6 +7,7 @@ xxh3 0123456789abcdef   of the two lines above: one flipped bit must not make an
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,18 +50,51 @@ class Current:
         return not self.known or (self.newest is not None and number(name) <= number(self.newest))
 
 
+@dataclass(frozen=True)
+class Stamp:
+    """What changes whenever another version is made live.
+
+    Attributes:
+        content: Of CURRENT. File systems with a coarse clock may give two files of the same length the same times and
+            number, so these alone would not do.
+        file: Number and time of modification of CURRENT: of a project that was deleted and made anew, the first version
+            has the same name again.
+    """
+
+    content: bytes
+    file: tuple[int, int]
+
+
+def read_stamp(project_dir: Path) -> Stamp | None:
+    """Return what tells whether the live version is still the same one; None where there is no CURRENT."""
+    try:
+        with open(project_dir / CURRENT, "rb") as file:
+            status = os.fstat(file.fileno())
+            return Stamp(file.read(), (status.st_ino, status.st_mtime_ns))
+    except FileNotFoundError:
+        return None
+
+
 def read_current(project_dir: Path) -> Current:
     """Return what CURRENT says.
 
     Raises:
         CorruptVersionError: It is damaged, or missing although there are versions.
     """
-    try:
-        content = files.read(project_dir / CURRENT)
-    except FileNotFoundError as error:
+    return parse_current(project_dir, read_stamp(project_dir))
+
+
+def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
+    """Return what a CURRENT says that was read before.
+
+    Raises:
+        CorruptVersionError: It is damaged, or missing although there are versions.
+    """
+    if stamp is None:
         if directories(project_dir):
-            raise _damaged(project_dir, "is missing") from error
+            raise _damaged(project_dir, "is missing")
         return Current(None)
+    content = stamp.content
     match = _CONTENT.fullmatch(content)
     if match is None:
         raise _damaged(project_dir, "does not hold the name of a version")
@@ -120,6 +154,7 @@ def leftovers(project_dir: Path) -> list[Path]:
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
             *project_dir.glob(f"*{NEW}"),
+            *project_dir.glob(f"*{NEW}-journal"),  # of a ledger that was being written
         ]
     )
 

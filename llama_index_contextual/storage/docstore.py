@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.forks import new_lock
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
@@ -65,7 +65,7 @@ class SQLiteDocumentStore(KVDocumentStore):
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self._kv = SQLiteKVStore(path, access=access)
         super().__init__(self._kv)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._ids: list[str] | None = None
         self._rows: dict[str, int] | None = None
         self._shapes: dict[int, dict[str, Any]] = {}
@@ -153,7 +153,8 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Write the store to a file and sync it; a store that is that file already is only synced."""
         path = Path(persist_path)
         if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
-            files.sync_file(path)
+            if not self.read_only:  # what is published is synced, and is not opened for writing
+                files.sync_file(path)
             return
         files.make_directory(path.parent)
         temporary = path.with_name(f"{path.name}.new")

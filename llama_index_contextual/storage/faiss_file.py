@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import faiss
 
 from llama_index_contextual.errors import CorruptVersionError
+from llama_index_contextual.forks import in_child, new_lock
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss
 
-_READING = threading.Lock()  # FAISS has one limit for all readers
+_READING = new_lock()  # FAISS has one limit for all readers
+
+# OpenMP keeps threads for each thread that calls it: in a child, those of the one that forked are gone, and it would
+# wait for them.
+in_child(lambda: faiss.omp_set_num_threads(1))
 
 
 def write_index(index: Any, path: Path) -> None:

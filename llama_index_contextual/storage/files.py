@@ -31,8 +31,9 @@ class System:
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create a file, or empty it, and fill it."""
-        with open(path, "wb") as file:
+        """Create a file and fill it; one that is there is replaced and not emptied: it may be mapped by a reader."""
+        path.unlink(missing_ok=True)
+        with open(path, "xb") as file:
             fill(file)
 
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
@@ -119,6 +120,14 @@ def replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.new")
     write(temporary, data)
     rename(temporary, path)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file, and sync the copy and the directory it is in: it has its name when it is whole."""
+    temporary = target.with_name(f"{target.name}.new")
+    with open(source, "rb") as file:
+        write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))
+    rename(temporary, target)
 
 
 def rename(source: Path, target: Path) -> None:

@@ -36,12 +36,29 @@ _MAX_NESTING = 8
 _MAX_FILTERS = 500
 
 
+def require_filters(filters: object) -> MetadataFilters | None:
+    """Return metadata filters, or None.
+
+    Raises:
+        InputError: They are something else.
+    """
+    if filters is None or isinstance(filters, MetadataFilters):
+        return filters
+    raise InputError(
+        f"The filters are of type {type(filters).__name__}: give MetadataFilters(filters=[MetadataFilter(key=...,"
+        f" value=...)]) of llama_index.core.vector_stores.",
+        value=filters,
+    )
+
+
 def to_sql(filters: MetadataFilters | None) -> Condition | None:
     """Return (condition, parameters) over the table `nodes`, or None where nothing is filtered.
 
     Raises:
-        InputError: An operator got a value that it cannot work with, or there are too many filters or levels.
+        InputError: They are no filters, an operator got a value that it cannot work with, or there are too many
+            filters or levels.
     """
+    filters = require_filters(filters)
     if filters is None or not filters.filters:
         return None
     if _count(filters) > _MAX_FILTERS:

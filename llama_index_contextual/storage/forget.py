@@ -20,7 +20,7 @@ from llama_index_contextual.storage.version import OpenVersion
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """What was removed for good.
+    """What was removed for good, or would be.
 
     Attributes:
         versions: Names of the versions.
@@ -35,7 +35,7 @@ class Forgotten:
     batched_requests: int = 0
 
 
-def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
+def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Forgotten:
     """Remove every other version, and from the ledger what no chunk of the live version uses.
 
     A row stays when its text is the context of a live chunk, or its key that of the embedding of one: so neither
@@ -45,21 +45,24 @@ def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
     Args:
         project_dir: The project, whose lock is held.
         live: Its live version.
+        dry_run: Remove nothing, and return what would be removed.
 
     Raises:
         ProjectLockedError: Another process compares variants of the documents.
     """
-    remove_scratch(project_dir)
     others = [name for name in version_names(project_dir) if name != live.name]
-    for name in others:
-        remove_version(project_dir, name)
-    # Also for what was there no more: an earlier run has removed it, but perhaps not from the disk.
-    files.sync_directory(project_dir / VERSIONS)
-    for damaged in damaged_ledgers(project_dir):
-        files.remove(damaged)
     path = project_dir / LEDGER_FILE
+    if not dry_run:
+        remove_scratch(project_dir)
+        for name in others:
+            remove_version(project_dir, name)
+        # Also for what was there no more: an earlier run has removed it, but perhaps not from the disk.
+        files.sync_directory(project_dir / VERSIONS)
+        for damaged in damaged_ledgers(project_dir):
+            files.remove(damaged)
     if not path.exists():
-        files.sync_directory(project_dir)
+        if not dry_run:
+            files.sync_directory(project_dir)
         return Forgotten(versions=others, contexts=0, embeddings=0)
     contexts: set[str] = set()
     texts: list[str] = []
@@ -69,7 +72,9 @@ def forget(project_dir: Path, live: OpenVersion) -> Forgotten:
     new = path.with_name(f"{LEDGER_FILE}{NEW}")
     with closing(Ledger(path)) as ledger:
         under_way = ledger.info().batched_requests
-        removed = ledger.keep_only(contexts, texts)
-        ledger.copy_to(new)
-    files.rename(new, path)
+        removed = ledger.keep_only(contexts, texts, dry_run=dry_run)
+        if not dry_run:
+            ledger.copy_to(new)
+    if not dry_run:
+        files.rename(new, path)
     return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=under_way)

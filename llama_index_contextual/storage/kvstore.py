@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,14 @@ from typing import Any, Literal, NoReturn
 from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
 from llama_index_contextual.errors import ReadOnlyVersionError
+from llama_index_contextual.forks import keep, new_guard, renewed, require_safe
 
-Access = Literal["read", "build", "durable"]
+KV_TABLE = (
+    "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
+    " PRIMARY KEY (collection, key)) WITHOUT ROWID"
+)
+
+Access = Literal["read", "build", "durable", "inspect"]
 
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "read": (),
@@ -28,7 +33,8 @@ _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
     # The rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
     # with FULL a journal whose removal was not synced comes back after a power cut and takes the last commit back.
-    "durable": ("PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA", "PRAGMA busy_timeout = 10000"),
+    "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
+    "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
 
 
@@ -38,22 +44,43 @@ class SQLiteKVStore(BaseKVStore):
     Args:
         path: The file; None keeps everything in memory.
         access: `read` for a published file, `build` for one that is thrown away after a crash, `durable` for one
-            whose every commit must survive a power cut.
+            whose every commit must survive a power cut, `inspect` to read such a one: SQLite may then undo a write
+            that was interrupted, which it cannot where it opens the file read-only.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
         self.path = path
         self.access = access
-        self._lock = threading.RLock()
-        self._connection = _connect(path, access)
+        self._lock = new_guard()
+        self._opened: sqlite3.Connection | None = self._connected()
+        renewed(self)
+        if access not in ("read", "inspect"):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        self.execute(KV_TABLE)
+
+    def _connected(self) -> sqlite3.Connection:
+        """Open the file, until the store is dropped."""
+        connection = _connect(self.path, self.access)
         # A connection is part of a cycle (its cache of statements): dropped, it would stay open until the garbage is
         # collected, and so would the file of a version that was removed.
-        weakref.finalize(self, self._connection.close)
-        if access != "read":
-            self.execute(
-                "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"
-                " PRIMARY KEY (collection, key)) WITHOUT ROWID"
-            )
+        self._closing = weakref.finalize(self, _close, connection)
+        return connection
+
+    def renew_after_fork(self) -> None:
+        """Open the file again in a forked child, when it is needed; what is in memory is the child's own already."""
+        if self.path is not None:
+            self._closing.detach()
+            keep(self._opened)
+            self._opened = None
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:  # after a fork
+            require_safe()
+            self._opened = self._connected()
+        return self._opened
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT."""
@@ -94,7 +121,7 @@ class SQLiteKVStore(BaseKVStore):
     def close(self) -> None:
         """Close the file; the store cannot be used afterwards."""
         with self._lock:
-            self._connection.close()
+            _close(self._connection)
 
     def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
         """Store one object."""
@@ -159,12 +186,27 @@ def refuse_write() -> NoReturn:
     )
 
 
+_OPENING = new_guard(last=True)  # SQLite has locks for all connections of a process
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    with _OPENING:
+        connection.close()
+
+
 def _connect(path: Path | None, access: Access) -> sqlite3.Connection:
+    with _OPENING:
+        return _opened(path, access)
+
+
+def _opened(path: Path | None, access: Access) -> sqlite3.Connection:
     if path is None:
         connection = sqlite3.connect(":memory:", check_same_thread=False)
     elif access == "read":
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    elif access == "inspect":
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False)
     else:
         connection = sqlite3.connect(path, check_same_thread=False)
     try:

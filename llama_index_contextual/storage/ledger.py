@@ -6,37 +6,27 @@ costs at most the calls in flight. A key is a SHA-256 over everything that went 
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import json
-import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.batches import BATCH_TABLES, BatchJournal
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from llama_index_contextual.storage.ledger_file import TABLES, LedgerFile, Row
+from llama_index_contextual.storage.receipts import Receipts
+from llama_index_contextual.storage.storable import storable_text
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-FORMAT_VERSION = 1
 LEDGER_FILE = "ledger.sqlite"
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS contexts (key TEXT PRIMARY KEY, context TEXT NOT NULL, model TEXT NOT NULL,"
-    " created REAL NOT NULL, input_tokens INTEGER, cached_tokens INTEGER, output_tokens INTEGER) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS embeddings (key TEXT PRIMARY KEY, vector BLOB NOT NULL, model TEXT NOT NULL,"
-    " created REAL NOT NULL) WITHOUT ROWID",
-)
 FIELDS = ("key", "context", "model", "input_tokens", "cached_tokens", "output_tokens")
 _MAX_VARIABLES = 900
 
@@ -133,127 +123,82 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
     return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
 
 
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> CorruptVersionError:
-    return CorruptVersionError(
-        f"{path.name} is damaged ({error}). `verify --repair` keeps what can still be read of it; queries are answered"
-        f" all the same.",
-        file=path.name,
-    )
-
-
-def _names_damage(method: Callable[Concatenate[Ledger, P], T]) -> Callable[Concatenate[Ledger, P], T]:
-    @functools.wraps(method)
-    def named(self: Ledger, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with _damage_named(self.path):
-            return method(self, *args, **kwargs)
-
-    return named
-
-
 class Ledger:
     """The ledger of one project.
 
+    A row that is not as it was written counts as absent, so it is asked for again. An error of SQLite is raised as one
+    of this package.
+
     Args:
         path: The file; it is created when it is not there. None keeps everything in memory.
+        read_only: Change nothing; a file that is missing or empty counts as an empty ledger.
+        identity: The identity of a ledger that is created; None makes one.
 
     Raises:
         FormatError: A newer release wrote it.
         CorruptVersionError: It is damaged, here or when it is used.
+        LedgerBusyError: Another program holds it, here or when it is used.
+        LedgerError: It cannot be opened, read or written, here or when it is used.
 
     Attributes:
         path: The file.
         batches: The batches that a provider works on.
+        receipts: What every run has cost.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
         self.path = path or Path("ledger in memory")
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_damage_named(self.path))
-            self._kv = SQLiteKVStore(path, access="durable")
-            stack.callback(self._kv.close)
-            found = self._format()
-            if found is not None and found > FORMAT_VERSION:
-                raise FormatError(
-                    f"{self.path.name} has format {found}, this release reads up to {FORMAT_VERSION}:"
-                    f" upgrade llama-index-contextual."
-                )
-            for statement in _SCHEMA:
-                self._kv.execute(statement)
-            self.batches = BatchJournal(self._kv)
-            self.batches.prepare()
-            if found is None:
-                self._kv.put("format", {"version": FORMAT_VERSION})
-            stack.pop_all()
+        self._kv = LedgerFile(path, read_only=read_only, identity=identity)
+        self.batches = BatchJournal(self._kv)
+        self.receipts = Receipts(self._kv)
 
-    def _format(self) -> int | None:
-        try:
-            found = self._kv.get("format")
-            return None if found is None else int(found["version"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise _damaged(self.path, error) from error
+    @property
+    def identity(self) -> str | None:
+        """Tells this ledger from others; None for one of format 1 that was not opened for writing yet."""
+        return self._kv.identity
 
-    @_names_damage
     def context(self, key: str) -> str | None:
         """Return the context of that key, or None."""
-        rows = self._kv.query("SELECT context FROM contexts WHERE key = ?", (key,))
-        return str(rows[0][0]) if rows else None
+        return self.contexts([key]).get(key)
 
-    @_names_damage
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
         """Return the contexts that are known, by key."""
-        found: dict[str, str] = {}
-        for at in range(0, len(keys), _MAX_VARIABLES):
-            part = keys[at : at + _MAX_VARIABLES]
-            marks = ", ".join("?" * len(part))
-            found.update(self._kv.query(f"SELECT key, context FROM contexts WHERE key IN ({marks})", part))
-        return found
+        rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
+        return {key: context for key, context, *_ in map(_mended, rows) if context}
 
-    @_names_damage
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
         """Commit contexts; they are on the disk when this returns."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
-        with self._kv.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        with self._kv.transaction():
+            self._kv.insert("contexts", rows)
 
-    @_names_damage
-    def vectors(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings that are known, by key."""
-        found: dict[str, NDArray[np.float32]] = {}
-        for at in range(0, len(keys), _MAX_VARIABLES):
-            part = keys[at : at + _MAX_VARIABLES]
-            marks = ", ".join("?" * len(part))
-            for key, blob in self._kv.query(f"SELECT key, vector FROM embeddings WHERE key IN ({marks})", part):
-                found[key] = np.frombuffer(blob, dtype="<f4")
-        return found
+    def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
+        """Return the embeddings that are known, by key; all of them have the same length.
 
-    @_names_damage
+        Args:
+            keys: Their keys.
+            dimensions: The length that was asked for; None takes that of most of them.
+        """
+        rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
+        found: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
+        if dimensions is None and found:
+            ((dimensions, _),) = Counter(map(len, found.values())).most_common(1)
+        return {key: vector for key, vector in found.items() if len(vector) == dimensions}
+
     def add_vectors(self, model: str, keys: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Commit embeddings, one row of `vectors` per key."""
         now = time.time()
         rows = [(key, row.astype("<f4").tobytes(), model, now) for key, row in zip(keys, vectors, strict=True)]
-        with self._kv.transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
+        with self._kv.transaction():
+            self._kv.insert("embeddings", rows)
 
-    @_names_damage
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Commit rows of another ledger's table as they are, in one step; keys that are there already stay."""
-        with self._kv.transaction() as connection:
-            for row in rows:
-                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        with self._kv.transaction():
+            self._kv.insert(table, rows, replace=False)
 
-    @_names_damage
-    def keep_only(self, contexts: Collection[str], texts: Collection[str]) -> tuple[int, int]:
+    def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return how many contexts and embeddings that were.
 
         Nothing says whose the requests and replies of batches are. So all are given up: replies that wait to become
@@ -263,46 +208,50 @@ class Ledger:
         Args:
             contexts: Contexts whose rows stay.
             texts: Texts whose embeddings stay, by whatever model.
+            dry_run: Count the rows only.
         """
-        found = self._kv.query("SELECT key, context FROM contexts")
-        context_rows = [(key,) for key, context in found if context not in contexts]
+        mended = set(map(storable_text, contexts))
+        kept_contexts = {key for key, context, *_ in self._contexts() if context in mended}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        kept = {
+        kept_vectors = {
             vector_key(text, *model)
             for name, length in models
             for model in ((name, None), (name, length))
             for text in texts
         }
-        vector_rows = [(key,) for (key,) in self._kv.query("SELECT key FROM embeddings") if key not in kept]
         with self._kv.transaction() as connection:
-            connection.executemany("DELETE FROM contexts WHERE key = ?", context_rows)
-            connection.executemany("DELETE FROM embeddings WHERE key = ?", vector_rows)
-            for table in BATCH_TABLES:
+            removed = []
+            for table, kept in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
+                # As bytes, since a damaged key may not be UTF-8 any more.
+                keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
+                gone = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept]
+                removed.append(len(gone))
+                if not dry_run:
+                    connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", gone)
+            for table in () if dry_run else BATCH_TABLES:
                 connection.execute(f"DELETE FROM {table}")
-        return len(context_rows), len(vector_rows)
+        return removed[0], removed[1]
 
-    @_names_damage
     def copy_to(self, path: Path) -> None:
         """Write the rows, and nothing that was ever removed, to a new file, and sync it."""
         files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 
-    @_names_damage
     def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
         """Return the tokens that contexts took, each as often as it is given; None where one is not known.
 
         Args:
             contexts: The contexts, as they stand in the chunks.
         """
-        rows = self._kv.query("SELECT context, input_tokens, ifnull(cached_tokens, 0), output_tokens FROM contexts")
-        tokens = {context: counts for context, *counts in rows}
-        found = [tokens.get(context, (None,)) for context in contexts]
+        tokens = {
+            context: (given, cached or 0, answered) for _, context, _, _, given, cached, answered in self._contexts()
+        }
+        found = [tokens.get(storable_text(context), (None,)) for context in contexts]
         if any(None in counts for counts in found):
             return None
         given, cached, answered = (sum(column) for column in zip((0, 0, 0), *found, strict=True))
         return LedgerUsage(input_tokens=given, cached_tokens=cached, output_tokens=answered)
 
-    @_names_damage
     def info(self) -> LedgerInfo:
         """Return how much is in the ledger."""
         contexts, given, answered = self._kv.query(
@@ -317,7 +266,6 @@ class Ledger:
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
         )
 
-    @_names_damage
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
         """Return the mean tokens of a model's answers for one context, or None before there are `at_least` of them."""
         ((number, mean),) = self._kv.query(
@@ -325,12 +273,44 @@ class Ledger:
         )
         return float(mean) if number >= at_least else None
 
-    @_names_damage
     def entries(self) -> list[LedgerEntry]:
         """Return all contexts, in the order of their keys."""
-        rows = self._kv.query(f"SELECT {', '.join(FIELDS)} FROM contexts ORDER BY key")
-        return [LedgerEntry(**dict(zip(FIELDS, row, strict=True))) for row in rows]
+        rows = self._contexts("ORDER BY key")
+        named = (dict(zip(TABLES["contexts"], row, strict=True)) for row in rows)
+        return [LedgerEntry(**{field: row[field] for field in FIELDS}) for row in named]
+
+    def held(self) -> AbstractContextManager[object]:
+        """Keep other programs from writing until the block ends."""
+        return self._kv.held()
+
+    def damage(self) -> str | None:
+        """Return what SQLite finds wrong with the file, or None; rows are another matter, see `damaged_rows`."""
+        return self._kv.malformed()
+
+    def damaged_rows(self) -> dict[str, list[str]]:
+        """Return the keys of rows that are not as they were written, by table."""
+        return self._kv.damaged_rows()
+
+    def remove_damaged_rows(self) -> bool:
+        """Remove these rows, and return whether all could be reached."""
+        return self._kv.remove_damaged_rows()
 
     def close(self) -> None:
         """Close the file."""
         self._kv.close()
+
+    def _contexts(self, order: str = "") -> Iterator[Row]:
+        return (row for row in map(_mended, self._kv.rows("contexts", order)) if row[1])
+
+
+def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (keys[at : at + _MAX_VARIABLES] for at in range(0, len(keys), _MAX_VARIABLES))
+
+
+def _one_of(keys: Sequence[str]) -> tuple[str, Sequence[str]]:
+    return f"WHERE key IN ({', '.join('?' * len(keys))})", keys
+
+
+def _mended(row: Row) -> Row:
+    """Return a context as a document store can keep it: earlier releases stored whatever an LLM had answered."""
+    return (row[0], storable_text(row[1]), *row[2:])

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.ledger import FIELDS, Ledger, LedgerEntry
-
-Row = tuple[Any, ...]
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.storage.ledger_file import TABLES, Row, is_sound
+from llama_index_contextual.storage.storable import storable_text
 
 _MAX_COUNT = 2**53
+_RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
+"""Where a damaged table is entered: most keys are hexadecimal."""
 
 
 def export_contexts(ledger: Ledger, path: Path) -> int:
@@ -50,59 +50,53 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
 def salvage(damaged: Path, ledger: Ledger) -> None:
     """Add all that was paid for, as far as it can still be read of a damaged ledger, to a new one.
 
-    These are contexts, embeddings, replies of batches, and batches under way. The texts of documents are not among
-    them: they are in the versions.
+    These are contexts, embeddings, replies of batches, batches under way, and what the runs have cost. The texts of
+    documents are not among them: they are in the versions.
 
     Args:
         damaged: The file; it is only read.
         ledger: Where the rows go.
     """
-    for table, is_sound in _SOUND.items():
-        ledger.restore(table, (row for row in _readable(damaged, table) if is_sound(row)))
+    for table in ("contexts", "embeddings", "batch_replies", "batches"):
+        ledger.restore(table, _readable(damaged, table))
     # A request of a batch that is not known any more would not be answered, and not be sent again either.
     batches = {batch.file_id for batch in ledger.batches.open_batches()}
     ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
 
 
 def _readable(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield rows from one end of a table; what lies beyond a damaged page is reached from the other end."""
-    uri = f"{damaged.resolve().as_uri()}?mode=ro"
-    for order in ("ASC", "DESC"):
-        with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
-            yield from source.execute(f"SELECT * FROM {table} ORDER BY 1 {order}")
-            return
+    """Yield the sound rows of a table that can be reached, some more than once.
+
+    What lies beyond a damaged page is reached from the other end, and what lies between two of them by its key.
+    """
+    key = TABLES[table][0]
+    with contextlib.suppress(sqlite3.DatabaseError):
+        yield from _select(damaged, table, f"ORDER BY {key}")
+        return
+    for first, last in zip(_RANGES, (*_RANGES[1:], "\U0010ffff"), strict=True):
+        for order in ("ASC", "DESC"):
+            with contextlib.suppress(sqlite3.DatabaseError):
+                yield from _select(
+                    damaged, table, f"WHERE {key} >= '{first}' AND {key} < '{last}' ORDER BY {key} {order}"
+                )
+                break
 
 
-def _are(*types: Any) -> Callable[[Row], bool]:
-    return lambda row: all(map(isinstance, row, types))
-
-
-def _is_context(row: Row) -> bool:
-    key, context, model, created, *counts = row
-    try:
-        _entry(dict(zip(FIELDS, (key, context, model, *counts), strict=True)))
-    except (ValueError, TypeError):
-        return False
-    return isinstance(created, float)
-
-
-def _is_embedding(row: Row) -> bool:
-    """Return whether this has the length of 1 that all embeddings in a ledger have, and damaged ones hardly have."""
-    if not _are(str, bytes, str, float)(row) or len(row[1]) % 4:
-        return False
-    return bool(abs(np.linalg.norm(np.frombuffer(row[1], dtype="<f4")) - 1) < 1e-3)
-
-
-_SOUND: dict[str, Callable[[Row], bool]] = {
-    "contexts": _is_context,
-    "embeddings": _is_embedding,
-    "batch_replies": _are(str, str, str | None, int | None, int | None, int | None),
-    "batches": _are(str, str | None, str, float),
-}
+def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
+    # Not mode=ro, with which nothing can be read before a write that was interrupted is undone.
+    uri = f"{damaged.resolve().as_uri()}?mode=rw"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
+        source.execute("PRAGMA query_only = ON")
+        source.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        for row in source.execute(f"SELECT * FROM {table} {rest}"):
+            if is_sound(table, row):
+                yield row[: len(TABLES[table])]
 
 
 def _entry(raw: Any) -> LedgerEntry:
     entry = LedgerEntry(**raw)
+    if isinstance(entry.context, str):
+        entry = replace(entry, context=storable_text(entry.context))
     texts = (entry.key, entry.context, entry.model)
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
     if not all(isinstance(text, str) and text for text in texts):

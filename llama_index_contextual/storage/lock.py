@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from llama_index_contextual.errors import ProjectLockedError, ProjectNotFoundError
+from llama_index_contextual.errors import ProjectError, ProjectLockedError, ProjectNotFoundError
 
 LOCK_FILE = ".lock"
 
@@ -25,6 +25,7 @@ def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     Raises:
         ProjectLockedError: Another process, or thread, holds it.
         ProjectNotFoundError: The directory is gone.
+        ProjectError: It cannot be written.
     """
     if not directory.is_dir():
         # The lock would bring the directory back, empty.
@@ -35,6 +36,11 @@ def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     except Timeout as error:
         raise ProjectLockedError(
             f"Another process is {busy} {name!r}: wait until it has finished.", name=name
+        ) from error
+    except OSError as error:
+        raise ProjectError(
+            f"Project {name!r} cannot be changed ({error.strerror or error}): make its folder writable for this user.",
+            name=name,
         ) from error
     try:
         if not (directory / LOCK_FILE).exists():

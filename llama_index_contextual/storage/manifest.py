@@ -44,7 +44,8 @@ class DocumentRecord:
     Attributes:
         doc_id: Id of the document, relative and with forward slashes.
         content_hash: xxh3 of the file, or of text and metadata where the document came without a file.
-        origin: SHA-256 of the path that its file was read from, or None; the path itself is not kept.
+        origin: SHA-256 of the path that its file was read from; None where it came as a Document or as nodes. The path
+            itself is not kept.
         file_name: Name of its file, or None.
         title: Its title, or None.
         chunks: Number of its chunks.

@@ -1,10 +1,11 @@
-"""The settings of a project on disk: `project.json`, and how its single writer begins."""
+"""`project.json`: the settings of a project and the identity of its ledger; and how its single writer begins."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ from llama_index_contextual.errors import (
     ProjectError,
     ProjectLockedError,
 )
+from llama_index_contextual.retirement import DEFAULT_LLM
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.lock import locked
 from llama_index_contextual.storage.manifest import checksum
 from llama_index_contextual.storage.scratch import remove_scratch, scratch_directory
 
+logger = logging.getLogger(__name__)
+
 PROJECT_FILE = "project.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: the settings; 2: also the identity of the ledger."""
 
 _CHECKSUM = "xxh3"
+_LEDGER = "ledger"
 
 
 def is_project(project_dir: Path) -> bool:
@@ -34,9 +41,58 @@ def is_project(project_dir: Path) -> bool:
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
     """Write the settings of a project: the former ones stay until the new ones are on the disk."""
-    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "config": config.model_dump()}
+    _write(project_dir, config.model_dump(), ledger_identity(project_dir))
+
+
+def _write(project_dir: Path, config: Mapping[str, Any], ledger: str | None) -> None:
+    content: dict[str, Any] = {"format_version": FORMAT_VERSION, "config": config}
+    if ledger is not None:
+        content[_LEDGER] = ledger
     content[_CHECKSUM] = checksum(content)
     files.replace(project_dir / PROJECT_FILE, json.dumps(content, ensure_ascii=False, indent=2).encode())
+
+
+def ledger_identity(project_dir: Path) -> str | None:
+    """Return the identity of the ledger that belongs to a project; None where it is not recorded, or not readable."""
+    try:
+        return _read(project_dir).get(_LEDGER)
+    except (ProjectError, OSError):
+        return None
+
+
+def record_ledger(project_dir: Path, identity: str | None) -> None:
+    """Write the identity of a project's ledger into its project.json.
+
+    Raises:
+        ProjectError: The file is damaged.
+    """
+    raw = _read(project_dir)
+    if raw.get(_LEDGER) != identity:
+        _write(project_dir, raw["config"], identity)
+
+
+@contextlib.contextmanager
+def project_ledger(project_dir: Path) -> Iterator[Ledger]:
+    """Open the ledger of a project, whose lock is held, for writing; the first time its identity is recorded.
+
+    Raises:
+        FormatError: A newer release wrote it.
+        CorruptVersionError: It is damaged.
+        LedgerError: It cannot be opened, read or written.
+    """
+    recorded = ledger_identity(project_dir)
+    with contextlib.closing(Ledger(project_dir / LEDGER_FILE)) as ledger:
+        if recorded is None:
+            with contextlib.suppress(ProjectError, FileNotFoundError):  # what is loaded goes on without project.json
+                record_ledger(project_dir, ledger.identity)
+        elif recorded != ledger.identity:
+            logger.warning(
+                "%s/%s is not the ledger that this project had: contexts that are not in it will be asked for, and"
+                " paid for, again. `verify` says what to do.",
+                project_dir.name,
+                LEDGER_FILE,
+            )
+        yield ledger
 
 
 def read_config(project_dir: Path) -> ProjectConfig:
@@ -46,34 +102,51 @@ def read_config(project_dir: Path) -> ProjectConfig:
         ProjectError: The file is damaged.
         FormatError: A newer release wrote it.
     """
+    try:
+        raw = _read(project_dir)
+        if raw.get(_CHECKSUM) is not None:
+            return ProjectConfig.recorded(raw["config"])
+        # Written by hand. The default follows the date; a project that names no LLM keeps one that does not.
+        return ProjectConfig(**{"llm": DEFAULT_LLM, **raw["config"]})
+    except ConfigurationError as error:
+        name = project_dir.name
+        raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(project_dir, error) from error
+
+
+def _read(project_dir: Path) -> dict[str, Any]:
     name = project_dir.name
     try:
-        raw = json.loads(files.read(project_dir / PROJECT_FILE))
+        raw: dict[str, Any] = json.loads(files.read(project_dir / PROJECT_FILE))
         if raw["format_version"] > FORMAT_VERSION:
             raise FormatError(
                 f"Project {name!r} has format {raw['format_version']}, this release reads up to {FORMAT_VERSION}:"
                 f" upgrade llama-index-contextual.",
                 name=name,
             )
-        # Without a checksum the file was written by hand, which is fine.
-        given = raw.pop(_CHECKSUM, None)
-        if given is not None and given != checksum(raw):
+        # Without a checksum the file was written by hand, which is fine: what it does not name has the default.
+        content = {key: value for key, value in raw.items() if key != _CHECKSUM}
+        if raw.get(_CHECKSUM) not in (None, checksum(content)):
             raise ProjectError(
                 f"{name}/{PROJECT_FILE} has another content than when it was written: if it was changed by hand, remove"
                 f" its {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
-        if set(raw) != {"format_version", "config"}:
+        if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
             raise KeyError("format_version, config")
-        return ProjectConfig(**raw["config"])
-    except ConfigurationError as error:
-        raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProjectError(
-            f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the"
-            f" project again; contexts in its ledger are not paid for twice.",
-            name=name,
-        ) from error
+        raise _damaged(project_dir, error) from error
+    return raw
+
+
+def _damaged(project_dir: Path, error: Exception) -> ProjectError:
+    name = project_dir.name
+    return ProjectError(
+        f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the project"
+        f" again; contexts in its ledger are not paid for twice.",
+        name=name,
+    )
 
 
 @contextlib.contextmanager

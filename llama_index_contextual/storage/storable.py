@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.metadata import shape_fault
 
 INTEGERS = range(-(2**63), 2**63)
 """The whole numbers that SQLite keeps as such."""
+
+_NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def storable_text(text: str) -> str:
+    """Return a text without NUL, lone surrogates and control characters other than line breaks and tabs.
+
+    Example:
+        >>> storable_text("Revenue\\x00 grew.\\n")
+        'Revenue grew.\\n'
+    """
+    return _NOT_STORABLE.sub("", text)
 
 
 def require_storable(nodes: Sequence[BaseNode]) -> None:
@@ -26,6 +40,8 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 
 def storable_fault(node: BaseNode) -> str | None:
     """Return why a node cannot be stored, and what to do, or None if it can."""
+    if fault := shape_fault(node.metadata):
+        return fault
     for name, text in _texts(node):
         if has_surrogate(text):
             return f"{name} contains lone surrogates: clean it with text.encode('utf-8', 'replace').decode()"

@@ -1,19 +1,24 @@
-"""Is a project sound? Every file against its SHA-256, the ledger by SQLite's own check, and what was left behind."""
+"""Check a project: every file against its SHA-256, the ledger as a whole and row by row, and what was left behind.
+
+A ledger is repaired only where SQLite itself, with an interrupted write undone and the file locked, calls it malformed,
+or where a row has another checksum. Whatever keeps it from being checked is reported as what it is.
+"""
 
 from __future__ import annotations
 
 import itertools
 import shlex
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerError
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import (
     CURRENT,
+    NEW,
     VERSIONS,
     current_name,
     leftovers,
@@ -24,12 +29,22 @@ from llama_index_contextual.storage.current import (
 )
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
-from llama_index_contextual.storage.project_file import write_lock
+from llama_index_contextual.storage.project_file import ledger_identity, record_ledger, write_lock
 from llama_index_contextual.storage.version import OpenVersion
+from llama_index_contextual.wording import counted
 
 DAMAGED = ".damaged"
 LEFT_BEHIND = "was left by an interrupted run"
 
+_JOURNAL = "-journal"
+_SHOWN, _SHOWN_KEY = 5, 12
+_ROWS = {
+    "contexts": "context",
+    "embeddings": "embedding",
+    "batches": "batch",
+    "batch_requests": "request of a batch",
+    "batch_replies": "reply of a batch",
+}
 _UPGRADE = "pip install --upgrade llama-index-contextual"
 
 
@@ -94,6 +109,7 @@ def repair_project(project_dir: Path) -> VerifyReport:
     Raises:
         ProjectLockedError: Another process is writing.
         FormatError: A newer release wrote the ledger.
+        LedgerError: The ledger cannot be checked, so it is left as it is.
     """
     with write_lock(project_dir):
         names = version_names(project_dir)
@@ -101,17 +117,61 @@ def repair_project(project_dir: Path) -> VerifyReport:
         for name, found in _damaged_versions(project_dir, names).items():
             if live not in (None, name) and not isinstance(found, FormatError):
                 remove_version(project_dir, name)
-        path = project_dir / LEDGER_FILE
-        if path.exists() and _damage_of_ledger(path):
-            damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
-            files.rename(path, damaged)
-            with closing(Ledger(path)) as ledger:
-                salvage(damaged, ledger)
+        _repair_ledger(project_dir)
     return verify_project(project_dir)
 
 
+def _repair_ledger(project_dir: Path) -> None:
+    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
+    if _is_missing(path):
+        if _expects_ledger(project_dir, recorded):
+            with closing(Ledger(path)) as ledger:
+                record_ledger(project_dir, ledger.identity)
+        return
+    journal, kept = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
+    try:
+        if journal.exists():
+            files.copy(journal, kept)  # SQLite removes it when it has undone what it says
+        try:
+            _mend_ledger(path, kept, recorded)
+        finally:
+            files.remove(kept)
+    except OSError as error:
+        raise LedgerError(
+            f"{path.name} could not be repaired ({error.strerror or error}): see that its folder can be written and its"
+            f" disk has room for a copy, then try again; it is left as it is."
+        ) from error
+
+
+def _mend_ledger(path: Path, journal: Path, recorded: str | None) -> None:
+    state = _check_ledger(path, locked=True)
+    if state.malformed is None and state.damaged:
+        with closing(Ledger(path)) as ledger:
+            is_mended = ledger.remove_damaged_rows()
+    else:
+        is_mended = state.malformed is None
+    if not is_mended:
+        _start_anew(path, journal, recorded or state.identity)
+    elif recorded is not None and state.identity not in (None, recorded):
+        record_ledger(path.parent, state.identity)
+
+
+def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
+    """Put a copy of a damaged ledger aside, and a new one with what can be read of it in its place, in one step."""
+    damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
+    files.copy(path, damaged)
+    if journal.exists():
+        files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
+    new = path.with_name(f"{path.name}{NEW}")
+    with closing(Ledger(new, identity=identity)) as ledger:
+        salvage(path, ledger)
+    if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
+        files.remove(stale)  # it must not be undone in the new file
+    files.rename(new, path)
+
+
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the damaged ledgers that a repair has put aside."""
+    """Return the damaged ledgers that a repair has put aside, and their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
@@ -170,34 +230,80 @@ def _what(error: Exception, file: str) -> str:
     return str(error).split(". ")[0].removeprefix(f"{file} ")
 
 
-def _ledger(project_dir: Path) -> Iterator[Problem]:
-    path = project_dir / LEDGER_FILE
-    if not path.exists():
-        return
-    try:
-        if damage := _damage_of_ledger(path):
-            yield Problem(LEDGER_FILE, f"is damaged ({damage})", _command(project_dir, "verify", "--repair"))
-    except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), _UPGRADE)
+@dataclass(frozen=True, kw_only=True)
+class _LedgerState:
+    malformed: str | None = None
+    damaged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    identity: str | None = None
 
 
-def _damage_of_ledger(path: Path) -> str | None:
-    """Return what is wrong with a ledger, or None.
+def _check_ledger(path: Path, *, locked: bool = False) -> _LedgerState:
+    """Return what is wrong with a ledger, after SQLite has undone a write that was interrupted.
+
+    Args:
+        path: The file.
+        locked: Keep other programs from writing meanwhile.
 
     Raises:
         FormatError: A newer release wrote it.
+        LedgerError: It cannot be checked.
     """
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
-        if answer == "ok":
-            with closing(Ledger(path)) as ledger:
-                ledger.info()
+        with closing(Ledger(path, read_only=True)) as ledger, ledger.held() if locked else nullcontext():
+            if malformed := ledger.damage():
+                return _LedgerState(malformed=malformed, identity=ledger.identity)
+            return _LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)
     except CorruptVersionError as error:
-        return _what(error, LEDGER_FILE)
-    except sqlite3.DatabaseError as error:
-        return str(error)
-    return None if answer == "ok" else answer
+        return _LedgerState(malformed=_what(error, LEDGER_FILE).removeprefix("is damaged (").removesuffix(")"))
+
+
+def _ledger(project_dir: Path) -> Iterator[Problem]:
+    path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
+    repair = _command(project_dir, "verify", "--repair")
+    restore = "restore it from a backup, or begin a new one, for which contexts are asked and paid for again"
+    if _is_missing(path):
+        if _expects_ledger(project_dir, recorded):
+            what = "is empty" if path.exists() else "is missing"
+            yield Problem(LEDGER_FILE, f"{what}: {restore}", repair)
+        return
+    try:
+        state = _check_ledger(path)
+    except FormatError as error:
+        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), _UPGRADE)
+        return
+    except LedgerError as error:
+        message = f"could not be checked: it {_what(error, LEDGER_FILE)}"
+        yield Problem(LEDGER_FILE, message, _command(project_dir, "verify"))
+        return
+    if state.malformed is not None:
+        yield Problem(LEDGER_FILE, f"is damaged ({state.malformed})", repair)
+        return
+    if state.damaged:
+        rows = "; ".join(
+            f"{counted(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
+            f"{', …' if len(keys) > _SHOWN else ''}"
+            for table, keys in sorted(state.damaged.items())
+            for name in (_ROWS[table],)
+        )
+        yield Problem(LEDGER_FILE, f"has damaged rows, which are not used and will be asked for again ({rows})", repair)
+    if recorded is not None and state.identity != recorded:
+        message = "is not the ledger that this project had: restore that from a backup, or take this one as it is"
+        yield Problem(LEDGER_FILE, message, repair)
+
+
+def _is_missing(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
+
+
+def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
+    """Return whether a project has had a ledger: it is recorded, or an LLM wrote the contexts that answer."""
+    if recorded is not None:
+        return True
+    name = live_if_sound(project_dir)
+    try:
+        return name is not None and read_manifest(version_directory(project_dir, name)).config.get("context") == "llm"
+    except (CorruptVersionError, FormatError):
+        return False
 
 
 def _left_behind(project_dir: Path) -> Iterator[Problem]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.forks import cached_property
 from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import (

@@ -165,6 +165,22 @@ def test_a_conversation_is_saved_and_taken_up_again(reports: Project, tmp_path: 
     assert "Wie heißt das?" in llm.history[0]
 
 
+def test_an_answer_with_what_cannot_be_stored_is_shown_remembered_and_saved_without_it(
+    reports: Project, tmp_path: Path
+) -> None:
+    engine, llm = chat(reports)
+    llm.default = "It\0 runs \ud800dry.\x1b"
+    assert str(engine.chat("Why?")) == "It runs dry."
+    engine.save(tmp_path / "talk.json")
+    other, _ = chat(reports)
+    other.load(tmp_path / "talk.json")
+    assert [message.content for message in other.chat_history] == ["Why?", "It runs dry."]
+    llm.default = "\0\0"
+    grounded = engine.chat("And then?").grounded
+    assert grounded is not None
+    assert (grounded.response, grounded.partial) == ("", "The model gave an empty answer.")
+
+
 def test_a_conversation_that_cannot_be_saved_leaves_the_file_as_it_was(
     reports: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

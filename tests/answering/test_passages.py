@@ -23,11 +23,11 @@ def manual(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-@pytest.mark.parametrize("max_tokens", [600, 1500, 4000])
-def test_the_best_hit_is_read_where_nearly_all_of_a_document_was_found(manual: Project, max_tokens: int) -> None:
+@pytest.mark.parametrize("answer_tokens", [600, 1500, 4000, 8000])
+def test_the_best_hit_is_read_where_nearly_all_of_a_document_was_found(manual: Project, answer_tokens: int) -> None:
     found = manual.retrieve("What does error TS-999 mean?")
     assert len(found) > 10
     assert "watchdog reset" in found[0].text
     llm = ScriptedLLM(default="A watchdog reset [Source 1].")
-    manual.as_query_engine(llm=llm, max_tokens=max_tokens).query(found.query)
+    manual.as_query_engine(llm=llm, answer_tokens=answer_tokens).query(found.query)
     assert "**TS-999, watchdog reset.**" in llm.history[0]

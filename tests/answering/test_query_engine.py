@@ -18,6 +18,7 @@ from llama_index.core.schema import Document, MetadataMode, QueryBundle
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.draft import AnswerOptions
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
@@ -50,6 +51,9 @@ class Confident(ConversationalRetriever):
         self.asked += 1
         level: Any = None if self.confidence is None else "low" if self.confidence < 0.17 else "medium"
         return replace(super().respond(query), confidence=self.confidence, confidence_level=level)
+
+    async def arespond(self, query: Any) -> RetrievalResponse:
+        return self.respond(query)
 
 
 def ask(engine: Any, question: str = QUESTION) -> GroundedResponse:
@@ -95,7 +99,7 @@ def test_passages_fit_the_budget(reports: Project) -> None:
     llm = ScriptedLLM()
     assert len(ask(reports.as_query_engine(llm=llm)).source_nodes) > 1
     assert len(ask(reports.as_query_engine(llm=llm, max_passages=1)).source_nodes) == 1
-    few = ask(reports.as_query_engine(llm=llm, max_tokens=120)).source_nodes
+    few = ask(reports.as_query_engine(llm=llm, answer_tokens=120)).source_nodes
     assert sum(count_tokens(hit.node.get_content(MetadataMode.LLM)) for hit in few) <= 120
 
 
@@ -189,7 +193,7 @@ def test_what_the_model_cannot_answer_is_not_found() -> None:
     assert not ask(engine).found
 
 
-# ---- low confidence --------------------------------------------------------------------------------------------------
+# ---- confidence ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("first", "second", "calls"), [(0.9, 0.9, 0), (None, 0.9, 0), (0.1, 0.9, 1)])
@@ -201,21 +205,65 @@ def test_a_search_that_is_not_confident_is_repeated_wider(first: float | None, s
     assert len(llm.history) == 1
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("wider", [None, Confident(0.15, b=1.0)])
-def test_without_confidence_the_honest_word_comes_without_the_model(wider: Confident | None, streaming: bool) -> None:
+LOW = "Confidence of the search: low (0.10 of 1), estimated from matching words. Decide by what the sources say."
+
+
+def prompt_for(engine: GroundedQueryEngine, llm: ScriptedLLM, way: str) -> str:
+    """Return what the model reads, whichever way it is asked."""
+    chat = GroundedChatEngine(engine)
+    if way == "query":
+        engine.query("Why?")
+    elif way == "aquery":
+        asyncio.run(engine.aquery("Why?"))
+    elif way == "streamed query":
+        engine.streaming = True
+        engine.query("Why?").get_response()  # type: ignore[union-attr]
+    elif way == "chat":
+        chat.chat("Why?")
+    else:
+        list(chat.stream_chat("Why?").response_gen)
+    (prompt,) = llm.history
+    return prompt
+
+
+@pytest.mark.parametrize("way", ["query", "aquery", "streamed query", "chat", "streamed chat"])
+@pytest.mark.parametrize("wider", [None, Confident(0.05, b=1.0)])
+def test_a_low_confidence_leaves_the_decision_to_the_model_and_tells_it(wider: Confident | None, way: str) -> None:
+    llm = ScriptedLLM(default="Yes [Source 1].")
+    engine = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider)
+    assert prompt_for(engine, llm, way).endswith(f"Text:\na\n\n{LOW}\n\nQuestion: Why?")
+
+
+def test_the_model_decides_what_a_search_of_low_confidence_answers() -> None:
+    for words, found in (("Yes [Source 1].", True), (NOT_FOUND, False)):
+        response = ask(GroundedQueryEngine(Confident(0.1, a=1.0), ScriptedLLM(default=words)))
+        assert (str(response), response.found) == (words, found)
+
+
+def test_the_model_is_told_of_a_high_confidence_too_and_of_none_where_there_is_none() -> None:
     llm = ScriptedLLM()
-    engine = GroundedQueryEngine(Confident(0.1, a=1.0), llm, wider=wider, streaming=streaming)
-    response = engine.query("Why?")
-    assert str(response) == NOT_FOUND
-    assert response.source_nodes == []
-    assert llm.history == []
+    GroundedQueryEngine(Confident(0.9, a=1.0), llm).query("Why?")
+    GroundedQueryEngine(Confident(None, a=1.0), llm).query("Why?")
+    assert "Confidence of the search: medium (0.90 of 1)" in llm.history[0]
+    assert "Confidence" not in llm.history[1]
 
 
-def test_how_confident_a_search_must_be_can_be_chosen() -> None:
+def test_no_question_with_hits_is_refused_without_the_model(reports: Project) -> None:
+    llm = ScriptedLLM()
+    questions = ["Qué dice el manual?", "Wie hoch war der Umsatz?", "Zebras?"]
+    for question in questions:
+        assert reports.retrieve(question).confidence_level == "low", question
+        reports.as_query_engine(llm=llm).query(question)
+    assert len(llm.history) == len(questions)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_below_a_confidence_that_the_caller_wants_the_model_is_not_asked(streaming: bool) -> None:
     for least, found in ((0.4, False), (0.2, True)):
-        options = AnswerOptions(min_confidence=least)
-        assert ask(GroundedQueryEngine(Confident(0.3, a=1.0), ScriptedLLM(), options=options)).found is found
+        llm, options = ScriptedLLM(default="Yes [Source 1]."), AnswerOptions(min_confidence=least)
+        engine = GroundedQueryEngine(Confident(0.3, a=1.0), llm, options=options, streaming=streaming)
+        assert str(engine.query("Why?")) == ("Yes [Source 1]." if found else NOT_FOUND)
+        assert bool(llm.history) is found
 
 
 def test_where_nothing_is_found_the_model_is_not_asked() -> None:
@@ -247,14 +295,52 @@ def test_little_room_is_filled_with_the_best_sentence_and_none_is_told(reports: 
     text = "The plant opened long ago. " * 30 + "Error TS-999 means a dry pump. " + "Nothing more to say. " * 30
     found = hits(a=1.0)
     found[0].node.set_content(text)  # type: ignore[attr-defined]
-    few = AnswerOptions(max_tokens=20)
+    few = AnswerOptions(answer_tokens=20)
     (read,) = ask(GroundedQueryEngine(FixedRetriever(found), ScriptedLLM(), options=few)).source_nodes
     assert "Error TS-999 means a dry pump." in read.node.get_content()
-    with pytest.raises(ConfigurationError, match="max_tokens=2 has no room for a sentence"):
-        reports.as_query_engine(llm=ScriptedLLM(), max_tokens=2).query(QUESTION)
+    with pytest.raises(ConfigurationError, match=r"answer_tokens=2 has no room .* allow at least \d+\.") as raised:
+        reports.as_query_engine(llm=ScriptedLLM(), answer_tokens=2).query(QUESTION)
+    assert raised.value.setting == "answer_tokens"
+    enough = int(str(raised.value).removesuffix(".").split()[-1])
+    assert ask(reports.as_query_engine(llm=ScriptedLLM(), answer_tokens=enough)).source_nodes
+    with pytest.raises(ConfigurationError, match=rf"allow at least {enough}\."):
+        reports.as_query_engine(llm=ScriptedLLM(), answer_tokens=enough - 1).query(QUESTION)
 
 
-@pytest.mark.parametrize("wrong", [{"max_tokens": 0}, {"max_passages": 0}, {"min_confidence": 1.5}])
+def test_a_quotation_from_a_cut_passage_is_checked_against_the_original_text(reports: Project) -> None:
+    llm = ScriptedLLM(default="“the pump runs dry” [Source 1], “nothing of this is in it” [Source 1].")
+    response = ask(reports.as_query_engine(llm=llm, answer_tokens=50))
+    (source,) = response.sources
+    original = reports.read(source.doc_id, source.start_char or 0, source.end_char)
+    assert response.source_nodes[0].node.get_content() == original
+    assert "the pump runs dry" in original
+    assert response.citations is not None
+    assert [quotation.status for quotation in response.citations.quotations] == ["verified", "not_found"]
+
+
+def test_the_budget_of_the_passages_is_a_setting_of_the_project(tmp_path: Path) -> None:
+    text = "\n\n".join(f"Pump {number} runs dry at night. " * 60 for number in range(30))
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"))
+    project.ingest([Document(id_=f"d{number}", text=text) for number, text in enumerate(text.split("\n\n"))])
+    llm = ScriptedLLM()
+
+    def tokens_read(**options: Any) -> int:
+        for engine in (project.as_query_engine(llm=llm, **options), project.as_chat_engine(llm=llm, **options)):
+            hits = engine.query("pump") if isinstance(engine, GroundedQueryEngine) else engine.chat("pump")
+            read = sum(count_tokens(hit.node.get_content(MetadataMode.LLM)) for hit in hits.source_nodes)
+            if isinstance(engine, GroundedQueryEngine):
+                answered = read
+        assert read <= answered
+        return answered
+
+    assert AnswerOptions().answer_tokens == ProjectConfig().answer_tokens == 8000
+    assert 7000 < tokens_read() <= 8000
+    assert 700 < tokens_read(answer_tokens=1000) <= 1000
+    project.update_config(answer_tokens=2000)
+    assert 1700 < tokens_read() <= 2000
+
+
+@pytest.mark.parametrize("wrong", [{"answer_tokens": 0}, {"max_passages": 0}, {"min_confidence": 1.5}])
 def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         AnswerOptions(**wrong)

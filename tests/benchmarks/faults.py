@@ -80,6 +80,26 @@ def commits(folder: Path, options: argparse.Namespace) -> Result:
     return f"{len(lived.events)} operations, {numbers}{lines}", found
 
 
+def ledger(folder: Path, options: argparse.Namespace) -> Result:
+    """Kill commands in transactions of the ledger, flip its bits, and check and repair it where it cannot be had."""
+    numbers = {"kills": options.kills, "flips": options.flips, "held": options.held}
+    running = {}
+    for name, number in numbers.items():
+        (folder / name).mkdir()
+        command = [sys.executable, "-m", "tests.faults.ledger_faults", str(folder / name), name, str(number), "7"]
+        running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    lines, wrong = "", []
+    for name, process in running.items():
+        written = process.communicate()[0]
+        if process.returncode:
+            wrong.append(f"{name} ended with {process.returncode}")
+            continue
+        found = json.loads(written)
+        wrong += found["wrong"]
+        lines += f"\n    {name}: " + ", ".join(f"{count} {what}" for what, count in found["counts"].items())
+    return f"{numbers}{lines}", wrong
+
+
 def inputs(folder: Path, options: argparse.Namespace) -> Result:
     """Give bad inputs, and print the message that each one gets."""
     found, lines = [], ""
@@ -159,7 +179,7 @@ def readers(folder: Path, options: argparse.Namespace) -> Result:
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Result]] = {
     part.__name__: part
-    for part in (faults, power, syncs, commits, kills, damage, flips, machine, inputs, fuzz, readers)
+    for part in (faults, power, syncs, commits, kills, ledger, damage, flips, machine, inputs, fuzz, readers)
 }
 
 
@@ -192,6 +212,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10, help="Of load, after up to 20 quiet seconds.")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--flips", type=int, default=2000, help="Bits of a ledger that are changed, one by one.")
+    parser.add_argument("--held", type=int, default=60, help="Checks and repairs of a ledger that cannot be had.")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--sequences", type=int, default=2000)
     parser.add_argument("--scenarios", nargs="*", help="Only these, by name, in faults, power and syncs.")

@@ -17,7 +17,7 @@ from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunn
 from llama_index_contextual.contextualizer.batch_files import parse_output, request_line, split
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply
-from llama_index_contextual.storage.kvstore import SQLiteKVStore
+from llama_index_contextual.storage.ledger_file import LedgerFile
 from tests.support.batches import BatchPlan
 from tests.support.replies import context_for
 from tests.support.server import LoopbackProvider
@@ -39,9 +39,7 @@ async def client(provider: LoopbackProvider) -> AsyncIterator[AsyncOpenAI]:
 
 
 def journal_at(path: Path) -> BatchJournal:
-    journal = BatchJournal(SQLiteKVStore(path, access="durable"))
-    journal.prepare()
-    return journal
+    return BatchJournal(LedgerFile(path))
 
 
 @pytest.fixture
@@ -105,6 +103,24 @@ def test_lines_that_hold_no_reply_are_left_out() -> None:
 
 
 # ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+def test_replies_can_be_stored_whatever_they_hold(tmp_path: Path) -> None:
+    def line(custom_id: object, text: str, tokens: int = 5) -> bytes:
+        choice = {"message": {"content": text}, "finish_reason": "stop\ud800"}
+        body = {"choices": [choice], "usage": {"prompt_tokens": tokens, "completion_tokens": tokens}}
+        return json.dumps({"custom_id": custom_id, "response": {"body": body}}).encode()
+
+    lines = [line("a", "One\0 and\ud800 two."), line("b", "\0"), line("c\ud800", "no id"), line(7, "no id")]
+    lines += [line("d", "Much.", 10**30), b"[" * 100_000]
+    replies = list(parse_output(b"\n".join(lines)))
+    journal = journal_at(tmp_path / "ledger.sqlite")
+    journal.closed("file", replies)
+    kept = {reply.custom_id: journal.reply(reply.custom_id) for reply in replies}
+    assert {name: reply.text for name, reply in kept.items() if reply} == {"a": "One and two.", "b": "", "d": "Much."}
+    assert kept["a"] == replies[0]
+    assert kept["d"] is not None
+    assert kept["d"].input_tokens is None
 
 
 async def test_each_request_gets_its_own_reply_though_they_come_in_another_order(

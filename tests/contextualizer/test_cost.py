@@ -25,6 +25,7 @@ from llama_index_contextual.contextualizer.prices import PriceTable
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
 from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
 from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.senders import Reply
 from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
@@ -114,7 +115,7 @@ def test_answers_grow_with_the_chunks_of_a_call() -> None:
 
 def test_the_form_of_calls_follows_the_provider() -> None:
     assert CallForm.of("openai:gpt-4.1") == CallForm(CacheRules(1024, 128), sends_schema=True)
-    assert CallForm.of("anthropic:claude-haiku-4-5").cache == CacheRules(1024, 1)
+    assert CallForm.of("anthropic:claude-sonnet-4-5").cache == CacheRules(1024, 1)
     assert CallForm.of("ollama:llama3") == CallForm.of("ScriptedLLM:x") == CallForm()
 
 
@@ -153,20 +154,20 @@ def test_a_run_is_billed_by_the_providers_count() -> None:
     assert spending.actual.contexts.cache_hit_rate == 0.4
 
 
-def test_the_first_call_of_a_segment_pays_for_what_it_writes_into_the_cache() -> None:
-    model = "anthropic:claude-haiku-4-5"  # $1 for a million tokens, $1.25 written, $0.10 cached, $5 answered
+async def test_the_first_call_of_a_segment_pays_for_what_it_writes_into_the_cache() -> None:
+    model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
     form, (requests, *_) = CallForm.of(model), planned(1)
     tokens = count_segment(requests, form)
     prefix = requests[0].prefix_tokens + 3
     assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
     fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
-    expected = fresh * 1 + tokens.written_tokens * 1.25 + tokens.cached_tokens * 0.1 + tokens.output_tokens * 5
+    expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
     spending = Spending(PriceTable())
     spending.expect(model, tokens)
     assert spending.estimated.dollars == pytest.approx(expected / 1e6)
-    settle = CallBudget(spending, model).may_send(requests[0])
-    settle(Usage(10_000, 0, 100, 9_000))
-    assert spending.actual.dollars == pytest.approx((1_000 * 1 + 9_000 * 1.25 + 100 * 5) / 1e6)
+    charge = await CallBudget(spending, model).may_send(requests[0])
+    charge.settle(Reply("A context.", Usage(10_000, 0, 100, 9_000)))
+    assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
 
 
 def test_a_limit_counts_on_a_call_that_writes_all_of_its_prompt() -> None:
@@ -189,13 +190,98 @@ def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.00 are spent") as raised:
+    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.04 are spent") as raised:
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    assert (raised.value.spent, raised.value.max_cost) == (0.0, 0.05)
+    assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
     first.settle(Tokens(1, 5_000, 0, 0))
     second.release()
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     assert spending.actual.dollars == pytest.approx(0.01)
+    with pytest.raises(BudgetExceededError) as again:
+        spending.reserve(MODEL, input_tokens=1, output_tokens=0)
+    assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
+
+
+async def test_what_is_put_aside_for_calls_in_flight_is_waited_for_instead_of_stopping() -> None:
+    # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
+    most = 0
+
+    async def call() -> None:
+        nonlocal most
+        reservation = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+        most = max(most, spending._calls_in_flight)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        reservation.settle(Tokens(1, 10_000, 10_000, 0))
+
+    await asyncio.gather(*(call() for _ in range(10)))
+    assert most == 3
+    assert spending.actual.dollars == pytest.approx(0.05)
+    with pytest.raises(BudgetExceededError) as raised:
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+    assert raised.value.spent == pytest.approx(0.05)
+
+
+async def test_all_who_wait_are_told_when_the_limit_is_reached() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
+    first = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
+    waiting = [asyncio.create_task(spending.areserve(MODEL, input_tokens=9_000, output_tokens=0)) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.settle(Tokens(1, 10_000, 0, 0))
+    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+    assert [type(error) for error in found] == [BudgetExceededError] * 5
+    assert {error.spent for error in found if isinstance(error, BudgetExceededError)} == {0.02}
+
+
+def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
+    assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
+    with pytest.raises(
+        BudgetExceededError, match=r"\$0\.02 are spent, of which \$0\.02 for 1 call whose price is not known"
+    ):
+        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
+    free = Spending(PriceTable())
+    free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
+    assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
+
+
+def test_after_a_call_that_was_dearer_than_its_reserve_the_next_reserves_are_higher() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
+    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
+    assert spending.actual.dollars == 1.0
+    with pytest.raises(BudgetExceededError):
+        spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
+
+
+def test_calls_that_were_dearer_together_raise_the_reserves_once() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
+    calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
+    for call in calls:
+        call.settle(Tokens(1, 500_000, 0, 0))
+    assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
+
+
+async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
+    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
+    likely = Tokens(1, 10_000, 10_000, 0)
+    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
+    waiting = asyncio.create_task(spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "one at a time"
+    call.settle(likely)
+    (await waiting).settle(likely)
+    with pytest.raises(BudgetExceededError):
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
+
+
+async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:
+    (requests, *_) = planned(1)
+    spending = Spending(PriceTable())
+    charge = await CallBudget(spending, MODEL).may_send(requests[0])
+    charge.settle(Reply("word " * 300))
+    assert spending.actual.contexts.output_tokens >= 300
+    assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
 
 
 def test_an_answer_that_was_lost_on_its_way_stays_reserved() -> None:

@@ -15,12 +15,13 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.calls import RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
-from llama_index_contextual.contextualizer.scheduler import Settle
+from llama_index_contextual.contextualizer.requests import ContextRequest
+from llama_index_contextual.contextualizer.senders import Reply
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.contextualizer.samples import loose
 from tests.contextualizer.segments_of import by_segment, corpus, independent_totals
+from tests.support.faults import FaultKind
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
@@ -184,29 +185,55 @@ def test_what_stops_the_run_lets_calls_in_flight_come_home(provider: LoopbackPro
 
 
 class Purse:
-    """Lets so many calls pass."""
+    """Lets so many calls pass, and notes how each of them ended."""
 
     def __init__(self, calls: int) -> None:
         self.left = calls
-        self.settled: list[Usage | None] = []
+        self.replies: list[Reply] = []
+        self.released = self.forfeited = 0
 
-    def may_send(self, request: ContextRequest) -> Settle:
+    async def may_send(self, request: ContextRequest) -> Purse:
         """Take one call out."""
         if not self.left:
             raise BudgetExceededError("The purse is empty.", spent=1.0, max_cost=1.0)
         self.left -= 1
-        return self.settled.append
+        return self
+
+    def settle(self, reply: Reply) -> None:
+        """Note an answer."""
+        self.replies.append(reply)
+
+    def release(self) -> None:
+        """Note a call that was refused."""
+        self.released += 1
+
+    def forfeit(self) -> None:
+        """Note a call of which nobody knows whether it is charged."""
+        self.forfeited += 1
 
 
 def test_the_budget_is_asked_before_each_call_and_told_what_it_took(provider: LoopbackProvider) -> None:
     provider.fault("server_error")
     purse = Purse(7)
     assert is_complete(run(corpus(2, 3, words=20), budget=purse))
-    assert len(provider.chat_calls) == len(purse.settled) == 7
-    assert purse.settled.count(None) == 1
-    taken = [usage for usage in purse.settled if usage is not None]
+    assert len(provider.chat_calls) == len(purse.replies) + purse.released == 7
+    assert (purse.released, purse.forfeited) == (1, 0)
+    taken = [reply.usage for reply in purse.replies]
     assert sum(usage.input_tokens or 0 for usage in taken) == provider.totals()["prompt_tokens"]
     assert sum(usage.output_tokens or 0 for usage in taken) == provider.totals()["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "released", "forfeited"),
+    [("rate_limit", 1, 0), ("server_error", 1, 0), ("drop", 0, 1), ("drop_in_body", 0, 1), ("malformed_json", 0, 1)],
+)
+def test_a_call_counts_as_refused_only_where_the_provider_says_so(
+    provider: LoopbackProvider, kind: FaultKind, released: int, forfeited: int
+) -> None:
+    provider.fault(kind)
+    purse = Purse(9)
+    assert is_complete(run(corpus(1, 3, words=20), budget=purse))
+    assert (purse.released, purse.forfeited, len(purse.replies)) == (released, forfeited, 3)
 
 
 def test_an_empty_budget_stops_the_run_and_keeps_what_was_paid_for(provider: LoopbackProvider, ledger: Ledger) -> None:

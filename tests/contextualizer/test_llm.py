@@ -179,7 +179,7 @@ def test_failures_can_be_raised_instead(answers: list[object]) -> None:
     with pytest.raises(ContextualizationError) as raised:
         contextualizer(llm, on_error="raise")(nodes[:1] if len(answers) > 1 else nodes)
     assert raised.value.node_ids == (nodes[0].node_id,)
-    assert raised.value.__cause__ is (answers[0] or None)
+    assert repr(raised.value.__cause__) == repr(answers[0] or None)
     assert len(llm.history) == len(answers), "nothing is sent after the failure"
 
 
@@ -191,7 +191,7 @@ def test_what_can_succeed_for_no_chunk_stops_the_run() -> None:
         ModelError, match="does not know the model 'ScriptedLLM:scripted': change the setting 'llm'"
     ) as e:
         contextualizer(llm)(chunks())
-    assert e.value.__cause__ is cause
+    assert repr(e.value.__cause__) == repr(cause)
     assert len(llm.history) == 1
 
 
@@ -347,7 +347,7 @@ def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not
 
 
 def test_a_mock_model_works() -> None:
-    assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3))(loose("One."))) == ["text text text"]
+    assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3), model_id="mock")(loose("One."))) == ["text text text"]
 
 
 def test_a_copy_with_another_model_asks_that_model() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS, judge, read_group
 from llama_index_contextual.node_parser import count_tokens
+from llama_index_contextual.storage.storable import storable_text
 
 CHUNK = "The company's revenue grew by 3 % over the previous quarter, mainly because of orders from shipyards."
 GOOD = "This chunk is from the report of ACME for the second quarter of 2023 and speaks of its revenue."
@@ -124,3 +125,44 @@ def test_no_answer_breaks_the_reading(answer: str) -> None:
 def test_an_id_of_thousands_of_digits_is_none() -> None:
     answer = '{"contexts": [{"id": "%s", "context": "?"}, {"id": "1", "context": "One."}]}' % ("9" * 5_000)
     assert read_group(answer, [1]) == {1: "One."}
+
+
+# ---- what can be stored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
+def test_what_cannot_be_stored_is_taken_out_of_an_answer(odd: str) -> None:
+    assert judge(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
+
+
+@pytest.mark.parametrize("answer", ["\0", "\0\ud800\x1b", "Context: \0", "<context>\0</context>"], ids=ascii)
+def test_an_answer_of_which_nothing_can_be_stored_is_no_context(answer: str) -> None:
+    assert judge(answer, CHUNK) == (None, "answered with an empty context")
+
+
+@given(st.text(st.characters(codec=None), max_size=300))
+def test_whatever_is_answered_the_context_can_be_stored(answer: str) -> None:
+    context = judge(answer, CHUNK).context or ""
+    assert context.encode().decode() == storable_text(context) == context
+    assert "\0" not in context
+
+
+@given(st.text(max_size=80))
+def test_storable_text_keeps_all_but_control_characters_and_lone_surrogates(text: str) -> None:
+    kept = [c for c in text if c in "\n\t" or not (ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000)]
+    assert storable_text(text) == "".join(kept)
+    assert storable_text("a\tb\nc \U0001f600") == "a\tb\nc \U0001f600"
+
+
+@pytest.mark.parametrize("answer", [f"{GOOD} " * 500, "a" * 50_000, "\n" * 2_000_000 + GOOD, "One two. " * 6_000])
+def test_a_very_long_answer_is_cut(answer: str) -> None:
+    context = judge(answer, CHUNK).context
+    assert context
+    assert count_tokens(context) <= MAX_CONTEXT_TOKENS
+
+
+def test_several_contexts_may_hold_line_breaks_and_what_cannot_be_stored() -> None:
+    answer = '{"contexts": [{"id": 1, "context": "One\nline."}, {"id": 2, "context": "\\u0000\\ud800"}]}'
+    found = read_group(answer, [1, 2])
+    assert judge(found[1], CHUNK).context == "One line."
+    assert judge(found[2], CHUNK).problem == "answered with an empty context"

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from llama_index.core.base.llms.types import CachePoint, ChatMessage, ChatResponse, TextBlock
 from llama_index.core.llms import LLM
 from llama_index.llms.openai import OpenAI
+from openai.types.shared.reasoning_effort import ReasoningEffort
 from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
 from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, Usage
 from llama_index_contextual.contextualizer.senders import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import PROVIDERS
 from tests.contextualizer.segments_of import corpus
 from tests.support.models import ScriptedLLM
+from tests.support.records import ApiError, Request
 from tests.support.replies import Reply as Said
 from tests.support.server import LoopbackProvider
 
@@ -85,10 +89,55 @@ def test_an_answer_cannot_be_longer_than_what_was_put_aside_for_it(model: str) -
     assert options_of(OpenAI(model=model, api_key="k"))["max_tokens"] == 400
 
 
-def test_a_model_that_may_reason_is_not_cut_off_and_a_limit_of_the_user_stays() -> None:
-    for llm in (OpenAI(model="o3-mini", api_key="k"), OpenAI(model="gpt-5-mini", api_key="k"), Like(), Ollama()):
-        assert "max_tokens" not in options_of(llm)
-    assert "max_tokens" not in options_of(OpenAI(model="gpt-4.1", api_key="k", max_tokens=150))
+@pytest.mark.parametrize(
+    ("model", "effort", "hidden"),
+    [
+        ("gpt-6-luna", "none", 0),
+        ("gpt-5.1", "none", 0),
+        ("gpt-5.4-2026-03-05", "none", 0),
+        ("gpt-5-mini", "minimal", 1_000),
+        ("gpt-5-2025-08-07", "minimal", 1_000),
+        ("o3-mini", "low", 4_000),
+        ("o1", "low", 4_000),
+        ("gpt-5.2-chat-latest", None, 16_000),
+        ("gpt-5-pro", None, 16_000),
+    ],
+)
+def test_a_model_that_reasons_is_asked_to_do_so_as_little_as_it_can_and_has_room_for_it(
+    model: str, effort: str | None, hidden: int
+) -> None:
+    options = options_of(OpenAI(model=model, api_key="k"))
+    assert options.get("reasoning_effort") == effort
+    assert options["max_tokens"] == 400 + hidden
+
+
+def test_every_effort_that_is_sent_is_one_that_the_client_knows() -> None:
+    known = {value for part in get_args(ReasoningEffort) for value in get_args(part)}
+    assert {effort for _, effort in PROVIDERS["openai"].efforts} - {None} <= known
+
+
+def test_what_the_user_has_set_on_a_model_stays() -> None:
+    chosen = options_of(OpenAI(model="gpt-6-luna", api_key="k", reasoning_effort="high"))
+    assert "reasoning_effort" not in chosen
+    assert chosen["max_tokens"] == 400 + 32_000
+    more = options_of(OpenAI(model="o3", api_key="k", additional_kwargs={"reasoning_effort": "medium"}))
+    assert "reasoning_effort" not in more
+    for own in ({"max_tokens": 150}, {"additional_kwargs": {"max_completion_tokens": 150}}):
+        assert "max_tokens" not in options_of(OpenAI(model="gpt-4.1", api_key="k", **own))
+
+
+def test_models_of_others_get_neither_a_limit_nor_an_effort() -> None:
+    for llm in (Like(), Ollama(), Recording()):
+        assert options_of(llm).keys() <= {"prompt_cache_key"}
+
+
+def test_the_least_effort_and_the_limit_reach_the_provider_by_the_names_that_it_knows() -> None:
+    with LoopbackProvider() as provider:
+        llm = OpenAI(model="gpt-5-mini", api_base=provider.api_base, api_key="k", max_retries=0)
+        LLMContextualizer(llm=llm)(corpus(1, 1, words=9))
+    (call,) = provider.chat_calls
+    assert (call.body["reasoning_effort"], call.body["max_completion_tokens"]) == ("minimal", 1_400)
+    assert "max_tokens" not in call.body
 
 
 def test_a_call_that_wants_to_say_more_costs_no_more_than_the_limit_of_money() -> None:
@@ -107,8 +156,8 @@ def test_flex_calls_are_given_time() -> None:
 
 
 def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
-    llm = Anthropic()
-    LLMContextualizer(llm=llm, chunks_per_call=2)(corpus(1, 4, words=9))
+    llm = Anthropic(model_name="claude-sonnet-4-5")
+    LLMContextualizer(llm=llm, chunks_per_call=2)(corpus(1, 4, words=400))
     for (message,), options in llm._sent[:2]:
         prefix, point, suffix = message.blocks
         assert isinstance(prefix, TextBlock)
@@ -119,6 +168,34 @@ def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
         assert point.cache_control.type == "ephemeral"
         # The class would cut an answer for many chunks off at 512 tokens.
         assert options == {"max_tokens": 827}
+
+
+def test_a_model_that_refuses_the_least_effort_is_asked_without_one() -> None:
+    def answer(request: Request) -> Said:
+        if "reasoning_effort" in request.fields:
+            message = "Unsupported value: 'none' is not supported with the 'gpt-5.4' model."
+            raise ApiError(400, message, param="reasoning_effort", code="unsupported_value")
+        return Said("A context about pumps.")
+
+    with LoopbackProvider(reply=answer) as provider:
+        llm = OpenAI(model="gpt-5.4", api_base=provider.api_base, api_key="k", max_retries=0)
+        nodes = LLMContextualizer(llm=llm, num_workers=1)(corpus(1, 3, words=9))
+    assert [call.status for call in provider.chat_calls] == [400, 200, 200, 200]
+    assert all(node.metadata["context_source"] == "llm" for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("claude-sonnet-4-5", 1024), ("claude-opus-4-7", 2048), ("claude-haiku-4-5", 4096), ("claude-opus-4-6", 4096)],
+)
+def test_a_prefix_that_a_model_does_not_keep_is_not_marked(model: str, least: int) -> None:
+    sender = LiveSender(Anthropic(model_name=model))
+    blocks = {}
+    for tokens in (least - 1, least):
+        request = SimpleNamespace(prefix="Shared.", suffix="Own.", prompt="Shared.Own.", prefix_tokens=tokens)
+        blocks[tokens] = len(sender._message(request).blocks)  # type: ignore[arg-type]
+    assert blocks == {least - 1: 1, least: 3}
+    assert CallForm.of(f"anthropic:{model}").cache == CacheRules(least, 1)
 
 
 @pytest.mark.parametrize("kind", [Like, Ollama, Recording])

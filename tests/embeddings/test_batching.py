@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_index.core.schema import TextNode
 
 from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.embeddings.batching import aembed, batches, unit_vectors
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 
 QUICK = RetryPolicy(attempts=3, base_delay=0)
@@ -114,6 +117,46 @@ async def test_a_failure_is_one_sentence_about_the_model(error: Exception, monke
     if isinstance(error, ModelError):
         assert raised.value is error
     else:
-        assert raised.value.__cause__ is error
+        assert repr(raised.value.__cause__) == repr(error)
         assert "'some:model'" in str(raised.value)
         assert raised.value.setting == "embed_model"
+
+
+class Odd(CountingEmbedding):
+    """Answers with a given first number in the vectors of some texts, so many times each."""
+
+    first: float
+    times: int
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        rows = await super()._aget_text_embeddings(texts)
+        return [
+            [self.first] * 64 if text.startswith("odd") and self.texts.count(text) <= self.times else row
+            for text, row in zip(texts, rows, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("first", [float("nan"), float("inf"), 0.0])
+async def test_a_text_whose_vector_is_none_is_sent_again_and_the_others_are_not(first: float) -> None:
+    model = Odd(first=first, times=2)
+    texts = ["pump", "odd valve", "oil", "odd steam"]
+    found = await aembed(model, texts, name="m")
+    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+    assert [model.texts.count(text) for text in texts] == [1, 3, 1, 3]
+
+
+async def test_vectors_that_are_never_finite_are_refused() -> None:
+    with pytest.raises(ModelError, match="'m' answered 3 times with vectors that are not finite numbers: run the"):
+        await aembed(Odd(first=float("nan"), times=9), ["pump", "odd valve"], name="m")
+
+
+async def test_a_vector_that_is_zero_each_time_stays_zero() -> None:
+    found = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
+    assert found.any(axis=1).tolist() == [True, False]
+
+
+def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:
+    model = Odd(first=0.0, times=9)
+    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=model)
+    project.ingest([TextNode(id_="a", text="pump"), TextNode(id_="b", text="odd valve")])
+    assert project.info().ledger.embeddings == 1

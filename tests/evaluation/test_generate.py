@@ -56,3 +56,8 @@ def test_what_the_provider_refuses_is_told_in_a_sentence(project: Project, provi
     with pytest.raises(ModelError, match="refused the API key") as raised:
         project.generate_questions(10)
     assert "sk-test" not in str(raised.value)
+
+
+def test_questions_hold_nothing_that_cannot_be_stored(project: Project, provider: LoopbackProvider) -> None:
+    provider.reply = lambda request: Reply("1. What\x00 is\x1b it?\n2. \x00\x00")
+    assert {question.text for question in project.generate_questions(4)} == {"What is it?"}

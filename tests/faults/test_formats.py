@@ -6,14 +6,17 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llama_index_contextual import config
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.manifest import FORMAT_VERSION
+from llama_index_contextual.storage.manifest import FORMAT_VERSION, checksum
 from tests.faults.golden import CONTEXT, FORMATS, NAME, make
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -24,6 +27,11 @@ MARKDOWN_ID, TEXT_ID = "golden-documents/quarter.md", "golden-documents/manual.t
 def load_copy(written: Path, tmp_path: Path) -> Project:
     """Return a copy of the project, since opening it makes a lock."""
     shutil.copytree(written, tmp_path / "root")
+    return load(tmp_path)
+
+
+def load(tmp_path: Path) -> Project:
+    """Return the copy."""
     return ProjectManager(tmp_path / "root").load(
         NAME, llm=ScriptedLLM(default=CONTEXT), embed_model=CountingEmbedding(dimensions=16)
     )
@@ -69,6 +77,57 @@ def test_a_project_goes_on(written: Path, tmp_path: Path) -> None:
     assert golden.retrieve("TS-300")[0].source.doc_id == TEXT_ID
     assert golden.rollback() == "v000002"
     assert list(golden.verify().problems) == []
+
+
+@every_format
+def test_the_settings_that_a_project_was_created_with_stay(written: Path, tmp_path: Path) -> None:
+    recorded = json.loads((written / NAME / "project.json").read_bytes())["config"]
+    golden = load_copy(written, tmp_path)
+    assert {name: getattr(golden.config, name) for name in recorded} == recorded
+    assert golden.config.answer_tokens == 8000, "what concerns no index takes the default of today"
+    assert golden.update_config(top_k=5) == [], "and nothing waits for a rebuild"
+
+
+def record(project_dir: Path, **settings: Any) -> None:
+    """Make a project one whose settings were recorded otherwise; None stands for a setting that is not recorded."""
+    for path in [project_dir / "project.json", *project_dir.rglob("manifest.json")]:
+        content = json.loads(path.read_bytes())
+        del content["xxh3"]
+        content["config"] = {
+            k: v for k, v in (content["config"] | settings).items() if v is not None or k not in settings
+        }
+        path.write_text(json.dumps({**content, "xxh3": checksum(content)}))
+
+
+def test_a_project_that_was_recorded_with_former_defaults_keeps_them(tmp_path: Path) -> None:
+    golden = load_copy(FORMATS[-1], tmp_path)
+    record(golden.directory, fusion="rrf", semantic_weight=0.5, lexical_weight=0.5, candidates=100)
+    kept = load(tmp_path).config
+    assert (kept.fusion, kept.semantic_weight, kept.lexical_weight, kept.candidates) == ("rrf", 0.5, 0.5, 100)
+
+
+def test_a_version_that_lacks_a_setting_keeps_what_it_was_built_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = load_copy(FORMATS[-1], tmp_path)
+    forgotten = ("fusion", "semantic_weight", "lexical_weight", "language")
+    record(golden.directory, **dict.fromkeys(forgotten))
+    # As if stemming had been introduced since: mixed with what is not stemmed, an index would find neither.
+    monkeypatch.setattr(config, "FORMER_DEFAULTS", {**config.FORMER_DEFAULTS, "language": "none"})
+    golden = load(tmp_path)
+    assert [getattr(golden.config, name) for name in forgotten] == ["rrf", 0.5, 0.5, "none"]
+    assert golden.update_config(top_k=5) == [], "nothing waits for a rebuild"
+    golden.remove(TEXT_ID)
+    built_with = golden._live.current().version.manifest.config
+    assert [built_with[name] for name in forgotten] == ["rrf", 0.5, 0.5, "none"]
+    assert golden.update_config(language="english") == ["language"]
+
+
+def test_a_project_file_written_by_hand_has_the_defaults_of_today(tmp_path: Path) -> None:
+    directory = tmp_path / "root" / "by-hand"
+    directory.mkdir(parents=True)
+    (directory / "project.json").write_text('{"format_version": 1, "config": {"embed_model": "local"}}')
+    assert ProjectManager(tmp_path / "root").load("by-hand").config == ProjectConfig(embed_model="local")
 
 
 def test_the_golden_project_is_never_made_anew() -> None:

@@ -39,7 +39,7 @@ def test_a_commit_whose_journal_came_back_would_be_lost_so_its_removal_is_synced
     path, journal = tmp_path / LEDGER_FILE, tmp_path / f"{LEDGER_FILE}-journal"
     with contextlib.closing(Ledger(path)) as ledger:
         with ledger._kv.transaction() as connection:
-            connection.execute("INSERT INTO contexts VALUES ('k', 'c', 'm', 0, 0, 0, 0)")
+            connection.execute("INSERT INTO contexts VALUES ('k', 'c', 'm', 0, 0, 0, 0, NULL)")
             connection.execute("PRAGMA cache_spill = 1")
             connection.execute("SELECT 1")
             assert journal.exists()
@@ -80,8 +80,8 @@ def test_a_newer_ledger_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / LEDGER_FILE
     Ledger(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("""UPDATE kv SET value = '{"version": 2}' WHERE key = 'format'""")
-    with pytest.raises(FormatError, match=r"ledger.sqlite has format 2, this release reads up to 1: upgrade"):
+        connection.execute("""UPDATE kv SET value = '{"version": 3}' WHERE key = 'format'""")
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 3, this release reads up to 2: upgrade"):
         Ledger(path)
 
 

@@ -137,6 +137,78 @@ class ProjectMachine(RuleBasedStateMachine):
             assert leftovers(self._loaded.directory) == []
 
 
+PLACES = ("a", "b", "b/a")
+FILES = ("x.txt", "y.txt", "z.txt")
+
+
+class FileMachine(RuleBasedStateMachine):
+    """Files in folders of one name, written, renamed, removed and moved, against a dictionary of path -> text.
+
+    Every text is written once, so that it says which file it came from. The dictionary is what the project must hold:
+    for each file that was ever ingested its last text, until it is renamed (then under its new path) or replaced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = Path(os.path.realpath(tempfile.mkdtemp(prefix="files")))
+        manager = ProjectManager(self.disk / "projects")
+        self.project = manager.create("p", CONFIG.changed(faiss=False, mode="lexical"))
+        self.held: dict[Path, str] = {}
+        self.written = 0
+        for place in PLACES:
+            (self.disk / place / "docs").mkdir(parents=True)
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.disk)
+
+    @rule(place=st.sampled_from(PLACES), name=st.sampled_from(FILES))
+    def write(self, place: str, name: str) -> None:
+        self.written += 1
+        (self.disk / place / "docs" / name).write_text(f"Text number {self.written}.", encoding="utf-8")
+
+    @rule(place=st.sampled_from(PLACES), old=st.sampled_from(FILES), new=st.sampled_from(FILES))
+    def rename(self, place: str, old: str, new: str) -> None:
+        folder = self.disk / place / "docs"
+        if (folder / old).exists() and not (folder / new).exists():
+            (folder / old).rename(folder / new)
+
+    @rule(place=st.sampled_from(PLACES), name=st.sampled_from(FILES))
+    def delete(self, place: str, name: str) -> None:
+        (self.disk / place / "docs" / name).unlink(missing_ok=True)
+
+    @rule(place=st.sampled_from(PLACES), name=st.one_of(st.none(), st.sampled_from(FILES)), replace=st.booleans())
+    def ingest(self, place: str, name: str | None, replace: bool) -> None:
+        folder = self.disk / place / "docs"
+        given = sorted(folder.iterdir()) if name is None else [folder / name]
+        given = [path for path in given if path.exists()]
+        if not given:
+            return
+        before = dict(self.held)
+        report = self.project.ingest([folder] if name is None else given, replace=replace)
+        assert report.skipped == ()
+        after = {} if replace else dict(before)
+        for path in given:
+            former = next((old for old, text in before.items() if text == path.read_text("utf-8")), path)
+            if former != path and path not in before and not former.exists():
+                after.pop(former, None)
+            after[path] = path.read_text("utf-8")
+        self.held = after
+        assert self.project.ingest([folder] if name is None else given, replace=replace).version == report.version
+        assert len(report.unchanged) <= len(given)
+
+    @invariant()
+    def every_document_is_there_once_under_the_name_of_its_file(self) -> None:
+        if not self.held:
+            return
+        ids = {self.project.read(record.doc_id): record.doc_id for record in self.project.documents()}
+        assert len(ids) == len(self.project.documents())
+        assert {text: doc_id.rpartition("/")[2] for text, doc_id in ids.items()} == {
+            text: path.name for path, text in self.held.items()
+        }
+        for path, text in self.held.items():
+            assert path.as_posix().endswith(ids[text])
+
+
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
@@ -144,3 +216,5 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ProjectMachine.TestCase.settings = settings(max_examples=SEQUENCES, stateful_step_count=6)
 TestProject = ProjectMachine.TestCase
+FileMachine.TestCase.settings = settings(max_examples=SEQUENCES // 2, stateful_step_count=10)
+TestFiles = FileMachine.TestCase

@@ -94,7 +94,8 @@ def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder
     (batch,) = [line for line in text.splitlines() if line.split()[:2] == ["1", "batch"]]
     assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
     assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
-    assert text.endswith("A batch costs the lower price where its calls find as much in the cache as live ones do.")
+    assert "A token costs half in a batch. The higher price is that of a batch whose calls find nothing" in text
+    assert f"; a limit (max_cost) of {money(found.max_cost)} is enough for it" in text
     assert "chunks/call" in text
     assert "→ 1" in text
     assert "genai-prices" in text
@@ -220,6 +221,51 @@ def test_a_limit_is_refused_where_a_price_is_not_known(
     with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is not known"):
         project_of(manager, **unknown).ingest([folder], max_cost=5.0)
     assert provider.calls() == []
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
+@pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
+def test_a_run_with_the_limit_that_the_estimate_names_completes(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object, batch: bool
+) -> None:
+    project = project_of(manager, chunks_per_call=chunks_per_call)
+    found = project.estimate([folder], batch=batch)
+    assert found.max_cost is not None
+    assert found.dollars is not None
+    assert found.max_cost == float(money(found.max_cost).removeprefix("$")), "it can be copied from the text"
+    report = project.ingest([folder], batch=batch, max_cost=found.max_cost)
+    assert (report.chunks, report.failures) == (found.chunks, ())
+    assert report.paid is not None
+    assert report.paid.dollars is not None
+    assert report.paid.dollars <= found.max_cost
+
+
+@pytest.mark.parametrize("chunks_per_call", [1, 4])
+def test_a_run_at_exactly_its_price_is_not_stopped_by_what_is_put_aside(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object
+) -> None:
+    sizes = {"chunks_per_call": chunks_per_call, "faiss": False}
+    whole = project_of(manager, **sizes).ingest([folder]).paid
+    assert whole is not None
+    assert whole.dollars is not None
+    provider.reset()
+    report = project_of(manager, "again", **sizes).ingest([folder], max_cost=whole.dollars * 1.01)
+    assert report.chunks == report.contexts_paid
+
+
+def test_a_small_budget_is_used_to_the_last_call_that_fits(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    project = project_of(manager, faiss=False)
+    whole = project.estimate([folder]).dollars
+    assert whole
+    limit = whole / 3
+    with pytest.raises(BudgetExceededError) as raised:
+        project.ingest([folder], max_cost=limit)
+    assert raised.value.spent == pytest.approx(spent_at(provider))
+    assert limit * 0.8 <= raised.value.spent <= limit
+    assert project.info().ledger.contexts == len(provider.chat_calls), "answers in flight were waited for and kept"
+    assert project.cost().dollars == pytest.approx(raised.value.spent)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------
@@ -397,7 +443,7 @@ def test_a_batch_that_could_pass_the_limit_is_not_sent(
 
 
 def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) -> None:
-    project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM())
+    project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM(), model_id="m")
     with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
         project.ingest([folder], batch=True)
     with pytest.raises(ConfigurationError, match="Batches are for contexts that an LLM writes"):

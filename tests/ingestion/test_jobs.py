@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from llama_index.core.schema import Document, TextNode
+from llama_index.core.schema import Document
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.ingestion import jobs
@@ -53,13 +53,14 @@ def test_a_file_that_is_known_keeps_its_id_however_it_is_named(text_folder: Path
     assert list(Intake.of([link], before).files) == ["reports/manual.txt"]
 
 
-def test_a_file_that_was_moved_keeps_its_id_by_its_content(text_folder: Path) -> None:
+def test_a_file_that_was_moved_within_reach_takes_its_new_name(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     moved = text_folder.parent / "moved.txt"
     (text_folder / "manual.txt").rename(moved)
     intake = Intake.of([moved], before)
-    assert list(intake.files) == ["reports/manual.txt"]
-    assert intake.hashes["reports/manual.txt"] == before[0].content_hash
+    assert list(intake.files) == ["moved.txt"]
+    assert intake.identities.renamed == {"reports/manual.txt": "moved.txt"}
+    assert intake.hashes["moved.txt"] == before[0].content_hash
 
 
 def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(text_folder: Path) -> None:
@@ -75,16 +76,20 @@ def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(te
         assert hashes["old manual.txt"] == before[0].content_hash
 
 
-def test_a_file_whose_id_a_known_file_has_is_refused_and_both_are_named(text_folder: Path, tmp_path: Path) -> None:
+def test_a_file_whose_id_a_known_file_has_gets_a_longer_one(text_folder: Path, tmp_path: Path) -> None:
     before = records_of(Intake.of([text_folder / "manual.txt"]))
     assert [record.doc_id for record in before] == ["manual.txt"]
     (tmp_path / "elsewhere").mkdir()
     other = tmp_path / "elsewhere" / "manual.txt"
     other.write_text("Another manual.", encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"reports/manual.txt and .*elsewhere/manual.txt would both be document 'manual"
-    ):
-        Intake.of([text_folder, other], before)
+    intake = Intake.of([text_folder, other], before)
+    assert list(intake.files) == ["manual.txt", "reports/quarter.md", "elsewhere/manual.txt"]
+    assert [(warning.path, warning.message) for warning in intake.warnings] == [
+        (
+            str(other),
+            "its document gets the id 'elsewhere/manual.txt', because 'manual.txt' is the id of another document",
+        )
+    ]
 
 
 def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
@@ -198,10 +203,10 @@ def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
     real = DocumentReader.read
 
     def with_nul(self: DocumentReader, ref: Any) -> Any:
-        document, warnings = real(self, ref)
+        content = real(self, ref)
         if ref.doc_id.endswith("md"):
-            document.metadata["title"] = "N\0U\0L"
-        return document, warnings
+            content.document.metadata["title"] = "N\0U\0L"
+        return content
 
     monkeypatch.setattr(DocumentReader, "read", with_nul)
     intake = Intake.of([text_folder])
@@ -272,8 +277,6 @@ def test_whatever_changes_the_chunks_of_a_document_changes_its_hash(change: dict
         ([42], r"ingest takes paths, LlamaIndex Documents and nodes; something else was given"),
         ([b"reports"], r"ingest takes paths"),
         ([None], r"ingest takes paths"),
-        ([Document(id_="a", text=" \n")], r"Document 'a' has no text: leave it out"),
-        ([TextNode(id_="n", text="")], r"Node 'n' has no text: leave it out"),
         ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
         ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': give each its own"),

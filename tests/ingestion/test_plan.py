@@ -10,7 +10,7 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 
 
 def record(doc_id: str, content: str = "1", *, failed: bool = False) -> DocumentRecord:
-    return DocumentRecord(doc_id=doc_id, content_hash=content, fallback_chunks=("chunk",) if failed else ())
+    return DocumentRecord(doc_id=doc_id, content_hash=content, chunks=1, fallback_chunks=("chunk",) if failed else ())
 
 
 def ids(records: list[DocumentRecord]) -> list[str]:

@@ -32,7 +32,7 @@ def filled(manager: ProjectManager, llm: ScriptedLLM, model: CountingEmbedding) 
 
 def test_removing_nothing_publishes_nothing(filled: Project, manager: ProjectManager) -> None:
     report = filled.remove([])
-    assert (report.version, report.removed, report.unchanged) == ("v000001", (), ("copper", "tin", "zinc"))
+    assert (report.version, report.removed, report.unchanged) == ("v000001", (), ())
     filled.update_config(chunk_size=20, chunk_overlap=0)
     assert filled.remove([]).version == "v000001"
     assert version_names(filled.directory) == ["v000001"]
@@ -49,7 +49,7 @@ def test_settings_that_wait_for_a_rebuild_wait_on_and_no_model_is_asked(
     vectors, asked, embedded = vectors_of(filled), len(llm.history), len(model.texts)
     assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
     report = filled.remove("tin")
-    assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ("copper", "zinc"))
+    assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ())
     assert report.chunks == len(nodes)
     assert (len(llm.history), len(model.texts)) == (asked, embedded)
     assert {node.node_id: node for node in nodes_of(filled)} == nodes

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
-from llama_index_contextual.ingestion.report import IngestReport
+from llama_index_contextual.ingestion.report import IngestReport, condensed, skipped_lines
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 REPORT = IngestReport(
@@ -26,13 +31,92 @@ def test_it_says_in_words_what_was_done_to_whom() -> None:
         "  missing d",
         "  skipped x.docx: has the type .docx",
         "  y.pdf: page 3 has no text",
-        "  chunk n of a: the model answered nothing",
+        "  no LLM context for 1 chunk of a: the model answered nothing",
+        "  These chunks have the structural context. To ask again: project.retry_failed()",
     ]
+
+
+FAILED = "'openai:gpt-4.1' failed: BadRequestError: Error code:"
+
+
+def raw(request: str, message: str = "Invalid prompt.", status: int = 400) -> str:
+    """Return an error as a provider's client words it."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "request_id": request}}
+    return f"{FAILED} {status} - {body}"
+
+
+def test_failures_are_one_line_for_each_kind_with_a_count_and_an_example() -> None:
+    failures = [ChunkFailure(f"n{n}", f"d{n % 3}", raw(f"req_{n}a7f")) for n in range(9)]
+    failures += [ChunkFailure("n9", "d9", raw("req_9", f"Retry in {n}.5s", status=503)) for n in (1, 20)]
+    report = IngestReport(version="v1", failures=tuple(failures))
+    assert report.failure_lines() == [
+        f"9 chunks of 3 documents, such as d0: {FAILED} 400: Invalid prompt.",
+        f"2 chunks of d9: {FAILED} 503: Retry in 1.5s",
+    ]
+    assert str(report).count("project.retry_failed()") == 1
+    assert str(report).count("\n") == 3
+    assert [failure["error"] for failure in report.to_dict()["failures"]] == [f.error for f in failures]  # type: ignore[attr-defined]
+
+
+def test_errors_of_other_status_are_of_another_kind() -> None:
+    failures = tuple(ChunkFailure("n", "d", f"'m' failed: Error code: {status}") for status in (400, 429, 500, 400))
+    assert [line.partition(" ")[0] for line in IngestReport(version="v", failures=failures).failure_lines()] == [
+        *("2", "1", "1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("'m' failed: ValueError: one\n  two", "'m' failed: ValueError: one two"),
+        ("Error code: 400 - {'error': {'message': 'It is {cut off, and", "Error code: 400: It is {cut off, and"),
+        ('Error: {"message": "It\'s "so"", "code": 3}', 'Error: It\'s "so"'),
+        ("no {body} here", "no {body} here"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_condensed_to_its_message(error: str, line: str) -> None:
+    assert condensed(error) == line
+
+
+def test_up_to_ten_skipped_files_are_named_one_by_one() -> None:
+    skipped = [SkippedFile(f"{n}.docx", "has the type .docx") for n in range(10)]
+    assert skipped_lines(skipped) == [f"{n}.docx: has the type .docx" for n in range(10)]
+    assert skipped_lines([]) == []
+
+
+def test_more_skipped_files_are_grouped_by_type_and_reason() -> None:
+    skipped = [SkippedFile(f"in/{n}.docx", "has the type .docx, and only .pdf are read") for n in range(200)]
+    skipped += [SkippedFile(f"in/{n}.pdf", f"has {n},345 bytes, more than the limit of 10") for n in range(7, 12)]
+    skipped += [SkippedFile(f"in/copy {n}.md", f"has the same content as in/original {n}x.md") for n in range(3)]
+    skipped += [SkippedFile(f"in/{name}", "has no file extension") for name in ("Makefile", "LICENSE")]
+    skipped += [SkippedFile("in/odd.pdf", "the PDF has no pages")]
+    report = IngestReport(version="v1", skipped=tuple(skipped))
+    assert skipped_lines(report.skipped) == [
+        "200 .docx files, such as in/0.docx: has the type .docx, and only .pdf are read",
+        "5 .pdf files, such as in/7.pdf: has 7,345 bytes, more than the limit of 10",
+        "3 .md files, such as in/copy 0.md: has the same content as in/original 0x.md",
+        "2 files, such as in/Makefile: has no file extension",
+        "in/odd.pdf: the PDF has no pages",
+    ]
+    assert f"  skipped {skipped_lines(report.skipped)[0]}" in str(report).splitlines()
+    assert len(report.to_dict()["skipped"]) == len(skipped)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a.md", "b", "c.PDF", "d.pdf"]), st.text(max_size=20)), max_size=40))
+def test_every_file_and_every_chunk_is_counted(rows: list[tuple[str, str]]) -> None:
+    lines = skipped_lines([SkippedFile(*row) for row in rows])
+    many = [re.match(r"(\d+) (\.\w+ )?files, such as ", line) for line in lines]
+    assert sum(int(found[1]) if found else 1 for found in many) == len(rows)
+    failures = tuple(ChunkFailure("n", name, error) for name, error in rows)
+    counts = [int(line.partition(" ")[0]) for line in IngestReport(version="v", failures=failures).failure_lines()]
+    assert sum(counts) == len(rows)
+    assert counts == sorted(counts, reverse=True)
 
 
 def test_it_is_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
-    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx"}]
+    assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False}]
     assert raw["failures"] == [{"node_id": "n", "doc_id": "a", "error": "the model answered nothing"}]
     assert raw["added"] == ["a", "b"]
     assert set(raw) == set(IngestReport.__dataclass_fields__)

@@ -149,7 +149,8 @@ def test_the_same_documents_in_another_project_have_the_same_node_ids(
 def test_documents_that_are_not_named_stay_unless_the_version_is_replaced(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     report = counted.ingest([Document(id_="note", text="A note.")])
-    assert list(report.unchanged) == [MANUAL, QUARTER]
+    assert (list(report.added), list(report.unchanged)) == (["note"], [])
+    assert [record.doc_id for record in counted.documents()] == [MANUAL, QUARTER, "note"]
     report = counted.ingest([text_folder / "quarter.md"], replace=True)
     assert (list(report.unchanged), list(report.removed)) == ([QUARTER], [MANUAL, "note"])
     assert [record.doc_id for record in counted.documents()] == [QUARTER]

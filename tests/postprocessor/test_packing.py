@@ -14,6 +14,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokenizer import count_tokens
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
@@ -76,7 +77,8 @@ def test_without_scores_the_order_that_was_given_counts() -> None:
 
 def test_what_an_llm_reads_is_what_counts() -> None:
     node = TextNode(text="short", metadata={"context": "A long context of many words. " * 10})
-    assert ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)]) == []
+    with pytest.raises(ConfigurationError, match="max_tokens=20 has no room"):
+        ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)])
 
 
 # ---- compression ---------------------------------------------------------------------------------------------------
@@ -93,15 +95,49 @@ def test_a_passage_that_does_not_fit_is_cut_to_the_sentences_that_answer() -> No
     assert node.text == text
 
 
-def test_without_compression_it_is_left_out() -> None:
-    node = TextNode(text="word " * 100)
-    assert ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)], query_str="word") == []
+def test_without_compression_it_is_left_out_where_another_fits() -> None:
+    hits = [hit(TextNode(id_="a", text="Some word. " * 100), 0.9), hit(TextNode(id_="b", text="A word."), 0.1)]
+    assert [r.node.node_id for r in ContextWindowPacker(max_tokens=20).postprocess_nodes(hits, query_str="word")] == [
+        "b"
+    ]
 
 
-def test_nothing_is_compressed_into_too_little_room() -> None:
-    node = TextNode(text="Some words here. " * 100)
+def test_nothing_is_compressed_into_too_little_room_behind_another() -> None:
+    small, large = TextNode(id_="a", text="A few words here."), TextNode(id_="b", text="Some words here. " * 100)
     packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=21)
-    assert packer.postprocess_nodes([hit(node)], query_str="words") == []
+    assert [r.node.node_id for r in packer.postprocess_nodes([hit(small, 0.9), hit(large, 0.1)])] == ["a"]
+
+
+# ---- when nothing fits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_best_result_is_cut_at_sentences_where_none_fits(compress: bool) -> None:
+    text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
+    best, other = (chunks_of(text, [(0, len(text))], doc_id=name)[0] for name in ("best", "other"))
+    packer = ContextWindowPacker(max_tokens=20, compress=compress)
+    (found,) = packer.postprocess_nodes([hit(other, 0.1), hit(best, 0.9)], query_str="What does error TS-999 mean?")
+    assert found.node.ref_doc_id == "best"
+    assert found.node.text == "Error TS-999 means a dry pump."
+    assert text[found.node.start_char_idx : found.node.end_char_idx] == found.node.text
+    assert best.text == text
+
+
+def test_where_no_sentence_fits_the_budget_that_would_do_is_named() -> None:
+    text = "One word. " + "many words " * 50 + "of a pump"
+    (node,) = chunks_of(text, [(0, len(text))])
+    with pytest.raises(ConfigurationError, match="max_tokens=3 has no room for a sentence") as raised:
+        ContextWindowPacker(max_tokens=3).postprocess_nodes([hit(node)], query_str="pump")
+    assert raised.value.setting == "max_tokens"
+    enough = int(str(raised.value).removesuffix(".").split()[-1])
+    (found,) = ContextWindowPacker(max_tokens=enough).postprocess_nodes([hit(node)], query_str="pump")
+    assert found.node.get_content().endswith("of a pump")
+    with pytest.raises(ConfigurationError, match=f"allow at least {enough}"):
+        ContextWindowPacker(max_tokens=enough - 1).postprocess_nodes([hit(node)], query_str="pump")
+
+
+def test_no_results_stay_no_results() -> None:
+    assert ContextWindowPacker(max_tokens=1).postprocess_nodes([]) == []
 
 
 def test_sentences_are_found_without_their_white_space() -> None:
@@ -177,7 +213,15 @@ def test_the_budget_is_never_passed_and_every_passage_is_the_documents_text(
     nodes = [*one[1], *other[1]]
     hits = [hit(node, data.draw(st.floats(0, 1))) for node in data.draw(st.permutations(nodes))]
     packer = ContextWindowPacker(max_tokens=budget, compress=compress, min_tokens=1)
-    found = packer.postprocess_nodes(hits, query_str=data.draw(st.sampled_from(["ab", "漢 de", "x"])))
+    query = data.draw(st.sampled_from(["ab", "漢 de", "x"]))
+    try:
+        found = packer.postprocess_nodes(hits, query_str=query)
+    except ConfigurationError as error:
+        enough = int(str(error).removesuffix(".").split()[-1])
+        assert enough > budget
+        assert packer.model_copy(update={"max_tokens": enough}).postprocess_nodes(hits, query_str=query)
+        return
+    assert bool(found) == bool(hits)
     assert tokens(found) <= budget
     whole = "\n\n".join(r.node.get_content(metadata_mode=MetadataMode.LLM) for r in found)
     assert count_tokens(whole) <= budget

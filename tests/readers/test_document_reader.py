@@ -15,7 +15,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.metadata import HEADINGS, PAGES, TITLE, DocumentMap
-from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, pdf, read_documents
+from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, content_hash, pdf, read_documents
 from tests.support.trees import write
 
 
@@ -50,6 +50,7 @@ class FakeWorker:
             title="Lease",
             warnings=("page 3 has no text: it needs OCR",),
             metadata={"running_header": "ACME"},
+            digest=content_hash(path),
         )
 
 

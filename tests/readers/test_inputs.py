@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.readers import ReadLimits, content_hash, discover
+from llama_index_contextual.readers import FileRef, ReadLimits, content_hash, discover, read_documents
+from llama_index_contextual.readers.inputs import names_of
 from llama_index_contextual.readers.names import printable
 from tests.support.trees import contracts_folder, ids, reasons, write
 
@@ -44,13 +47,46 @@ class TestIds:
     def test_nothing_in_an_id_depends_on_where_the_folder_lies(self, contracts: Path) -> None:
         assert not any(str(contracts.parent) in doc_id for doc_id in ids(discover([contracts])))
 
-    def test_two_files_with_one_id_are_an_error_that_names_both(self, tmp_path: Path) -> None:
-        first, second = write(tmp_path / "q1/report.txt", "1"), write(tmp_path / "q2/report.txt", "2")
-        with pytest.raises(InputError) as caught:
-            discover([first, second])
-        assert str(first) in str(caught.value)
-        assert str(second) in str(caught.value)
-        assert caught.value.value == "report.txt"
+    def test_of_two_files_with_one_id_the_second_gets_the_shortest_longer_path(self, tmp_path: Path) -> None:
+        paths = [write(tmp_path / folder / "report.txt", folder) for folder in ("q1", "q2", "x/q2")]
+        assert ids(discover(paths)) == ["report.txt", "q2/report.txt", "x/q2/report.txt"]
+        folders = [path.parent for path in paths]
+        assert ids(discover(folders)) == ["q1/report.txt", "q2/report.txt", "x/q2/report.txt"]
+
+    def test_a_longer_id_is_said_once_for_a_folder_and_names_the_shorter_one(self, tmp_path: Path) -> None:
+        for name in ("2023/reports/a.txt", "2024/reports/a.txt", "2024/reports/b.txt", "2023/reports/b.txt"):
+            write(tmp_path / name, name)
+        found = read_documents([tmp_path / "2023/reports", tmp_path / "2024/reports"])
+        assert [document.id_ for document in found][2:] == ["2024/reports/a.txt", "2024/reports/b.txt"]
+        (warning,) = found.warnings
+        assert warning.path == str(tmp_path / "2024/reports")
+        assert warning.message == (
+            "2 of its files get longer ids, such as the id '2024/reports/a.txt',"
+            " because 'reports/a.txt' is the id of another document"
+        )
+
+    def test_a_drive_or_share_of_windows_is_part_of_the_longest_id(self) -> None:
+        refs = [
+            FileRef(Path("a.md"), "", 1, "a.md", names=names_of(PureWindowsPath(path)), depth=1)
+            for path in ("C:/reports/a.md", "D:/reports/a.md", "//host/share/reports/a.md", "C:/reports/a.md")
+        ]
+        taken: set[str] = set()
+        for ref in refs:
+            taken.add(ref.free_id(taken))
+        assert taken == {"a.md", "reports/a.md", "share/reports/a.md", "C/reports/a.md"}
+        assert refs[0].free_id({*taken, "C/reports/a (2).md"}) == "C/reports/a (3).md"
+
+    @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(tuple), max_size=12))
+    def test_ids_are_never_given_twice_and_always_end_like_the_path(self, paths: list[tuple[str, ...]]) -> None:
+        taken: set[str] = set()
+        for names in paths:
+            ref = FileRef(Path("x"), "x", 1, "x", names=names, depth=1)
+            doc_id = ref.free_id(taken)
+            assert doc_id not in taken
+            assert "/".join(names).endswith(doc_id) or doc_id.startswith(f"{'/'.join(names)} (")
+            shorter = ["/".join(names[-n:]) for n in range(1, doc_id.count("/") + 1)]
+            assert all(other in taken for other in shorter)
+            taken.add(doc_id)
 
     def test_a_name_cannot_reach_the_terminal(self, tmp_path: Path) -> None:
         write(tmp_path / "docs" / "a\x1b[31m\u202etxt.\nb.txt", "x")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers import analysis
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, normalise, tokens
 from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 
@@ -208,10 +207,9 @@ def test_a_text_has_the_tokens_of_its_lines(lines: list[str]) -> None:
     assert tokens("\n".join(lines)) == [token for line in lines for token in tokens(line)]
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "_MAX_KNOWN", 3)
+def test_what_is_remembered_is_bounded() -> None:
     asked: list[str] = []
-    lengths = Memory(lambda text: asked.append(text) or len(text))
+    lengths = Memory(lambda text: asked.append(text) or len(text), 3)
     assert [lengths[text] for text in ("a", "bb", "a", "ccc", "dddd", "dddd")] == [1, 2, 1, 3, 4, 4]
     assert asked == ["a", "bb", "ccc", "dddd"]
     assert len(lengths) <= 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -224,6 +225,28 @@ def test_a_second_process_sees_what_the_first_one_publishes(tmp_path: Path) -> N
     assert ids(reader.retrieve("quince"))[0] == "quince"
 
 
+def test_the_live_version_is_known_by_what_current_says_not_by_the_state_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of(tmp_path, keep_versions=4)
+    for name in ("quince", "medlar"):
+        project.ingest(documents(**{name: f"The {name} harvest was poor."}))
+    reader = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding())
+    current, said = tmp_path / "p" / "CURRENT", [reader.retrieve("harvest").version]
+    alike = current.stat()
+
+    def stat(self: Path, **options: Any) -> os.stat_result:
+        return alike if self == current else os.stat(self, **options)
+
+    for _ in range(2):
+        project.rollback()
+        with monkeypatch.context() as patch:  # a coarse clock, and a file system that gives a number again
+            patch.setattr(Path, "stat", stat)
+            patch.setattr(os, "fstat", lambda _: alike)
+            said.append(reader.retrieve("harvest").version)
+    assert said == ["v000003", "v000002", "v000001"]
+
+
 def test_a_version_is_opened_once(built: Project) -> None:
     assert built._live.current() is built._live.current()
 
@@ -233,7 +256,7 @@ def test_a_query_that_has_begun_is_answered_by_the_version_it_began_with(
 ) -> None:
     project = project_of(tmp_path)
     retriever = project.as_retriever()
-    current = retriever._current(QueryBundle("quince"))
+    current = project._live.current()
     prepared = (current, *retriever._prepare(current))
     project.ingest(documents(quince="The quince harvest was poor."))
     response = retriever._respond(QueryBundle("quince"), *prepared)

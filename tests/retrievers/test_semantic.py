@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
-from llama_index.core.schema import QueryBundle, TextNode
+from llama_index.core.schema import Document, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ModelError
+from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.results import LegScore, ScoredChunk
 from llama_index_contextual.retrievers import SemanticRetriever, query_embedding, semantic
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
@@ -283,7 +286,7 @@ async def test_a_query_that_cannot_be_embedded_is_a_model_error(
     assert model.queries == [QUERY] * 2 * retries
     if not isinstance(error, ModelError):
         assert raised.value.setting == "embed_model"
-        assert raised.value.__cause__ is error
+        assert repr(raised.value.__cause__) == repr(error)
         assert "'CountingEmbedding:counting'" in str(raised.value)
 
 
@@ -305,3 +308,80 @@ def test_similarities_stay_within_one(retriever: SemanticRetriever) -> None:
 def test_both_legs_can_share_one_store() -> None:
     semantic_leg, lexical_leg = both_legs()
     assert semantic_leg.docstore is lexical_leg.docstore
+
+
+# ---- embeddings that are none ----------------------------------------------------------------------------------------
+
+
+def given(embedding: Any) -> QueryBundle:
+    return QueryBundle(QUERY, embedding=embedding)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e300])
+def test_an_embedding_that_is_not_finite_is_refused(retriever: SemanticRetriever, wrong: float) -> None:
+    message = (
+        r"embedding \(64 dimensions, as many as the index has\) holds NaN or infinity.*'CountingEmbedding:counting'"
+    )
+    for ask in (retriever.trace, retriever.search):
+        with pytest.raises(InputError, match=message):
+            ask(given([wrong, *[1.0] * 63]), 3)
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 65])
+def test_an_embedding_of_another_length_is_refused_with_both_lengths_and_the_model(
+    retriever: SemanticRetriever, length: int
+) -> None:
+    with pytest.raises(
+        InputError, match=rf"has {length} dimensions, the index 64: search with .*'CountingEmbedding:counting' is set"
+    ):
+        retriever.trace(given([1.0] * length), 3)
+
+
+@pytest.mark.parametrize("wrong", ["0.1", ["a"] * 64, [[1.0] * 64], 0.5, {"a": 1.0}], ids=repr)
+def test_an_embedding_of_something_else_than_numbers_is_refused(retriever: SemanticRetriever, wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"The query's embedding (is not a list of numbers|has .* dimensions)"):
+        retriever.trace(given(wrong), 3)
+
+
+def test_an_array_is_an_embedding(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
+    vector = embedding.vector(QUERY)
+    assert retriever.rank(given(np.asarray(vector)), 3) == retriever.rank(given(vector), 3)
+
+
+def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetriever) -> None:
+    trace = retriever.trace(given([0.0] * 64), 3)
+    assert len(trace.hits.rows) == 0
+    (warning,) = trace.warnings
+    assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing by it" in warning
+
+
+def test_a_hybrid_search_with_an_embedding_of_zeros_answers_by_words_and_says_so(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    project.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
+    response = project.retrieve(QueryBundle("pump", embedding=[0.0] * 64))
+    assert [chunk.source.doc_id for chunk in response] == ["a"]
+    assert "is zero" in response.warnings[0]
+    assert list(project.retrieve(QueryBundle("pump", embedding=[0.0] * 64), mode="semantic")) == []
+
+
+class Broken(CountingEmbedding):
+    """Gives what a test says for a query."""
+
+    answer: Any = None
+
+    def _get_query_embedding(self, query: str) -> Any:
+        return self.answer
+
+    async def _aget_query_embedding(self, query: str) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [[math.nan] * 64, [], [math.inf, 1.0]], ids=repr)
+async def test_a_model_that_answers_with_something_else_than_finite_numbers_is_named(
+    store: CountingStore, answer: Any
+) -> None:
+    broken = SemanticRetriever(vector_index(passages(), CountingEmbedding(), store), embed_model=Broken(answer=answer))
+    for ask in (broken.search, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
+        with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not answer with"):
+            await asyncio.to_thread(ask, QUERY, 3)
+    assert len(broken._embedder._known) == 0

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from llama_index_contextual.errors import CorruptVersionError, FormatError, InputError
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import (
-    FORMAT_VERSION,
     ContentKeys,
     Ledger,
     LedgerEntry,
@@ -31,7 +30,9 @@ from llama_index_contextual.storage.ledger import (
     content_key,
     vector_key,
 )
+from llama_index_contextual.storage.ledger_file import FORMAT_VERSION
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
+from llama_index_contextual.storage.storable import storable_text
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 parts = st.lists(st.text(max_size=4), max_size=4)
@@ -176,7 +177,7 @@ from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(10_000):
     ledger.add_contexts([LedgerEntry(key=f"key {number}", context=f"context {number}", model="m")])
-    ledger.add_vectors("m", [f"key {number}"], np.full((1, 4), number, dtype=np.float32))
+    ledger.add_vectors("m", [f"key {number}"], np.full((1, 4), number + 1, dtype=np.float32))
     print(number, flush=True)
 """
 
@@ -195,7 +196,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     assert len(acknowledged) >= 5
     for number in acknowledged:
         assert ledger.context(f"key {number}") == f"context {number}"
-        assert ledger.vectors([f"key {number}"])[f"key {number}"].tolist() == [number] * 4
+        assert ledger.vectors([f"key {number}"])[f"key {number}"].tolist() == [number + 1] * 4
     assert ledger._kv.query("PRAGMA integrity_check") == [("ok",)]
     assert ledger.info().contexts - len(acknowledged) in (0, 1)
 
@@ -218,7 +219,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path
     ledger.close()
     before = path.read_bytes()
     with pytest.raises(
-        FormatError, match=r"ledger.sqlite has format 2, this release reads up to 1: upgrade llama-index"
+        FormatError, match=r"ledger.sqlite has format 3, this release reads up to 2: upgrade llama-index"
     ):
         Ledger(path)
     assert path.read_bytes() == before
@@ -242,7 +243,7 @@ def test_what_is_no_ledger_is_named_with_a_way_out(tmp_path: Path) -> None:
 entries = st.builds(
     LedgerEntry,
     key=st.text("0123456789abcdef", min_size=4, max_size=4),
-    context=texts.filter(bool),
+    context=texts.map(storable_text).filter(bool),
     model=st.sampled_from(["openai:gpt-4.1", "ollama:qwen3"]),
     input_tokens=st.one_of(st.none(), st.integers(0, 2**40)),
     cached_tokens=st.one_of(st.none(), st.integers(0, 2**40)),
@@ -264,7 +265,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=25)
 @given(st.lists(entries, max_size=5, unique_by=lambda row: row.key))
-@example([entry("k", "LS\u2028PS\u2029NEL\u0085VT\x0bFS\x1c\r\n\ufeff")])
+@example([entry("k", "LS\u2028PS\u2029\n\ufeff")])
 @example([])
 def test_an_export_holds_everything_that_an_import_needs(shared: Path, rows: list[LedgerEntry]) -> None:
     with closing(Ledger(shared / "one.sqlite")) as one, closing(Ledger(shared / "other.sqlite")) as other:
@@ -315,7 +316,8 @@ def row(**changes: Any) -> bytes:
         (row(context=""), "key, context and model must be texts"),
         (row(key=7), "key, context and model must be texts"),
         (row(model=None), "key, context and model must be texts"),
-        (row(context="\ud800"), "surrogates not allowed"),
+        (row(key="\ud800"), "surrogates not allowed"),
+        (row(context="\ud800"), "key, context and model must be texts"),
         (row(input_tokens="many"), "token counts must be whole numbers"),
         (row(output_tokens=True), "token counts must be whole numbers"),
         (row(cached_tokens=1.5), "token counts must be whole numbers"),

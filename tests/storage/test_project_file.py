@@ -71,8 +71,8 @@ def test_no_flipped_bit_changes_a_setting(directory: Path) -> None:
 
 
 def test_a_project_of_a_newer_release_is_refused(directory: Path) -> None:
-    rewrite(directory, format_version=2)
-    with pytest.raises(FormatError, match=r"Project 'reports' has format 2, this release reads up to 1: upgrade"):
+    rewrite(directory, format_version=3)
+    with pytest.raises(FormatError, match=r"Project 'reports' has format 3, this release reads up to 2: upgrade"):
         read_config(directory)
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.errors import FormatError
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError
+from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.project import Project
-from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
-from llama_index_contextual.storage.verify import VerifyReport, repair_project
+from llama_index_contextual.storage import files, ledger_file
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from llama_index_contextual.storage.project_file import ledger_identity, read_config
+from llama_index_contextual.storage.verify import VerifyReport, damaged_ledgers, repair_project
+from tests.support.models import CountingEmbedding, ScriptedLLM
 
 
 def found(report: VerifyReport) -> dict[str, str]:
@@ -168,10 +175,181 @@ def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, 
 def test_a_ledger_of_a_newer_release_is_not_taken_for_damage(published: Project) -> None:
     path = published.directory / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger._kv.put("format", {"version": 2})
+    ledger._kv.put("format", {"version": 3})
     ledger.close()
     before = path.read_bytes()
     assert found(published.verify())["ledger.sqlite"] == "pip install --upgrade llama-index-contextual"
-    with pytest.raises(FormatError, match=r"ledger.sqlite has format 2"):
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 3"):
         published.verify(repair=True)
+    assert path.read_bytes() == before
+
+
+# ---- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def ledger_problem(project: Project) -> str | None:
+    messages = [problem.message for problem in project.verify().problems if problem.file == "ledger.sqlite"]
+    assert len(messages) < 2
+    return messages[0] if messages else None
+
+
+def identities(project: Project) -> tuple[str | None, str | None]:
+    """Return the identity that the ledger has, and the one that project.json knows."""
+    with closing(Ledger(project.directory / "ledger.sqlite", read_only=True)) as ledger:
+        return ledger.identity, ledger_identity(project.directory)
+
+
+@pytest.fixture
+def paid(published: Project) -> Project:
+    """A project with contexts in its ledger."""
+    with closing(Ledger(published.directory / "ledger.sqlite")) as ledger:
+        ledger.add_contexts(
+            LedgerEntry(key=content_key(str(n)), context=f"Context {n}. " * 9, model="m") for n in range(99)
+        )
+    return published
+
+
+def test_a_project_knows_its_ledger_from_the_first_write_on(published: Project) -> None:
+    ours, recorded = identities(published)
+    assert ours is not None
+    assert recorded == ours
+    published.update_config(top_k=3)
+    published.forget()
+    assert identities(published) == (ours, ours)
+    assert published.verify().sound
+
+
+def test_a_project_of_an_earlier_release_gets_the_identity_at_the_next_write(published: Project) -> None:
+    raw = json.loads((published.directory / "project.json").read_bytes())
+    (published.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": raw["config"]}))
+    assert published.verify().sound
+    assert ledger_identity(published.directory) is None
+    published.rebuild()
+    ours, recorded = identities(published)
+    assert recorded == ours
+    assert read_config(published.directory) == published.config
+
+
+@pytest.mark.parametrize(("content", "what"), [(None, "is missing: "), (b"", "is empty: ")])
+def test_a_missing_or_empty_ledger_is_named_until_a_new_one_is_taken(
+    content: bytes | None, what: str, paid: Project
+) -> None:
+    path = paid.directory / "ledger.sqlite"
+    backup = path.read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert (ledger_problem(paid) or "").startswith(what)
+    paid.ingest([Document(id_="note", text="A note.")])  # begins a new one, and does not hide the loss
+    assert "is not the ledger that this project had" in (ledger_problem(paid) or "")
+    path.write_bytes(backup)
+    assert paid.verify().sound
+    path.unlink()
+    assert paid.verify(repair=True).sound
+    assert path.stat().st_size > 0
+
+
+def test_the_ledger_of_another_project_is_named_and_left_as_it_is(paid: Project, tmp_path: Path) -> None:
+    path = paid.directory / "ledger.sqlite"
+    with closing(Ledger(tmp_path / "other.sqlite")) as other:
+        other.add_contexts([LedgerEntry(key="k", context="c", model="m")])
+    content = (tmp_path / "other.sqlite").read_bytes()
+    path.write_bytes(content)
+    assert "is not the ledger that this project had" in (ledger_problem(paid) or "")
+    assert paid.verify(repair=True).sound
+    assert path.read_bytes() == content
+
+
+def test_without_an_identity_a_missing_ledger_is_named_where_an_llm_wrote_the_contexts(tmp_path: Path) -> None:
+    config = ProjectConfig.local(context="llm")
+    project = ProjectManager(tmp_path).create("p", config, llm=ScriptedLLM(), embed_model=CountingEmbedding())
+    assert project.verify().sound
+    project.ingest([Document(id_="note", text="A note.")])
+    raw = json.loads((project.directory / "project.json").read_bytes())
+    (project.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": raw["config"]}))
+    assert project.verify().sound
+    (project.directory / "ledger.sqlite").unlink()
+    assert (ledger_problem(project) or "").startswith("is missing: restore it from a backup, or begin a new one")
+
+
+def test_damaged_rows_are_named_and_a_repair_removes_nothing_else(paid: Project) -> None:
+    path = paid.directory / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE contexts SET context = 'Another.' WHERE key = ?", (content_key("3"),))
+    message = ledger_problem(paid) or ""
+    assert message.startswith("has damaged rows, which are not used and will be asked for again (1 context: ")
+    assert content_key("3")[:12] in message
+    assert not paid.verify().sound
+    assert paid.verify(repair=True).sound
+    with closing(Ledger(path)) as ledger:
+        assert len(ledger.contexts([content_key(str(n)) for n in range(99)])) == 98
+    assert damaged_ledgers(paid.directory) == []
+
+
+def test_rows_that_cannot_be_reached_by_their_key_are_left_behind_by_a_new_file(paid: Project) -> None:
+    path = paid.directory / "ledger.sqlite"
+    keys = sorted(content_key(str(n)) for n in range(99))
+    content = path.read_bytes()
+    assert content.count(keys[50].encode()) == 1
+    path.write_bytes(content.replace(keys[50].encode(), b"~" + keys[50].encode()[1:]))  # not in order any more
+    assert ledger_problem(paid) is not None
+    assert paid.verify(repair=True).sound
+    with closing(Ledger(path)) as ledger:
+        assert set(ledger.contexts(keys)) == {*keys} - {keys[50]}
+
+
+def test_a_repair_keeps_the_identity_and_puts_the_journal_aside_with_the_file(paid: Project) -> None:
+    path = paid.directory / "ledger.sqlite"
+    before = identities(paid)
+    content = bytearray(path.read_bytes())
+    content[4096 * 8 : 4096 * 9] = b"\xff" * 4096
+    path.write_bytes(content)
+    journal = paid.directory / "ledger.sqlite-journal"
+    journal.write_bytes(b"not one that SQLite would undo")
+    assert paid.verify(repair=True).sound
+    assert identities(paid) == before
+    assert path.with_name("ledger.sqlite-journal.new").exists() is False
+    aside = {file.name: file.read_bytes() for file in damaged_ledgers(paid.directory)}
+    assert aside["ledger.sqlite.damaged"] == content
+    assert aside.get("ledger.sqlite.damaged-journal") == b"not one that SQLite would undo"
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("fault", ["copy", "rename"])
+def test_a_repair_that_is_interrupted_loses_nothing_that_could_be_read(
+    fault: str, paid: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = paid.directory / "ledger.sqlite"
+    content = bytearray(path.read_bytes())
+    content[4096 * 8 : 4096 * 9] = b"\xff" * 4096
+    path.write_bytes(content)
+
+    def fail(*_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, fault, fail)
+        with pytest.raises(LedgerError, match=r"could not be repaired \(No space left on device\): .* left as it is"):
+            paid.verify(repair=True)
+    assert path.read_bytes() == content
+    assert paid.verify(repair=True).sound
+    assert paid.info().ledger.contexts > 50
+
+
+def test_a_ledger_that_another_program_holds_is_neither_damaged_nor_repaired(
+    paid: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_file, "PATIENCE_READING", 0)
+    path = paid.directory / "ledger.sqlite"
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert (ledger_problem(paid) or "").startswith("could not be checked: it is held by another program (database ")
+        with pytest.raises(LedgerBusyError, match="is held by another program"):
+            paid.verify(repair=True)
+        for use in (paid.info, lambda: paid.export_contexts(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
+            with pytest.raises(LedgerBusyError):
+                use()
+    assert path.read_bytes() == before
+    assert paid.verify(repair=True).sound
     assert path.read_bytes() == before

@@ -81,6 +81,8 @@ def chat_answer(
     cached: int,
     distort: Callable[[Reply], Reply],
     hide_usage: bool = False,
+    reasoning: int = 0,
+    factor: int = 1,
 ) -> Answer:
     """Build the answer to a chat request.
 
@@ -91,10 +93,15 @@ def chat_answer(
         cached: How many of its tokens are cached.
         distort: The fault of the reply, applied after the limit of output tokens.
         hide_usage: Leave the usage out of the answer (not out of the record).
+        reasoning: Tokens that are charged and not shown; the limit of output tokens holds for all together.
+        factor: How many times the tokens are reported that it took.
     """
-    reply = distort(_limited(reply, output_limit(request.fields)))
+    limit = output_limit(request.fields)
+    hidden = reasoning if limit is None else min(reasoning, limit)
+    reply = distort(_limited(reply, None if limit is None else limit - hidden))
     said = _said(reply)
-    usage = _usage(len(prompt) // TOKEN_BYTES, count(said), cached)
+    usage = _usage(factor * len(prompt) // TOKEN_BYTES, factor * (count(said) + hidden), factor * cached)
+    usage["completion_tokens_details"]["reasoning_tokens"] = hidden
     head = {"id": f"chatcmpl-{request.id}", "created": int(time.time()), "model": request.model}
     answer = Answer(usage=usage, cached_tokens=cached, finish_reason=reply.finish_reason, reply=said, prompt=prompt)
     if request.fields.get("stream"):

@@ -92,6 +92,10 @@ class Recorder:
         """Return the recorded requests to a path, or the chat and embedding calls."""
         return [record for record in list(self.history) if record.path in ({path} if path else MODEL_PATHS)]
 
+    def charged(self) -> list[Record]:
+        """Return the calls that a model has worked on, whether or not anybody has waited for the answer."""
+        return [record for record in self.calls() if record.worked] + [r for r in self.batch_history if r.usage]
+
     @property
     def chat_calls(self) -> list[Record]:
         """The recorded chat calls."""

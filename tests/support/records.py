@@ -90,6 +90,7 @@ class Record:
         fault: Kind of the scripted or random fault applied, if any.
         reply: What the model wrote: text, refusal or arguments of tool calls.
         batch_id: The batch the call was a line of, if it was one.
+        worked: What the model used, also where nobody has waited for its answer; a provider may charge it.
     """
 
     id: int
@@ -107,6 +108,7 @@ class Record:
     fault: str | None = None
     reply: str | None = None
     batch_id: str | None = None
+    worked: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, request: Request) -> Record:
@@ -130,7 +132,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as a JSON-ready dictionary."""
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "worked"}
 
 
 @dataclass(eq=False)

@@ -212,14 +212,14 @@ class LoopbackProvider(Service):
         try:
             fault = self.pick_fault(request)
             record.fault = fault.kind if fault else None
-            answer = await self._prepare(request, fault, stream)
+            answer = await self._prepare(request, fault, stream, record)
             if answer is None or stream.gone.is_set():
                 return False
             return await self._deliver(request, record, answer, writer)
         finally:
             self.finish(record, None)
 
-    async def _prepare(self, request: Request, fault: Fault | None, stream: Stream) -> Answer | None:
+    async def _prepare(self, request: Request, fault: Fault | None, stream: Stream, record: Record) -> Answer | None:
         """Return the answer once it is due, or None when there is none."""
         hangs = fault is not None and fault.kind == "hang"
         if fault and fault.kind == "drop":
@@ -228,6 +228,7 @@ class LoopbackProvider(Service):
             await stream.pause(None)
             return None
         answer = await self.answer(request, fault)
+        record.worked = answer.usage if answer.status == 200 else None
         if fault and hangs:
             await stream.pause(fault.seconds)
         await stream.pause(self.delay(request, answer))
@@ -237,6 +238,8 @@ class LoopbackProvider(Service):
 
     async def _deliver(self, request: Request, record: Record, answer: Answer, writer: asyncio.StreamWriter) -> bool:
         answer.headers["x-request-id"] = f"req_{request.id}"
+        if self.tamper is not None and request.path in MODEL_PATHS and record.fault is None:
+            self.tamper(request, answer)
         head, parts = render(answer, broken=record.fault == "malformed_json")
         # Complete before the first byte is out: what the client sends after reading the
         # answer finds the prompt in the cache and one call less in flight.

@@ -37,6 +37,8 @@ class Service(Recorder, Faults):
             may return a `Reply` and raise an `ApiError`. Default: a context made of the words
             of the chunk.
         context_tokens: Length of the default context.
+        reasoning_tokens: Tokens of every answer that are charged and not shown, within the limit of the answer.
+        usage_factor: How many times the tokens of a chat call are reported that it took.
         latency: Seconds from the arrival of a chat or embedding call to its answer, or a function
             of the request; errors are answered at once.
         require_key: The only API key accepted; None accepts all, and none.
@@ -50,12 +52,17 @@ class Service(Recorder, Faults):
         batch_plan: How batches created from now on proceed.
         batch_max_requests: The most requests in a batch.
         batch_max_bytes: The largest input file of a batch.
+        tamper: Called with a request and its answer just before that is sent; it may change the answer in any way,
+            also in ways that no `Reply` can express. Requests that a fault hits are left out. It runs in the
+            server's loop, so it must not block.
         seed: Seed of the order of batch results.
         errors: Exceptions raised by reply functions or inside the server.
     """
 
     reply: ReplyFunction | None = None
     context_tokens: int = 100
+    reasoning_tokens: int = 0
+    usage_factor: int = 1
     latency: float | Callable[[Request], float] = 0.0
     require_key: str | None = None
     models: Collection[str] | None = None
@@ -67,6 +74,7 @@ class Service(Recorder, Faults):
     batch_plan: BatchPlan = field(default_factory=BatchPlan)
     batch_max_requests: int = 50_000
     batch_max_bytes: int = 200_000_000
+    tamper: Callable[[Request, Answer], None] | None = None
     seed: int = 0
     errors: list[BaseException] = field(default_factory=list, init=False)
 
@@ -173,7 +181,16 @@ class Service(Recorder, Faults):
         cached = 0 if request.batch_id else self._cache.lookup(request, prompt)
         reply = await self._next_reply(request)
         distort = fault.distort if fault else _unchanged
-        answer = chat_answer(request, reply, prompt=prompt, cached=cached, distort=distort, hide_usage=hide_usage)
+        answer = chat_answer(
+            request,
+            reply,
+            prompt=prompt,
+            cached=cached,
+            distort=distort,
+            hide_usage=hide_usage,
+            reasoning=self.reasoning_tokens,
+            factor=self.usage_factor,
+        )
         answer.headers = headers
         return answer
 

@@ -1,0 +1,166 @@
+"""API keys in use, and their removal from every text that leaves the package.
+
+Some providers repeat the request's headers in their error messages, and some clients repeat a header that they refuse
+to send. So this module collects the keys, from the environment and from the model objects that are called, and `scrub`
+replaces them in any text. Keys belong to the process as the environment does, therefore the collection is global.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import logging
+import os
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+REMOVED = "[API key removed]"
+"""What stands in the place of a key."""
+
+SHORTEST_KEY = 8
+"""Values with fewer characters, such as "none" or "ollama", are placeholders: removing them would mangle messages."""
+
+_ENVIRONMENT = re.compile(r"(?:api|access|auth|secret)_?(?:key|token)$|^hf_token$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"api[-_]?key|(?:access|auth|session|ad|bearer)[-_]?(?:key|token)$|secret|authorization|password|cookie",
+    re.IGNORECASE,
+)
+_HOLDER = re.compile(r"client|headers|kwargs|llm|model|credentials?$", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_DEPTH = 4
+_BETWEEN = r"(?:\s|\\+[nrt])*"  # a message may be wrapped
+
+_of_models: set[str] = set()
+
+
+# ---- the keys --------------------------------------------------------------------------------------------------------
+
+
+def watch(model: object) -> None:
+    """Remember the keys that a model object holds: its API key, secret headers, and passwords in its address.
+
+    Args:
+        model: A LlamaIndex LLM or embedding.
+    """
+    _of_models.update(_usable(_secrets_of(model, _DEPTH)))
+
+
+def keys_in_use() -> frozenset[str]:
+    """Return the keys of the environment and of the models that were called so far."""
+    named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
+    in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
+    return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))
+
+
+def _usable(values: Iterable[str]) -> Iterator[str]:
+    for value in values:
+        words = value.split()  # "Bearer sk-…"; and keys read from files end with a line break
+        if words and len(words[-1]) >= SHORTEST_KEY:
+            yield words[-1]
+
+
+def _secrets_of(holder: object, depth: int) -> Iterator[str]:
+    for name, value in _named_values(holder):
+        if callable(reveal := getattr(value, "get_secret_value", None)):
+            value = reveal()
+        if isinstance(value, bytes):
+            value = value.decode("latin-1")
+        if isinstance(value, str):
+            if _SECRET.search(name):
+                yield value
+            yield from _PASSWORD_IN_URL.findall(value)
+        elif depth and (isinstance(value, Mapping) or _HOLDER.search(name)):
+            yield from _secrets_of(value, depth - 1)
+
+
+def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(holder, Mapping):
+        found = dict(holder)
+    else:
+        found = {**getattr(holder, "__dict__", {}), **(getattr(holder, "__pydantic_private__", None) or {})}
+    return ((name, value) for name, value in found.items() if isinstance(name, str))
+
+
+# ---- their removal ---------------------------------------------------------------------------------------------------
+
+
+def scrub(text: str) -> str:
+    """Return a text without the keys in use, however they are written.
+
+    Keys are also recognised URL-encoded, in base64 (at any place of a longer text), with JSON, Python or HTML escapes,
+    and broken by white space. What a provider has masked itself stays as it is.
+    """
+    keys = keys_in_use()
+    return _pattern(keys).sub(REMOVED, text) if keys and text else text
+
+
+@lru_cache(maxsize=64)
+def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
+    longest_first = sorted(keys, key=lambda key: (-len(key), key))
+    forms = [_BETWEEN.join(map(_character, key)) for key in longest_first]
+    forms += [re.escape(code) for key in longest_first for code in _in_base64(key)]
+    return re.compile("|".join(forms))
+
+
+def _character(char: str) -> str:
+    """Return a pattern of a character as it is, URL-encoded, or escaped."""
+    code = ord(char)
+    percent = "".join(f"%(?:25)*{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
+    escaped = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
+    plain = re.escape(char) if char.isalnum() else rf"\\*{re.escape(char)}|{re.escape(html.escape(char))}"
+    return f"(?:{plain}|(?i:{escaped}))"
+
+
+def _in_base64(key: str) -> Iterator[str]:
+    """Yield what a key becomes in base64 wherever it begins in the text that is encoded."""
+    raw = key.encode("utf-8", "surrogatepass")
+    for before in range(3):
+        code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
+        # The first and last characters depend on the neighbours too.
+        inner = code[(0, 2, 3)[before] : len(code) - ((before + len(raw)) % 3 != 0)]
+        if len(inner) >= SHORTEST_KEY:
+            yield from {inner, inner.replace("+", "-").replace("/", "_")}
+
+
+class KeyFilter:
+    """Removes keys from a text that comes in pieces, across their borders."""
+
+    def __init__(self) -> None:
+        self._keys = keys_in_use()
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Return what can be passed on now: all but an end with which a key might begin."""
+        self._held = scrub(self._held + piece)
+        longest = min(len(self._held), max(map(len, self._keys), default=0))
+        held = next((n for n in range(longest, 0, -1) if self._begins_key(self._held[-n:])), 0)
+        passed, self._held = self._held[: len(self._held) - held], self._held[len(self._held) - held :]
+        return passed
+
+    def rest(self) -> str:
+        """Return what was held back."""
+        held, self._held = self._held, ""
+        return held
+
+    def _begins_key(self, text: str) -> bool:
+        return any(key.startswith(text) for key in self._keys)
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return the logger of a module, whose records hold no key."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_scrubbed)
+    return logger
+
+
+def _scrubbed(record: logging.LogRecord) -> bool:
+    record.msg, record.args = scrub(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text, record.exc_info = scrub("".join(traceback.format_exception(*record.exc_info))).rstrip(), None
+    return True

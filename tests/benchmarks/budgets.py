@@ -1,0 +1,249 @@
+"""Does a report ever say less than the provider counted? Run by `python -m tests.benchmarks.budgets`.
+
+Each row is one kind of trouble between the package and a provider that charges whatever its model has worked on, also
+where nobody has waited for the answer. The real client of OpenAI talks to a server on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer.prices import PriceTable
+from llama_index_contextual.errors import BudgetExceededError, ModelError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.records import CHAT_PATH, Record
+from tests.support.server import LoopbackProvider
+from tests.support.source import ROOT
+
+SMALL = {"segment_size": 2_000, "segment_overlap": 200, "chunk_size": 200, "chunk_overlap": 20}
+BATCH_FACTOR = 0.5
+
+
+def cost_at(records: Iterable[Record]) -> float:
+    """Return what a provider charges for calls at list prices, by what its models have worked on."""
+    prices, total = PriceTable(), 0.0
+    for record in records:
+        usage = record.worked or record.usage or {}
+        is_chat = record.path == CHAT_PATH
+        details = usage.get("prompt_tokens_details") or {}
+        total += (
+            prices.dollars(
+                f"openai:{record.body['model']}",
+                input_tokens=usage["prompt_tokens"],
+                cached_tokens=details.get("cached_tokens", 0),
+                output_tokens=usage.get("completion_tokens", 0) if is_chat else 0,
+                sender="batch" if record.batch_id else "live",
+            )
+            or 0.0
+        )
+    return total
+
+
+def write_documents(folder: Path, *, parts: int) -> Path:
+    """Write two documents, of which the longer one has several segments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, number in (("long.md", parts), ("short.md", max(1, parts // 6))):
+        text = "".join(
+            f"## Part {part}\n\n"
+            + " ".join(f"Line {n} of {name} part {part} tells fact {n}." for n in range(30))
+            + "\n\n"
+            for part in range(number)
+        )
+        (folder / name).write_text(text)
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One kind of trouble.
+
+    Attributes:
+        name: What it is called.
+        config: Settings of the project.
+        provider: Settings of the provider.
+        trouble: Scripts faults.
+        share: The limit in proportion to the estimate, or None for none.
+        batch: Whether contexts are asked for in batches.
+    """
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    provider: dict[str, Any] = field(default_factory=dict)
+    trouble: Callable[[LoopbackProvider], object] = lambda provider: None
+    share: float | None = None
+    batch: bool = False
+
+
+CASES = (
+    Case(name="no trouble"),
+    Case(name="batch", batch=True),
+    Case(name="small budget", share=0.3),
+    Case(name="budget of the estimate", share=1.0),
+    Case(name="slower than the timeout", config={"call_timeout": 0.2}, provider={"latency": 1.0}, share=1.0),
+    Case(
+        name="now and then slower",
+        config={"call_timeout": 0.3},
+        trouble=lambda p: [p.fault("hang", 1, CHAT_PATH, n * 5, seconds=1.0) for n in range(4)],
+        share=2.0,
+    ),
+    Case(name="50 times the tokens", provider={"usage_factor": 50}, share=1.0),
+    Case(name="lost connections", trouble=lambda p: p.fail_randomly(0.3, 1, ["drop_in_body"]), share=1.0),
+    Case(name="unreadable answers", trouble=lambda p: p.fail_randomly(0.3, 2, ["malformed_json"]), share=1.0),
+    Case(name="no count of tokens", trouble=lambda p: p.fault("missing_usage", None, CHAT_PATH), share=1.0),
+    Case(name="429 storms", trouble=lambda p: p.fail_randomly(0.5, 3, ["rate_limit"], retry_after=0.01), share=1.0),
+    Case(name="500s", trouble=lambda p: p.fail_randomly(0.3, 4, ["server_error", "unavailable"]), share=1.0),
+    Case(name="reasoning", config={"llm": "openai:gpt-5-mini"}, provider={"reasoning_tokens": 900}, share=1.0),
+    Case(name="reasoning too long", config={"llm": "openai:o3-mini"}, provider={"reasoning_tokens": 9_000}, share=1.0),
+    Case(name="reasoning, no limit", config={"llm": "openai:gpt-5-mini"}, provider={"reasoning_tokens": 900}),
+    Case(
+        name="answers of nothing", trouble=lambda p: p.fail_randomly(0.4, 5, ["empty", "refusal", "length"]), share=1.0
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a case.
+
+    Attributes:
+        name: What it is called.
+        limit: The limit in dollars, or None.
+        counted: Dollars by the provider's count.
+        said: Dollars by the report or the error; None where neither was to be had.
+        in_all: Dollars by `project.cost()`.
+        booked: The part of it for calls without a known price.
+        ending: How the run ended.
+    """
+
+    name: str
+    limit: float | None
+    counted: float
+    said: float | None
+    in_all: float
+    booked: float
+    ending: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether neither figure says less than the provider counted."""
+        said = self.in_all if self.said is None else self.said
+        return self.counted <= said + 1e-9 and self.counted <= self.in_all + 1e-9
+
+
+def run_case(case: Case, folder: Path, *, parts: int) -> Row:
+    """Run one case against a provider of its own."""
+    documents = write_documents(folder / "documents", parts=parts)
+    config = ProjectConfig(**{"llm": "openai:gpt-4.1", **SMALL, **case.config})
+    with LoopbackProvider(embedding_encoding="cl100k_base", **case.provider) as provider, environment(provider):
+        project = ProjectManager(folder / "knowledge").create("budget", config)
+        dollars = project.estimate([documents], batch=case.batch).dollars
+        limit = None if case.share is None or dollars is None else case.share * dollars
+        case.trouble(provider)
+        said, ending = ingest(project, documents, limit, batch=case.batch)
+        wait_for_work(provider)
+        return row_of(case.name, project, provider, limit, said, ending)
+
+
+def wait_for_work(provider: LoopbackProvider) -> None:
+    """Wait until the provider works on nothing any more."""
+    provider.wait_until(lambda: provider.in_flight == 0)
+
+
+def row_of(
+    name: str, project: Project, provider: LoopbackProvider, limit: float | None, said: float | None, ending: str
+) -> Row:
+    """Compare the provider's count with what the project says."""
+    cost = project.cost()
+    return Row(name, limit, cost_at(provider.charged()), said, cost.dollars, cost.booked, ending)
+
+
+def ingest(project: Project, documents: Path, limit: float | None, *, batch: bool) -> tuple[float | None, str]:
+    """Return what the run says that it has cost, and how it ended."""
+    try:
+        report = project.ingest([documents], max_cost=limit, batch=batch)
+    except BudgetExceededError as error:
+        return error.spent, "stopped at the limit"
+    except ModelError as error:
+        return None, f"stopped: {str(error)[:40]}…"
+    paid = None if report.paid is None else report.paid.dollars
+    failed = f", {len(report.failures)} failed" if report.failures else ""
+    return paid, f"{report.contexts_paid} contexts{failed}"
+
+
+def environment(provider: LoopbackProvider) -> AbstractContextManager[object]:
+    """Let the clients of this process find the provider."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("OPENAI_API_KEY", "sk-test")
+    patch.setenv("OPENAI_BASE_URL", provider.api_base)
+    patch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    return _Undone(patch)
+
+
+class _Undone(nullcontext[None]):
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._patch = patch
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+
+def run_interrupted(folder: Path, stop: signal.Signals, *, calls: int, parts: int, latency: float = 0.3) -> Row:
+    """End an ingesting process by a signal while its calls are in flight."""
+    documents = write_documents(folder / "documents", parts=parts)
+    with LoopbackProvider(embedding_encoding="cl100k_base", latency=latency) as provider, environment(provider):
+        project = ProjectManager(folder / "knowledge").create("budget", ProjectConfig(**SMALL, llm="openai:gpt-4.1"))
+        command = [sys.executable, "-m", "llama_index_contextual", "ingest", "budget", str(documents), "--quiet"]
+        child = subprocess.Popen(
+            [*command, "--root", str(folder / "knowledge")], cwd=ROOT, env=dict(os.environ), stderr=subprocess.PIPE
+        )
+        provider.wait_until(lambda: sum(record.status == 200 for record in provider.chat_calls) >= calls)
+        provider.wait_in_flight(2)
+        child.send_signal(stop)
+        child.communicate()
+        wait_for_work(provider)
+        name = "Ctrl-C" if stop == signal.SIGINT else stop.name
+        return row_of(f"{name} after {calls} answers", project, provider, None, None, f"exit {child.returncode}")
+
+
+def main() -> None:
+    """Print a row for each case, and whether all hold."""
+    started = time.monotonic()
+    print(f"{'case':<26}{'limit':>10}{'counted':>10}{'said':>10}{'in all':>10}{'booked':>10}  ends with")
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name:
+        makers: list[Callable[[Path], Row]] = [lambda f, c=case: run_case(c, f, parts=24) for case in CASES]
+        makers += [
+            lambda f, s=stop, n=n: run_interrupted(f, s, calls=n, parts=24)
+            for stop in (signal.SIGINT, signal.SIGKILL)
+            for n in (1, 5, 20)
+        ]
+        for number, make in enumerate(makers):
+            row = make(Path(name) / str(number))
+            rows.append(row)
+            figures = [row.limit, row.counted, row.said, row.in_all, row.booked]
+            cells = "".join(f"{'–' if dollars is None else f'{dollars:.5f}':>10}" for dollars in figures)
+            print(
+                f"{row.name:<26}{cells}  {row.ending}{'' if row.holds else '  SAYS LESS THAN WAS COUNTED'}", flush=True
+            )
+    wrong = [row.name for row in rows if not row.holds]
+    print(f"{len(rows)} cases in {time.monotonic() - started:.0f} s; says less than was counted: {wrong or 'none'}")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

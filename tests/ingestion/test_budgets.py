@@ -1,0 +1,222 @@
+"""Money that never flatters: what the provider counted is never more than what the report and the project say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import TextNode
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import BudgetExceededError
+from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.ledger_lines import salvage
+from llama_index_contextual.storage.receipts import Receipts, RunCost
+from tests.benchmarks.budgets import CASES, SMALL, cost_at, run_case
+from tests.support.batches import BatchPlan
+from tests.support.models import ScriptedLLM
+from tests.support.records import CHAT_PATH
+from tests.support.server import LoopbackProvider
+
+BY_NAME = {case.name: case for case in CASES}
+CONFIG: dict[str, Any] = {**SMALL, "llm": "openai:gpt-4.1", "faiss": False}
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    monkeypatch.setattr("llama_index_contextual.contextualizer.batch.POLL_SECONDS", 0.0)
+    with LoopbackProvider(embedding_encoding="cl100k_base") as running:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
+        yield running
+
+
+@pytest.fixture
+def paid(manager: ProjectManager) -> Project:
+    """An empty project whose contexts are paid for."""
+    return manager.create("paid", ProjectConfig(**CONFIG))
+
+
+def nodes(number: int, *, name: str = "n") -> list[TextNode]:
+    return [TextNode(id_=f"{name}{at}", text=f"Passage {at} of the handbook {name}.") for at in range(number)]
+
+
+# ---- the cases of the benchmark, small -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "small budget",
+        "50 times the tokens",
+        "lost connections",
+        "unreadable answers",
+        "no count of tokens",
+        "429 storms",
+        "reasoning",
+        "reasoning too long",
+    ],
+)
+def test_what_the_provider_counted_is_never_more_than_what_is_said(name: str, tmp_path: Path) -> None:
+    row = run_case(BY_NAME[name], tmp_path, parts=3)
+    assert row.counted > 0
+    assert row.holds, row
+
+
+def test_every_attempt_at_a_server_that_is_slower_than_the_timeout_is_booked(tmp_path: Path) -> None:
+    case = replace(BY_NAME["slower than the timeout"], config={"call_timeout": 0.05, "faiss": False}, share=0.5)
+    row = run_case(case, tmp_path, parts=3)
+    assert row.holds, row
+    assert row.ending == "stopped at the limit"
+    assert row.said == row.in_all == row.booked
+    assert row.limit is not None
+    assert 0 < row.booked <= row.limit
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_names_the_calls_whose_price_is_not_known(provider: LoopbackProvider, paid: Project) -> None:
+    provider.fault("drop_in_body", 2, CHAT_PATH)
+    report = paid.ingest(nodes(4))
+    assert report.failures == ()
+    assert report.paid is not None
+    assert (report.paid.contexts.calls, report.paid.unsettled_calls) == (4, 2)
+    assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
+    assert "for 2 calls whose price is not known: timed out or cut off" in report.receipt()
+    assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
+    assert paid.cost().booked == report.paid.unsettled_dollars > 0
+
+
+def test_at_the_limit_calls_in_flight_are_waited_for_and_their_answers_kept(
+    provider: LoopbackProvider, paid: Project
+) -> None:
+    provider.latency = 0.05
+    limit = paid.estimate(nodes(12)).dollars
+    assert limit
+    with pytest.raises(BudgetExceededError) as raised:
+        paid.ingest(nodes(12), max_cost=limit / 2)
+    assert all(record.status == 200 for record in provider.chat_calls), "none was cut off"
+    assert paid.info().ledger.contexts == len(provider.chat_calls) > 1
+    assert raised.value.spent == pytest.approx(cost_at(provider.charged()))
+
+
+def test_embeddings_count_attempt_by_attempt(provider: LoopbackProvider, manager: ProjectManager) -> None:
+    project = manager.create("embedded", ProjectConfig(context="none"))
+    provider.fault("drop_in_body", 1, "/v1/embeddings")
+    report = project.ingest(nodes(3))
+    assert report.paid is not None
+    assert report.paid.unsettled_calls == 1
+    assert report.paid.dollars == pytest.approx(cost_at(provider.charged()))
+    assert project.cost().runs[0].embedding_tokens == report.paid.embedding_tokens
+
+
+# ---- what a project has cost -----------------------------------------------------------------------------------------
+
+
+def test_a_project_says_what_it_has_cost_in_all_and_by_run(provider: LoopbackProvider, paid: Project) -> None:
+    assert paid.cost().dollars == 0.0
+    reports = [paid.ingest(nodes(3)), paid.ingest(nodes(2, name="m"))]
+    paid.ingest(nodes(2, name="m"))  # unchanged: nothing is sent, and there is no receipt
+    cost = paid.cost()
+    assert [run.dollars for run in cost.runs] == [report.paid.dollars for report in reports if report.paid]
+    assert [(run.run, run.purpose, run.llm, run.calls) for run in cost.runs] == [
+        (1, "ingest", "openai:gpt-4.1", 3),
+        (2, "ingest", "openai:gpt-4.1", 2),
+    ]
+    assert all(run.ended and run.in_flight == 0.0 for run in cost.runs)
+    assert cost.dollars == pytest.approx(cost_at(provider.charged()))
+    assert paid.info().cost == cost
+
+
+def test_what_the_ledger_holds_or_is_imported_costs_nothing(
+    provider: LoopbackProvider, manager: ProjectManager, paid: Project, tmp_path: Path
+) -> None:
+    paid.ingest(nodes(3))
+    paid.export_contexts(tmp_path / "contexts.jsonl")
+    other = manager.create("other", ProjectConfig(**CONFIG))
+    other.import_contexts(tmp_path / "contexts.jsonl")
+    assert other.ingest(nodes(3)).contexts_paid == 0
+    assert other.cost().runs == ()
+    paid.update_config(bm25=True, chunks_per_call=2)
+    paid.rebuild()
+    assert len(paid.cost().runs) == 1
+
+
+def test_receipts_outlive_forgetting_and_a_damaged_ledger(
+    provider: LoopbackProvider, paid: Project, tmp_path: Path
+) -> None:
+    paid.ingest(nodes(3))
+    before = paid.cost()
+    paid.forget()
+    assert paid.cost() == before
+    with closing(Ledger(tmp_path / "new.sqlite")) as ledger:
+        salvage(paid.directory / LEDGER_FILE, ledger)
+        assert ledger.receipts.cost() == before
+
+
+def test_a_receipt_that_is_not_as_it_was_written_is_named_and_not_counted(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
+        for paid in (1.0, 2.0):
+            ledger.receipts.write(RunCost(paid=paid, ended=1.0))
+        ledger._kv.execute("UPDATE runs SET receipt = replace(receipt, '\"paid\": 1.0', '\"paid\": 0.0')")
+        cost = ledger.receipts.cost()
+        assert (cost.dollars, cost.damaged) == (2.0, 1)
+
+
+def test_a_receipt_is_written_before_money_is_spent_and_not_at_every_call(
+    provider: LoopbackProvider, paid: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[RunCost] = []
+    real_write = Receipts.write
+
+    def write(self: Receipts, receipt: RunCost) -> RunCost:
+        written.append(receipt)
+        return real_write(self, receipt)
+
+    monkeypatch.setattr(Receipts, "write", write)
+    paid.ingest(nodes(40))
+    assert written[0].calls == 0
+    assert written[0].in_flight > 0
+    assert written[-1].ended
+    assert len(written) < 12
+    assert all(run.dollars is not None for run in written)
+
+
+def test_a_batch_under_way_is_booked_until_its_replies_are_here(provider: LoopbackProvider, paid: Project) -> None:
+    provider.batch_plan = BatchPlan(polls=None)
+
+    def stop(state: IngestProgress) -> None:
+        if state.stage == "batch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        paid.ingest(nodes(3), batch=True, progress=stop)
+    provider.advance_batch("batch_1", "completed")
+    (run,) = paid.cost().runs
+    assert run.dollars is not None
+    assert run.dollars == run.booked >= cost_at(provider.charged()) > 0
+    report = paid.ingest(nodes(3))
+    assert report.paid is not None
+    assert report.paid.dollars == pytest.approx(cost_at(provider.charged()))
+    assert [run.booked for run in paid.cost().runs] == [0.0, 0.0]
+    assert paid.cost().dollars == pytest.approx(cost_at(provider.charged()))
+
+
+def test_a_run_whose_price_is_not_known_is_counted_as_such(manager: ProjectManager) -> None:
+    llm = ScriptedLLM()
+    llm.enqueue(TimeoutError("late"))
+    project = manager.create("unknown", ProjectConfig(**CONFIG), llm=llm)
+    report = project.ingest(nodes(2))
+    assert report.paid is not None
+    assert (report.paid.dollars, report.paid.unsettled_calls) == (None, 1)
+    assert "of which for 1 call" not in report.receipt()
+    assert "an unknown price" in report.receipt()
+    assert (project.cost().dollars, project.cost().without_price) == (0.0, 1)

@@ -1,0 +1,347 @@
+"""Which document a file is: no file overwrites a document from elsewhere, and a renamed file takes its new name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import BaseNode, Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from tests.support.documents import MARKDOWN, TEXT
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.nodes import chunk
+from tests.support.trees import write
+
+MANUAL, QUARTER = "reports/manual.txt", "reports/quarter.md"
+
+
+def listed(project: Project) -> dict[str, str]:
+    """Return the text of every document by its id."""
+    return {record.doc_id: project.read(record.doc_id) for record in project.documents()}
+
+
+def nodes_of(project: Project, doc_id: str) -> list[BaseNode]:
+    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def years(tmp_path: Path) -> dict[int, Path]:
+    """Two folders of the same name, each with a file of the same name."""
+    for year in (2023, 2024):
+        write(tmp_path / str(year) / "reports" / "annual.md", f"# Annual report\n\nThe year was {year}.")
+    return {year: tmp_path / str(year) / "reports" for year in (2023, 2024)}
+
+
+OLD, NEW = "# Annual report\n\nThe year was 2023.", "# Annual report\n\nThe year was 2024."
+
+
+# ---- an id belongs to one file ---------------------------------------------------------------------------------------
+
+
+def test_a_file_of_the_same_id_from_elsewhere_overwrites_no_document(counted: Project, years: dict[int, Path]) -> None:
+    counted.ingest([years[2023]])
+    report = counted.ingest([years[2024]])
+    assert (list(report.added), list(report.updated)) == (["2024/reports/annual.md"], [])
+    assert listed(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
+    assert [(warning.path, warning.message) for warning in report.warnings] == [
+        (
+            str(years[2024] / "annual.md"),
+            "its document gets the id '2024/reports/annual.md', because 'reports/annual.md' is the id of another"
+            " document; if that one was moved here, say so: `moved=True`, on the command line --moved",
+        )
+    ]
+    assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"
+
+
+def test_one_call_gives_the_ids_that_two_calls_give(counted: Project, years: dict[int, Path]) -> None:
+    report = counted.ingest(list(years.values()))
+    assert list(report.added) == ["reports/annual.md", "2024/reports/annual.md"]
+    assert "because 'reports/annual.md' is the id of another document" in str(report)
+    again = counted.ingest([years[2024]])
+    assert (list(again.unchanged), again.warnings) == (["2024/reports/annual.md"], ())
+
+
+def test_single_files_of_one_name_are_two_documents(counted: Project, years: dict[int, Path]) -> None:
+    for folder in years.values():
+        counted.ingest([folder / "annual.md"])
+    assert listed(counted) == {"annual.md": OLD, "reports/annual.md": NEW}
+    counted.remove("reports/annual.md")
+    assert listed(counted) == {"annual.md": OLD}
+
+
+def test_a_file_is_known_again_however_it_is_named(
+    counted: Project, years: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.ingest([years[2023]])
+    monkeypatch.chdir(years[2023])
+    link = years[2023].parent / "link"
+    link.symlink_to(years[2023])
+    for name in (".", "annual.md", "../reports", str(years[2023] / "annual.md"), link, link / "annual.md", "*.md"):
+        report = counted.ingest([name])
+        assert (list(report.unchanged), report.version) == (["reports/annual.md"], "v000001"), name
+
+
+def test_a_file_given_alone_keeps_its_id_when_its_folder_is_given(counted: Project, years: dict[int, Path]) -> None:
+    counted.ingest([years[2023] / "annual.md"])
+    write(years[2023] / "annual.md", "# Annual report\n\nCorrected.")
+    report = counted.ingest([years[2023]])
+    assert (list(report.updated), list(report.added)) == (["annual.md"], [])
+
+
+def test_a_name_in_other_capitals_is_the_same_file_where_the_system_says_so(
+    counted: Project, years: dict[int, Path]
+) -> None:
+    counted.ingest([years[2023]])
+    # A second link to the file is what a file system that ignores capitals shows.
+    os.link(years[2023] / "annual.md", years[2023] / "Annual.md")
+    write(years[2023] / "annual.md", "# Annual report\n\nCorrected.")
+    report = counted.ingest([years[2023] / "Annual.md"])
+    assert (list(report.updated), list(report.added)) == (["reports/annual.md"], [])
+
+
+def test_names_that_differ_in_capitals_are_different_documents_elsewhere(
+    counted: Project, years: dict[int, Path]
+) -> None:
+    if (years[2023] / "ANNUAL.md").exists():
+        pytest.skip("this file system ignores capitals")
+    write(years[2023] / "ANNUAL.md", "# Another one")
+    counted.ingest([years[2023] / "annual.md"])
+    counted.ingest([years[2023] / "ANNUAL.md"])
+    assert set(listed(counted)) == {"annual.md", "ANNUAL.md"}
+
+
+def test_a_link_that_leads_elsewhere_by_now_overwrites_nothing(counted: Project, years: dict[int, Path]) -> None:
+    link = years[2023].parent.parent / "current"
+    link.symlink_to(years[2023])
+    counted.ingest([link])
+    link.unlink()
+    link.symlink_to(years[2024])
+    report = counted.ingest([link])
+    assert OLD in listed(counted).values()
+    assert list(report.added) == [f"{years[2023].parent.parent.name}/current/annual.md"]
+    assert "because 'current/annual.md' is the id of another document" in str(report)
+
+
+def test_files_and_documents_do_not_overwrite_each_other(counted: Project, years: dict[int, Path]) -> None:
+    counted.ingest([Document(id_="reports/annual.md", text="By hand.")])
+    report = counted.ingest([years[2023]])
+    assert list(report.added) == ["2023/reports/annual.md"]
+    assert counted.read("reports/annual.md") == "By hand."
+    for other in (Document(id_="2023/reports/annual.md", text="x"), chunk("n", doc_id="2023/reports/annual.md")):
+        with pytest.raises(InputError, match=r"is the id of a document that was read from a file: give .* moved=True"):
+            counted.ingest([other])
+    assert counted.read("2023/reports/annual.md") == OLD
+    counted.ingest([Document(id_="2023/reports/annual.md", text="By hand, too.")], moved=True)
+    assert counted.read("2023/reports/annual.md") == "By hand, too."
+
+
+def test_documents_of_one_id_are_one_document(counted: Project) -> None:
+    counted.ingest([Document(id_="a", text="One.")])
+    assert list(counted.ingest([Document(id_="a", text="Two.")]).updated) == ["a"]
+
+
+def test_a_copy_of_a_document_is_not_taken_and_said_to_be_one(counted: Project, years: dict[int, Path]) -> None:
+    counted.ingest([years[2023]])
+    copy = write(years[2023].parent / "copy of it.md", OLD)
+    report = counted.ingest([copy, years[2024]])
+    assert [(file.path, file.reason) for file in report.skipped] == [
+        (str(copy), "has the same content as the document 'reports/annual.md'")
+    ]
+
+
+def test_a_file_with_the_same_name_and_content_elsewhere_is_the_same_document_until_they_differ(
+    counted: Project, years: dict[int, Path]
+) -> None:
+    write(years[2024] / "annual.md", OLD)
+    counted.ingest([years[2023]])
+    report = counted.ingest([years[2024]])
+    assert (list(report.unchanged), report.version) == (["reports/annual.md"], "v000001")
+    write(years[2024] / "annual.md", NEW)
+    counted.ingest([years[2024]])
+    assert listed(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
+
+
+def test_replacing_makes_the_project_as_if_it_were_new(counted: Project, years: dict[int, Path]) -> None:
+    counted.ingest([years[2023]])
+    report = counted.ingest([years[2024]], replace=True)
+    assert (list(report.added), list(report.removed)) == (["reports/annual.md"], ["reports/annual.md"])
+    assert report.warnings == ()
+    assert listed(counted) == {"reports/annual.md": NEW}
+    assert list(counted.ingest([years[2024]]).unchanged) == ["reports/annual.md"]
+
+
+# ---- a folder that was moved -----------------------------------------------------------------------------------------
+
+
+def test_a_moved_folder_is_the_same_when_it_is_said(counted: Project, years: dict[int, Path], tmp_path: Path) -> None:
+    write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
+    counted.ingest([years[2023]])
+    moved = tmp_path / "archive" / "reports"
+    moved.parent.mkdir()
+    years[2023].rename(moved)
+    write(moved / "annual.md", "# Annual report\n\nCorrected.")
+    report = counted.ingest([moved], moved=True)
+    assert (list(report.updated), list(report.unchanged)) == (["reports/annual.md"], ["reports/notes.md"])
+    assert (report.added, report.warnings, report.skipped) == ((), (), ())
+    write(moved / "notes.md", "# Notes\n\nSomething new.")
+    assert list(counted.ingest([moved]).updated) == ["reports/notes.md"]
+    years[2023].mkdir()
+    write(years[2023] / "annual.md", OLD)
+    assert list(counted.ingest([years[2023]]).added) == ["2023/reports/annual.md"]
+
+
+def test_a_moved_folder_of_which_nothing_is_said_loses_nothing(
+    counted: Project, years: dict[int, Path], tmp_path: Path
+) -> None:
+    write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
+    counted.ingest([years[2023]])
+    moved = tmp_path / "archive" / "reports"
+    moved.parent.mkdir()
+    years[2023].rename(moved)
+    write(moved / "annual.md", "# Annual report\n\nCorrected.")
+    report = counted.ingest([moved])
+    assert (list(report.added), list(report.unchanged)) == (["archive/reports/annual.md"], ["reports/notes.md"])
+    assert "--moved" in str(report)
+    assert counted.read("reports/annual.md") == OLD
+
+
+def test_a_moved_file_takes_the_longest_id_and_none_of_a_file_that_is_there(
+    counted: Project, years: dict[int, Path], tmp_path: Path
+) -> None:
+    counted.ingest([years[2023]])
+    counted.ingest([years[2024]])
+    moved = tmp_path / "x" / "2024" / "reports"
+    moved.parent.mkdir(parents=True)
+    years[2024].rename(moved)
+    write(moved / "annual.md", "# Annual report\n\nCorrected.")
+    report = counted.ingest([moved], moved=True)
+    assert list(report.updated) == ["2024/reports/annual.md"]
+    assert counted.read("reports/annual.md") == OLD
+    other = write(tmp_path / "y" / "reports" / "annual.md", "# Annual report\n\nAnother.")
+    report = counted.ingest([years[2023], other.parent], moved=True)
+    assert (list(report.unchanged), list(report.added)) == (["reports/annual.md"], ["y/reports/annual.md"])
+
+
+def test_an_estimate_knows_the_documents_that_the_run_will_know(
+    manager: ProjectManager, years: dict[int, Path], tmp_path: Path
+) -> None:
+    llm = ScriptedLLM()
+    config = ProjectConfig.local(context="llm")
+    project = manager.create("estimated", config, llm=llm, embed_model=CountingEmbedding())
+    project.ingest([years[2023]])
+    moved = tmp_path / "archive" / "reports"
+    moved.parent.mkdir()
+    years[2023].rename(moved)
+    assert project.estimate([moved], moved=True).documents == 0
+    assert project.estimate([years[2024]]).documents == 1
+
+
+# ---- a file that was renamed -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def paid(manager: ProjectManager, text_folder: Path) -> tuple[Project, ScriptedLLM, CountingEmbedding]:
+    """A project whose contexts were written by an LLM; one of its documents has no title."""
+    llm, model = ScriptedLLM(), CountingEmbedding()
+    project = manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
+    project.ingest([text_folder])
+    return project, llm, model
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_renamed_file_takes_its_new_name_everywhere_and_nothing_is_asked_again(
+    replace: bool, paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
+) -> None:
+    project, llm, model = paid
+    contexts = [node.metadata["context"] for node in nodes_of(project, MANUAL)]
+    asked, embedded = len(llm.history), len(model.texts)
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    assert project.estimate([text_folder], replace=replace).known_contexts == 0
+    report = project.ingest([text_folder], replace=replace)
+    assert dict(report.renamed) == {MANUAL: "reports/handbook.txt"}
+    assert (report.added, report.updated, report.removed, report.missing) == ((), (), (), ())
+    assert (list(report.unchanged), report.contexts_paid) == ([QUARTER], 0)
+    assert "1 renamed, 1 unchanged" in report.summary()
+    assert f"renamed {MANUAL} to reports/handbook.txt" in str(report)
+    assert (len(llm.history), len(model.texts)) == (asked, embedded)
+    assert listed(project) == {QUARTER: MARKDOWN, "reports/handbook.txt": TEXT}
+    found = project.retrieve("The pump runs dry").results[0]
+    assert (found.source.file_name, found.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
+    nodes = nodes_of(project, "reports/handbook.txt")
+    assert [node.metadata["context"] for node in nodes] == contexts
+    assert {node.metadata["context_source"] for node in nodes} == {"llm"}
+    assert "context_given" not in nodes[0].metadata
+    assert "manual" not in str([node.to_dict() for node in nodes]).replace("manual for the test bench", "")
+    again = project.ingest([text_folder])
+    assert (again.version, sorted(again.unchanged)) == (report.version, ["reports/handbook.txt", QUARTER])
+
+
+def test_a_new_file_under_the_old_name_does_not_clash_with_the_renamed_one(
+    paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
+) -> None:
+    project, llm, _ = paid
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    project.ingest([text_folder])
+    (text_folder / "manual.txt").write_text(TEXT + "\nA new edition.\n", encoding="utf-8")
+    asked = len(llm.history)
+    assert list(project.ingest([text_folder]).added) == [MANUAL]
+    assert listed(project)["reports/handbook.txt"] == TEXT
+    assert len(llm.history) > asked
+
+
+def test_a_renamed_file_whose_name_was_taken_at_once_keeps_its_contexts(
+    paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
+) -> None:
+    project, llm, _ = paid
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    (text_folder / "manual.txt").write_text("Procedure manual. Nothing is left of it.", encoding="utf-8")
+    asked = len(llm.history)
+    report = project.ingest([text_folder])
+    assert (list(report.added), list(report.updated)) == (["reports/handbook.txt"], [MANUAL])
+    assert len(llm.history) == asked + 1
+    assert listed(project)["reports/handbook.txt"] == TEXT
+
+
+def test_a_renamed_folder_takes_its_new_name(counted: Project, text_folder: Path) -> None:
+    counted.ingest([text_folder])
+    papers = text_folder.rename(text_folder.parent / "papers")
+    report = counted.ingest([papers])
+    assert dict(report.renamed) == {MANUAL: "papers/manual.txt", QUARTER: "papers/quarter.md"}
+    assert set(listed(counted)) == {"papers/manual.txt", "papers/quarter.md"}
+
+
+def test_a_structural_context_names_the_file_anew(counted: Project, text_folder: Path) -> None:
+    write(text_folder / "untitled.txt", "it runs dry.")
+    counted.ingest([text_folder])
+    assert "untitled.txt" in nodes_of(counted, "reports/untitled.txt")[0].metadata["context"]
+    (text_folder / "untitled.txt").rename(text_folder / "pump.txt")
+    counted.ingest([text_folder])
+    assert nodes_of(counted, "reports/pump.txt")[0].metadata["context"] == "pump.txt."
+
+
+def test_a_renamed_file_that_cannot_be_read_any_more_keeps_its_former_document(
+    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.ingest([text_folder])
+    (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
+    (text_folder / "note.txt").write_text("A note.", encoding="utf-8")
+    from llama_index_contextual.errors import ReadError
+    from llama_index_contextual.readers import DocumentReader
+
+    real = DocumentReader.read
+
+    def failing(self: DocumentReader, ref: object) -> object:
+        if getattr(ref, "doc_id", "").endswith("handbook.txt"):
+            raise ReadError("handbook.txt", "cannot be opened: Input/output error")
+        return real(self, ref)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DocumentReader, "read", failing)
+    report = counted.ingest([text_folder])
+    assert (dict(report.renamed), list(report.added)) == ({}, ["reports/note.txt"])
+    assert MANUAL in report.unchanged
+    assert listed(counted)[MANUAL] == TEXT

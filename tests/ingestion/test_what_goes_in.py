@@ -1,0 +1,398 @@
+"""What is read is what was hashed; what has no text is skipped; what is not there is an error; and counts are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import BaseNode, Document, TextNode
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.project import Project
+from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
+from llama_index_contextual.storage.current import version_names
+from llama_index_contextual.storage.manifest import DocumentRecord
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.nodes import chunk
+from tests.support.pdf_files import RawPdf, lines, pdf_of
+from tests.support.trees import write
+
+MANUAL, QUARTER = "reports/manual.txt", "reports/quarter.md"
+
+
+def nodes_of(project: Project, doc_id: str | None = None) -> list[BaseNode]:
+    return list(project.storage_context.docstore.iterate(doc_id=doc_id))  # type: ignore[attr-defined]
+
+
+def scan(pages: int = 2) -> bytes:
+    """Return a PDF whose pages are images."""
+    pdf = RawPdf()
+    image = pdf.stream(
+        b"\x00", b"/Type/XObject/Subtype/Image/Width 1/Height 1/ColorSpace/DeviceGray/BitsPerComponent 8"
+    )
+    for _ in range(pages):
+        pdf.page(b"q 600 0 0 800 0 0 cm /Im Do Q", resources=b"/XObject<</Im %d 0 R>>" % image)
+    return pdf.data()
+
+
+# ---- the hash is that of the bytes that were read --------------------------------------------------------------------
+
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    "a.txt": str.encode,
+    "latin.txt": lambda text: f"{text} au café".encode("cp1252"),
+    "wide.txt": lambda text: text.encode("utf-16"),
+    "a.md": lambda text: f"# Title\n\n{text}".encode(),
+    "a.pdf": lambda text: pdf_of([lines([text])]).data(),
+}
+
+
+@pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_that_changes_between_hash_and_parsing_is_known_by_what_was_parsed(
+    name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine == "pdfium":
+        pytest.importorskip("pypdfium2")
+    config = ProjectConfig.local(context="none", faiss=False, mode="lexical", pdf_engine=engine)
+    project = manager.create("swapped", config)
+    first, second = (FORMATS[name](text) for text in ("The pump runs.", "The pump is out of order."))
+    path = write(tmp_path / name, first)
+    real = DocumentReader.read
+
+    def swapped(self: DocumentReader, ref: Any) -> Any:
+        path.write_bytes(second)
+        try:
+            return real(self, ref)
+        finally:
+            path.write_bytes(first)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentReader, "read", swapped)
+        project.ingest([path])
+    assert "out of order" in project.read(name)
+    (record,) = project.documents()
+    path.write_bytes(second)
+    assert record.content_hash == content_hash(path)
+    path.write_bytes(first)
+    assert list(project.ingest([path]).updated) == [name]
+    assert "The pump runs." in project.read(name)
+    assert list(project.ingest([path]).unchanged) == [name]
+
+
+def test_facts_that_change_between_hash_and_parsing_are_known_by_what_was_stored(
+    counted: Project, text_folder: Path
+) -> None:
+    values = iter(["IV", "V", "IV", "IV", "IV"])
+    counted.ingest([text_folder / "manual.txt"], file_metadata=lambda _: {"fund": next(values)})
+    assert {node.metadata["fund"] for node in nodes_of(counted)} == {"V"}
+    counted.ingest([text_folder / "manual.txt"], file_metadata=lambda _: {"fund": next(values)})
+    assert {node.metadata["fund"] for node in nodes_of(counted)} == {"IV"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / name, FORMATS[name]("The pump runs."))
+    from llama_index_contextual.readers import files
+
+    opened: list[Path] = []
+    real = files.open_file
+    monkeypatch.setattr(files, "open_file", lambda path: opened.append(path) or real(path))
+    from llama_index_contextual.readers.markdown import read_markdown
+    from llama_index_contextual.readers.pdf import read_pdf
+    from llama_index_contextual.readers.text import read_text
+
+    read: Any = {".txt": read_text, ".md": read_markdown, ".pdf": read_pdf}[path.suffix]
+    assert read(path).digest == content_hash(path)
+    assert opened == [path]
+
+
+# ---- what has no text ------------------------------------------------------------------------------------------------
+
+OCR = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
+
+
+@pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
+def test_a_scan_is_skipped_and_says_what_to_do(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
+    if engine == "pdfium":
+        pytest.importorskip("pypdfium2")
+    project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine))
+    write(tmp_path / "docs/scan.pdf", scan())
+    write(tmp_path / "docs/scan (1).pdf", scan())
+    write(tmp_path / "docs/text.md", "# Text\n\nHere.")
+    report = project.ingest([tmp_path / "docs"])
+    assert list(report.added) == ["docs/text.md"]
+    assert {(Path(file.path).name, file.reason) for file in report.skipped} == {
+        ("scan.pdf", OCR),
+        ("scan (1).pdf", OCR),
+    }
+    assert "docs/scan.pdf" not in {record.doc_id for record in project.documents()}
+
+
+def test_blank_pages_are_skipped(counted: Project, tmp_path: Path) -> None:
+    write(tmp_path / "blank.pdf", pdf_of([b"", b""]).data())
+    with pytest.raises(InputError, match=r"has no text; unless its pages are blank, run OCR on it"):
+        counted.ingest([tmp_path / "blank.pdf"])
+
+
+@pytest.mark.parametrize("content", ["", " \n\t", "\u200b\ufeff \u2060"])
+def test_files_without_text_are_skipped_each_with_its_own_reason(
+    counted: Project, text_folder: Path, content: str
+) -> None:
+    for name in ("empty.md", "empty.pdf", "empty.txt"):
+        (text_folder / name).write_text(content, encoding="utf-8")
+    report = counted.ingest([text_folder])
+    assert sorted(report.added) == [MANUAL, QUARTER]
+    reasons = {Path(file.path).name: file.reason for file in report.skipped}
+    assert sorted(reasons) == ["empty.md", "empty.pdf", "empty.txt"]
+    assert not any("same content" in reason for reason in reasons.values())
+    if not content:
+        assert all("is empty" in reason for reason in reasons.values())
+
+
+def test_the_bytes_of_a_pdf_that_is_none_can_still_be_a_text(counted: Project, tmp_path: Path) -> None:
+    for name in ("a.pdf", "b.txt"):
+        write(tmp_path / "docs" / name, "Only a text.")
+    report = counted.ingest([tmp_path / "docs"])
+    assert list(report.added) == ["docs/b.txt"]
+    assert "is no PDF" in report.skipped[0].reason
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
+def test_empty_documents_and_nodes_are_skipped_with_what_to_do(counted: Project, text: str) -> None:
+    given = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
+    report = counted.ingest(given)
+    assert list(report.added) == ["full"]
+    assert [(file.path, file.reason) for file in report.skipped] == [
+        ("void", "is a Document without text: give it one, or leave it out"),
+        ("n", "is a node without text: give it one, or leave it out"),
+    ]
+    with pytest.raises(InputError, match=r"There is nothing to ingest\. void: is a Document without text"):
+        counted.ingest(given[1:], replace=True)
+
+
+def test_a_document_without_chunks_from_before_leaves_with_its_reason(
+    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(text_folder / "scan.pdf", scan())
+    # As it was published when scans still counted as documents.
+    from llama_index_contextual.ingestion import identity
+    from llama_index_contextual.storage import version
+
+    counted.ingest([text_folder / "manual.txt", text_folder / "quarter.md"])
+    real = version.read_manifest
+    path = text_folder / "scan.pdf"
+
+    def with_scan(directory: Path) -> Any:
+        manifest = real(directory)
+        if directory.name != "v000001":
+            return manifest
+        old = DocumentRecord(doc_id="scan.pdf", content_hash=content_hash(path), origin=identity.origin(path))
+        object.__setattr__(manifest, "documents", [*manifest.documents, old])
+        return manifest
+
+    monkeypatch.setattr(version, "read_manifest", with_scan)
+    report = counted.ingest([text_folder])
+    assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
+    assert {record.doc_id for record in counted.documents()} == {"manual.txt", "quarter.md"}
+    assert counted.ingest([text_folder]).version == report.version
+
+
+# ---- paths that lead nowhere -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.txt", "nowhere/*.md", "*.docx", "manual.txt/x", ""])
+def test_a_path_that_is_not_there_is_an_error_and_nothing_is_published(
+    counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    counted.ingest([text_folder])
+    monkeypatch.chdir(text_folder)
+    counted.update_config(chunk_size=100, chunk_overlap=0)  # a change that waits for the next run
+    for call in (counted.ingest, counted.estimate):
+        with pytest.raises(InputError, match=r"^There is nothing to ingest\. ") as caught:
+            call([name])
+        assert caught.value.value == [name]
+    assert version_names(counted.directory) == ["v000001"]
+
+
+def test_a_path_that_is_not_there_is_in_the_report_where_others_were_read(counted: Project, text_folder: Path) -> None:
+    report = counted.ingest([text_folder, text_folder / "nowhere"])
+    assert len(report.added) == 2
+    assert [(file.path, file.reason, file.absent) for file in report.skipped] == [
+        (str(text_folder / "nowhere"), "is not there", True)
+    ]
+    assert counted.ingest([text_folder, text_folder / "nowhere"]).version == "v000001"
+    assert version_names(counted.directory) == ["v000001"]
+    assert counted.estimate([text_folder, text_folder / "nowhere"]).skipped[0].absent
+
+
+def test_a_path_that_is_not_there_takes_no_document_out(counted: Project, text_folder: Path) -> None:
+    counted.ingest([text_folder])
+    with pytest.raises(InputError, match=r"nowhere: is not there\. Since all .* taken out: correct the path, or leave"):
+        counted.ingest([text_folder / "manual.txt", text_folder / "nowhere"], replace=True)
+    assert len(counted.documents()) == 2
+
+
+def test_an_empty_folder_is_not_a_path_that_is_not_there(counted: Project, text_folder: Path) -> None:
+    counted.ingest([text_folder])
+    for path in text_folder.iterdir():
+        path.unlink()
+    report = counted.ingest([text_folder])
+    assert sorted(report.missing) == [MANUAL, QUARTER]
+    assert not any(file.absent for file in report.skipped)
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_inputs_of_the_call(counted: Project, text_folder: Path) -> None:
+    counted.ingest([Document(id_=f"note {n}", text=f"Note {n}.") for n in range(5)])
+    counted.ingest([text_folder])
+    report = counted.ingest([text_folder])
+    assert report.summary().startswith("0 added, 2 unchanged;")
+    report = counted.ingest([text_folder / "manual.txt", Document(id_="note 1", text="Note 1.")])
+    assert list(report.unchanged) == [MANUAL, "note 1"] or list(report.unchanged) == ["note 1", MANUAL]
+    assert counted.remove("note 1").summary().startswith("0 added, 1 removed;")
+    assert len(counted.rebuild().unchanged) == 6
+    assert counted.retry_failed().unchanged == ()
+
+
+# ---- contexts that come with nodes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ["none", "structural", "llm"])
+@pytest.mark.parametrize("source", ["llm", "structural", "given", "none", None])
+def test_a_context_that_comes_with_a_node_stays_whatever_made_it(
+    manager: ProjectManager, model: CountingEmbedding, context: Any, source: str | None
+) -> None:
+    llm = ScriptedLLM(default="Written anew.")
+    project = manager.create("second", ProjectConfig.local(context=context), llm=llm, embed_model=model)
+    metadata = {"context": "From another project.", **({"context_source": source} if source else {})}
+    project.ingest([chunk("a", "Costs fell.", doc_id="d", metadata=metadata), chunk("b", "Costs rose.", doc_id="d")])
+
+    def check() -> None:
+        node = nodes_of(project)[0]
+        assert node.metadata["context"] == "From another project."
+        assert node.metadata["context_source"] == (source if source in ("llm", "structural") else "given")
+        assert project.retrieve("another project").results[0].node_id == "a"
+
+    check()
+    assert len(llm.history) == (1 if context == "llm" else 0)
+    project.update_config(context="structural" if context != "structural" else "none")
+    project.rebuild()
+    check()
+    assert nodes_of(project)[1].metadata["context_source"] == ("structural" if context != "structural" else "none")
+
+
+def test_nodes_of_one_project_keep_their_paid_contexts_in_another(
+    manager: ProjectManager, model: CountingEmbedding, text_folder: Path
+) -> None:
+    llm = ScriptedLLM(default="The manual of the test bench.")
+    first = manager.create("first", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
+    first.ingest([text_folder])
+    second = manager.create("second", ProjectConfig.local(context="structural"), embed_model=model)
+    second.ingest(nodes_of(first))
+    assert {node.metadata["context"] for node in nodes_of(second)} == {"The manual of the test bench."}
+    assert {node.metadata["context_source"] for node in nodes_of(second)} == {"llm"}
+
+
+# ---- metadata --------------------------------------------------------------------------------------------------------
+
+
+def circular() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["itself"] = [value]
+    return value
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+ODD: dict[str, tuple[Callable[[], Any], str]] = {
+    "tuple keys": (lambda: {(1, 2): "x"}, "'odd' in its metadata has a key of type tuple: use text"),
+    "number keys": (lambda: {"a": [{0: "x"}]}, "'odd' in its metadata has a key of type int: use text"),
+    "no key": (lambda: {None: "x"}, "'odd' in its metadata has a key of type NoneType: use text"),
+    "circular": (circular, "'odd' in its metadata contains itself or is nested too deep: flatten it"),
+    "deep": (lambda: nested(3_000), "'odd' in its metadata contains itself or is nested too deep: flatten it"),
+}
+UNSTORABLE: dict[str, tuple[Callable[[], Any], str]] = {
+    **ODD,
+    "infinite": (lambda: [float("inf")], "'odd' in its metadata is not a finite number"),
+    "bytes": (lambda: b"x", "'odd' in its metadata is of type bytes"),
+    "set": (lambda: {"a": {1}}, "'odd' in its metadata is of type set"),
+    "object": (object, "'odd' in its metadata is of type object"),
+}
+
+
+def with_metadata(kind: type[TextNode], value: Any, key: Any = "odd") -> TextNode:
+    node = kind(id_="n", text="Some text. More of it.")
+    node.metadata[key] = value
+    return node
+
+
+@pytest.mark.parametrize("kind", [Document, TextNode])
+@pytest.mark.parametrize("name", UNSTORABLE)
+def test_metadata_that_cannot_be_stored_is_refused_with_a_sentence(
+    counted: Project, name: str, kind: type[TextNode]
+) -> None:
+    make, message = UNSTORABLE[name]
+    with pytest.raises(InputError) as caught:
+        counted.ingest([with_metadata(kind, make())])
+    assert f"'n' cannot be ingested: the value of {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize("parser", [SegmentNodeParser(), ChunkNodeParser()], ids=["segment", "chunk"])
+@pytest.mark.parametrize("kind", [Document, TextNode])
+@pytest.mark.parametrize("name", ODD)
+def test_a_node_parser_refuses_metadata_that_has_no_end_or_no_names(
+    name: str, kind: type[TextNode], parser: Any
+) -> None:
+    make, message = ODD[name]
+    with pytest.raises(InputError) as caught:
+        parser([with_metadata(kind, make())])
+    assert f"Node 'n' cannot be parsed: the value of {message}" in str(caught.value)
+
+
+def test_a_key_that_is_not_text_is_refused_with_a_sentence(counted: Project) -> None:
+    for kind in (Document, TextNode):
+        with pytest.raises(InputError, match=r"'n' cannot be ingested: its metadata has a key of type tuple: use text"):
+            counted.ingest([with_metadata(kind, "x", key=("a", "b"))])
+        for parser in (SegmentNodeParser(), ChunkNodeParser()):
+            with pytest.raises(
+                InputError, match=r"'n' cannot be parsed: its metadata has a key of type tuple: use text"
+            ):
+                parser([with_metadata(kind, "x", key=("a", "b"))])
+
+
+def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
+    value = {"a": [1, 2.5, None, True, {"b": "c"}], "d": nested(50)}
+    counted.ingest([with_metadata(Document, value)])
+    assert nodes_of(counted)[0].metadata["odd"] == value
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"fund": "IV"}, r"file_metadata must be a function from a path to a dict, got dict: pass `lambda path"),
+        ("fund", r"file_metadata must be a function from a path to a dict, got str"),
+        (lambda _: ["fund"], r"file_metadata must return a dict, got list"),
+        (lambda _: {("a", "b"): 1}, r"file_metadata: a key must be a non-empty text"),
+        (lambda _: {"odd": circular()}, r"file_metadata: the value of 'odd' is of type dict"),
+        (lambda _: {"odd": nested(3_000)}, r"file_metadata: the value of 'odd' is of type list"),
+        (lambda _: {"odd": float("nan")}, r"file_metadata: the value of 'odd' is not a finite number"),
+    ],
+)
+def test_facts_of_a_wrong_type_are_refused_with_a_sentence(
+    counted: Project, text_folder: Path, facts: Any, message: str
+) -> None:
+    for call in (counted.ingest, counted.estimate, read_documents):
+        with pytest.raises(InputError, match=message):
+            call([text_folder], file_metadata=facts)  # type: ignore[operator]

@@ -1,0 +1,194 @@
+"""Files of a published version are mapped by readers: nothing of ours writes into one, or cuts it off."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llama_index.core.schema import Document
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.evaluation.questions import Evidence, Question
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.documents import DocumentIndex
+from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from tests.support.models import CountingEmbedding
+
+_PUBLISHED = re.compile(r"/versions/v\d+/")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
+
+
+class Watch:
+    """Remembers what Python is asked to do to files of published versions.
+
+    An audit hook stays for the whole process, so that there is one, and it does nothing unless it is on.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seen: list[tuple[str, str]] = []
+        sys.addaudithook(self.hook)
+
+    def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note an event that changes the content of a file."""
+        if not self.on or event not in ("open", "os.truncate", "sqlite3.connect", "os.chmod"):
+            return
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else ""
+        reads = event == "open" and not arguments[2] & _WRITING
+        reads |= event == "sqlite3.connect" and "immutable=1" in path
+        if _PUBLISHED.search(path) and not reads:
+            self.seen.append((event, path))
+
+
+_watch = Watch()
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    """Give the list of what is done to published files meanwhile."""
+    _watch.seen.clear()
+    _watch.on = True
+    try:
+        yield _watch.seen
+    finally:
+        _watch.on = False
+
+
+class OpenFiles:
+    """Published files that stay open, as a reader keeps them, and what they held when they were published."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open: dict[int, tuple[str, bytes, int]] = {}
+        self._known: set[int] = set()
+
+    def look(self) -> None:
+        """Open the files that are new."""
+        for path in sorted(self._root.glob("*/versions/v*/**/*")):
+            if path.is_file() and _PUBLISHED.search(str(path)) and path.stat().st_ino not in self._known:
+                descriptor = os.open(path, os.O_RDONLY)
+                self._known.add(path.stat().st_ino)  # kept by the descriptor: no other file gets it
+                self._open[descriptor] = str(path), path.read_bytes(), path.stat().st_mtime_ns
+
+    def changed(self) -> list[str]:
+        """Return the files whose content has changed since, wherever they are now."""
+        return [
+            name
+            for descriptor, (name, content, modified) in self._open.items()
+            if os.fstat(descriptor).st_mtime_ns != modified or os.pread(descriptor, 1 << 30, 0) != content
+        ]
+
+    def close(self) -> None:
+        """Close them all."""
+        for descriptor in self._open:
+            os.close(descriptor)
+
+
+def documents(*names: str) -> list[Document]:
+    return [Document(id_=name, text=f"The {name} runs dry, and the {name} valve is closed.") for name in names]
+
+
+def live_through(project: Project, folder: Path) -> Iterator[str]:
+    """Do everything that can be done with a project, and yield the name of each operation."""
+    for name in ("pump", "motor", "filter", "heater"):
+        project.ingest(documents(name))
+        yield "ingest"
+    for mode in ("semantic", "lexical", "hybrid"):
+        project.retrieve("pump", mode=mode)  # type: ignore[arg-type]
+        yield "retrieve"
+    project.update_config(chunk_size=400, chunk_overlap=40)
+    project.rebuild()
+    yield "rebuild"
+    project.rollback()
+    yield "rollback"
+    project.retry_failed()
+    yield "retry_failed"
+    project.export(folder / "export")
+    yield "export"
+    project.export_contexts(folder / "contexts.jsonl")
+    project.import_contexts(folder / "contexts.jsonl")
+    yield "contexts"
+    (project.directory / "versions" / "v000099.building").mkdir()
+    (project.directory / "versions" / "v000099.building" / "left.over").write_bytes(b"")
+    project.verify()
+    project.verify(repair=True)
+    yield "verify"
+    project.ingest(documents("sensor"), replace=True)
+    yield "replace"
+    project.ingest(documents("tariff"))
+    project.remove("tariff")
+    yield "remove"
+    project.ingest(documents("quince", "medlar"))
+    asked = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
+    project.compare(asked, variants=("none", "structural"))
+    yield "compare"
+    project.remove("quince", forget=True)
+    yield "forget"
+
+
+def test_no_operation_writes_into_a_published_file_or_cuts_it_off(tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path / "root")
+    project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    held, done = OpenFiles(tmp_path / "root"), []
+    with watched() as seen:
+        for name in live_through(project, tmp_path):
+            done.append(name)
+            held.look()
+            assert held.changed() == [], name
+        manager.delete("p")
+    assert held.changed() == []
+    assert seen == []
+    assert len(set(done)) > 10
+    held.close()
+
+
+def test_a_version_that_is_persisted_where_it_is_leaves_its_mapped_files_as_they_are(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
+    project.ingest(documents("pump", "motor"))
+    held = OpenFiles(tmp_path)
+    held.look()
+    before = project.retrieve("pump").to_dict()
+    project.storage_context.persist(str(project._live.current().version.directory))
+    # LlamaIndex writes these two by itself; nobody maps them.
+    assert {Path(name).name for name in held.changed()} <= {"index_store.json", "graph_store.json"}
+    assert project.retrieve("pump").to_dict() == before
+    held.close()
+
+
+def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
+    store = UnitFaissVectorStore()
+    from llama_index.core.schema import TextNode
+
+    store.add([TextNode(id_=f"{at}", text="x", embedding=[1.0, float(at)]) for at in range(100)])
+    store.persist(str(tmp_path / "index"))
+    index = LexicalIndex.build(["pump dry", "valve"])
+    DocumentIndex(index, np.array([0, 1], dtype=np.int32)).save(tmp_path / "documents")
+    opened = DocumentIndex.load(tmp_path / "documents")
+    held = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
+    store.delete_nodes([f"{at}" for at in range(90)])
+    store.persist(str(tmp_path / "index"))
+    DocumentIndex(LexicalIndex.build(["motor"]), np.array([0], dtype=np.int32)).save(tmp_path / "documents")
+    for path, (descriptor, content) in held.items():
+        if "nodes.sqlite" not in path.name:
+            assert os.pread(descriptor, 1 << 30, 0) == content, path
+        os.close(descriptor)
+    assert opened.rows.tolist() == [0, 1]
+    assert opened.lexical_index.scores("pump").tolist()[0] > 0
+
+
+def test_a_file_that_is_there_is_replaced_and_not_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    files.write(path, b"before, and longer")
+    with path.open("rb") as reader:
+        files.write(path, b"after")
+        assert reader.read() == b"before, and longer"
+    assert path.read_bytes() == b"after"

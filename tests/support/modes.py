@@ -1,0 +1,416 @@
+"""What a provider may do wrong, each in a mode of its own, and what must hold whatever it does.
+
+`run_mode` lets a project ingest documents while a loopback provider misbehaves, and once more when it is healthy again.
+The real `openai` client speaks to it, and the real settings, ledger and store are used.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import struct
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from urllib.parse import quote
+from zlib import crc32
+
+import numpy as np
+from llama_index.core.schema import Document, MetadataMode
+
+from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.manager import ProjectManager
+from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, Answer, Request
+from tests.support.server import LoopbackProvider
+
+KEY = "sk-loop/0123456789+abcdefSECRETsecret=SECRET"
+SETTINGS: dict[str, Any] = {"llm": "openai:gpt-4o-mini", "chunk_size": 40, "chunk_overlap": 4}
+
+Tamper = Callable[[Request, Answer], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """One way of misbehaving.
+
+    Attributes:
+        tamper: Changes the answers to the requests that are hit.
+        setup: Sets the provider up beyond that, such as by faults.
+        path: The endpoint that is hit.
+        hits_all: Whether every request is hit; otherwise about half of them, the same ones each time.
+        times: How often a request is hit; None until the provider is healthy again.
+        chunks_per_call: Setting of the project.
+        timeout: Seconds that a call may take.
+        may_stop: Whether the run may end with an error of ours; otherwise it must end with a report.
+    """
+
+    tamper: Tamper | None = None
+    setup: Callable[[LoopbackProvider], object] | None = None
+    path: str = CHAT_PATH
+    hits_all: bool = False
+    times: int | None = None
+    chunks_per_call: int = 1
+    timeout: float = 30.0
+    may_stop: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of a mode.
+
+    Attributes:
+        first: What the run under the mode ended with, in a few words.
+        calls: Calls that the provider got in all.
+        wrong: What should have held and did not.
+    """
+
+    first: str = ""
+    calls: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+# ---- the modes -------------------------------------------------------------------------------------------------------
+
+
+def text(change: Callable[[str], str | None]) -> Tamper:
+    """Change what the model says."""
+
+    def tamper(_: Request, answer: Answer) -> None:
+        message = answer.payload["choices"][0]["message"]
+        message["content"] = change(message["content"])
+
+    return tamper
+
+
+def payload(change: Callable[[dict[str, Any]], object]) -> Tamper:
+    """Change the JSON of an answer in place."""
+
+    def tamper(_: Request, answer: Answer) -> None:
+        change(answer.payload)
+
+    return tamper
+
+
+def entries(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Tamper:
+    """Change the contexts of an answer to a call for several of them."""
+
+    def changed(said: str) -> str:
+        if not said.startswith("{"):
+            return said  # a chunk that is asked for alone
+        return json.dumps({"contexts": change(json.loads(said)["contexts"])})
+
+    return text(changed)
+
+
+def raw(content: bytes, kind: str = "application/json", status: int = 200) -> Tamper:
+    """Answer with any bytes."""
+
+    def tamper(_: Request, answer: Answer) -> None:
+        answer.status, answer.content, answer.payload = status, content, None
+        answer.headers["content-type"] = kind
+
+    return tamper
+
+
+def error(status: int, *, headers: Mapping[str, str] | None = None) -> Tamper:
+    """Answer with an error whose message and headers repeat what was sent, the key in every form."""
+
+    def tamper(request: Request, answer: Answer) -> None:
+        header = request.headers["authorization"]
+        answer.status = status
+        answer.payload = {"error": {"message": f"Refused: {' | '.join(echoes(header))}", "type": "odd", "code": None}}
+        answer.headers |= {"x-echo": header, **(headers or {})}
+
+    return tamper
+
+
+def echoes(header: str) -> list[str]:
+    """Return the value of a header in the forms in which a provider may repeat it."""
+    scheme, _, key = header.partition(" ")
+    encoded = base64.b64encode(header.encode()).decode()
+    return [
+        *(header, quote(header, safe=""), encoded, base64.b64encode(f"user:{key}".encode()).decode()),
+        *(json.dumps([scheme, key]), json.dumps(header).replace("/", "\\/"), "".join(f"\\u{ord(c):04x}" for c in key)),
+        *(f"{key[:20]}\n    {key[20:]}", key.replace("+", "&#43;").replace("=", "&#x3D;")),
+    ]
+
+
+def vectors(change: Callable[[list[list[float]]], object]) -> Tamper:
+    """Change the vectors of an answer in place."""
+
+    def tamper(_: Request, answer: Answer) -> None:
+        items = answer.payload["data"]
+        rows = [list(_unpacked(item["embedding"])) for item in items]
+        change(rows)
+        for item, row in zip(items, rows, strict=False):
+            packed = isinstance(item["embedding"], str)
+            item["embedding"] = base64.b64encode(struct.pack(f"<{len(row)}f", *row)).decode() if packed else row
+
+    return tamper
+
+
+def _unpacked(vector: str | list[float]) -> Sequence[float]:
+    return np.frombuffer(base64.b64decode(vector), "<f4").tolist() if isinstance(vector, str) else vector
+
+
+def _first_row(row: list[float]) -> Callable[[list[list[float]]], object]:
+    return lambda rows: rows.__setitem__(0, row or [0.0] * len(rows[0]))
+
+
+def _usage(**changes: Any) -> Tamper:
+    return payload(lambda answer: answer["usage"].update(changes))
+
+
+def _finish(reason: str, said: str | None = None) -> Tamper:
+    def change(answer: dict[str, Any]) -> None:
+        choice = answer["choices"][0]
+        choice["finish_reason"] = reason
+        choice["message"]["content"] = said
+
+    return payload(change)
+
+
+def _refusal(answer: dict[str, Any]) -> None:
+    answer["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+
+
+def _reasoning(answer: dict[str, Any]) -> None:
+    message = {"role": "assistant", "content": "", "reasoning_content": "The chunk is about a pump. " * 50}
+    answer["choices"][0]["message"] = message
+
+
+def _echoing(said: str | None) -> str:
+    return f"{said} Sent by Bearer {KEY}."
+
+
+_EMBEDDINGS = {"path": EMBEDDINGS_PATH, "hits_all": True, "may_stop": True}
+_GROUP = {"chunks_per_call": 4, "hits_all": True}
+
+MODES: Mapping[str, Mode] = {
+    # errors that pass, and errors that stay
+    "429 storm": Mode(tamper=error(429), hits_all=True, times=2),
+    "429 storm, Retry-After": Mode(tamper=error(429, headers={"retry-after": "0.01"}), hits_all=True, times=2),
+    "429 for ever": Mode(tamper=error(429), hits_all=True, may_stop=True),
+    "400, echo": Mode(tamper=error(400)),
+    "401, echo": Mode(tamper=error(401), may_stop=True),
+    "500, echo": Mode(tamper=error(500), may_stop=True),
+    "502": Mode(tamper=raw(b"<html>Bad gateway</html>", "text/html", 502), hits_all=True, may_stop=True),
+    "503, then well": Mode(tamper=error(503), hits_all=True, times=1),
+    # nothing comes, or half of it
+    "hang": Mode(setup=lambda provider: provider.fault("hang", 2), timeout=0.3, may_stop=True),
+    "slow first byte": Mode(setup=lambda provider: setattr(provider, "latency", 0.1)),
+    "connection reset": Mode(setup=lambda provider: provider.fault("drop", 5), may_stop=True),
+    "truncated body": Mode(setup=lambda provider: provider.fault("drop_in_body", 5), may_stop=True),
+    "invalid JSON": Mode(setup=lambda provider: provider.fault("malformed_json", 5), may_stop=True),
+    "HTML page": Mode(tamper=raw(b"<html><body>Sign in</body></html>", "text/html")),
+    "wrong content type": Mode(tamper=raw(b'{"choices": []}', "text/plain")),
+    "redirect": Mode(tamper=lambda _, answer: _redirect(answer), may_stop=True),
+    # what the model says
+    "empty choices": Mode(tamper=payload(lambda answer: answer.update(choices=[]))),
+    "null content": Mode(tamper=text(lambda _: None)),
+    "NUL": Mode(tamper=text(lambda said: f"\0{said}\0")),
+    "only NUL": Mode(tamper=text(lambda _: "\0\0")),
+    "lone surrogates": Mode(tamper=text(lambda said: f"\ud800{said}\udfff")),
+    "control characters": Mode(tamper=text(lambda said: f"\x1b[31m{said}\x9b\x7f\x08")),
+    "50,000 characters": Mode(tamper=text(lambda said: f"{said} " * (50_000 // len(said or " ")))),
+    "50,000 letters": Mode(tamper=text(lambda _: "a" * 50_000)),
+    "key in the answer": Mode(tamper=text(_echoing), hits_all=True),
+    "cut by length": Mode(tamper=_finish("length", "This passage of the rep")),
+    "content filter": Mode(tamper=_finish("content_filter")),
+    "refusal": Mode(tamper=payload(_refusal)),
+    "reasoning only": Mode(tamper=payload(_reasoning)),
+    # several contexts in one answer
+    "duplicate ids": Mode(tamper=entries(lambda rows: [{**row, "id": rows[0]["id"]} for row in rows]), **_GROUP),
+    "missing ids": Mode(tamper=entries(lambda rows: rows[::2]), **_GROUP),
+    "wrong order": Mode(tamper=entries(lambda rows: rows[::-1]), **_GROUP),
+    "NUL in one of several": Mode(tamper=entries(lambda rows: [{**rows[0], "context": "\0"}, *rows[1:]]), **_GROUP),
+    # counts
+    "no usage": Mode(tamper=payload(lambda answer: answer.pop("usage")), hits_all=True),
+    "negative usage": Mode(tamper=_usage(prompt_tokens=-5, completion_tokens=-5), hits_all=True),
+    "huge usage": Mode(tamper=_usage(prompt_tokens=10**30, completion_tokens=10**30), hits_all=True),
+    # embeddings
+    "embeddings: 500, echo": Mode(tamper=error(500), **_EMBEDDINGS),
+    "embeddings: 400, echo": Mode(tamper=error(400), **_EMBEDDINGS),
+    "embeddings: NaN": Mode(tamper=vectors(_first_row([float("nan")] * 1536)), **_EMBEDDINGS),
+    "embeddings: NaN once": Mode(tamper=vectors(_first_row([float("nan")] * 1536)), times=1, **_EMBEDDINGS),
+    "embeddings: zeros": Mode(tamper=vectors(_first_row([])), times=1, **_EMBEDDINGS),
+    "embeddings: short vector": Mode(tamper=vectors(_first_row([1.0, 0.0])), **_EMBEDDINGS),
+    "embeddings: missing items": Mode(tamper=payload(lambda answer: answer["data"].pop()), **_EMBEDDINGS),
+    "embeddings: wrong order": Mode(tamper=payload(lambda answer: answer["data"].reverse()), **_EMBEDDINGS),
+    "embeddings: no data": Mode(tamper=payload(lambda answer: answer.update(data=[])), **_EMBEDDINGS),
+}
+
+
+def _redirect(answer: Answer) -> None:
+    answer.status, answer.content = 302, b""
+    answer.headers["location"] = "/v1/elsewhere"
+
+
+# ---- a run -----------------------------------------------------------------------------------------------------------
+
+
+class _Misbehaviour:
+    """Tampers with the requests that a mode hits, and counts the answers that are left as they are.
+
+    Args:
+        mode: The mode.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.healthy = self.asked_only = False
+        self.delivered: Counter[str] = Counter()
+        self._hit: Counter[str] = Counter()
+
+    def __call__(self, request: Request, answer: Answer) -> None:
+        question = f"{request.path} {request.text}"
+        if self._hits(request, question):
+            self._hit[question] += 1
+            if self.mode.tamper is not None:
+                self.mode.tamper(request, answer)
+        elif answer.status != 200 or self.asked_only:
+            return
+        elif request.path == CHAT_PATH:
+            self.delivered[question] += 1
+        else:
+            self.delivered.update(f"{request.path} {item}" for item in request.inputs)
+
+    def _hits(self, request: Request, question: str) -> bool:
+        if self.healthy or request.path != self.mode.path or self.mode.tamper is None:
+            return False
+        if self.mode.times is not None and self._hit[question] >= self.mode.times:
+            return False
+        return self.mode.hits_all or crc32(request.chunk.encode()) % 2 == 0
+
+
+class _Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record as a handler would write it."""
+        self.lines.append(self.format(record))
+
+
+def documents() -> list[Document]:
+    """Return documents of a few chunks each."""
+    sentences = [
+        [f"Pump {n}{s} of yard {n} runs dry when valve {s} is shut and the oil of the mill is low." for s in range(5)]
+        for n in range(3)
+    ]
+    return [Document(id_=f"doc-{n}", text="\n\n".join(lines)) for n, lines in enumerate(sentences)]
+
+
+def run_mode(mode: Mode, folder: Path) -> Outcome:
+    """Ingest while the provider misbehaves, and again when it is healthy; say what did not hold.
+
+    Args:
+        mode: What it does.
+        folder: An empty folder.
+    """
+    outcome, records = Outcome(), _Records()
+    logger = logging.getLogger("llama_index_contextual")
+    misbehaviour = _Misbehaviour(mode)
+    with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider, _at(provider):
+        logger.addHandler(records)
+        try:
+            said = list(_runs(mode, misbehaviour, provider, folder, outcome))
+        finally:
+            logger.removeHandler(records)
+        outcome.calls = len(provider.calls())
+    outcome.wrong += [f"{times} times: {what[:80]}" for what, times in misbehaviour.delivered.items() if times > 1]
+    outcome.wrong += [f"key in {where}" for where, text in [*said, ("logs", "\n".join(records.lines))] if leaks(text)]
+    files = (path for path in folder.rglob("*") if path.is_file())
+    outcome.wrong += [f"key in {path.name}" for path in files if leaks(path.read_bytes().decode("latin-1"))]
+    return outcome
+
+
+def _at(provider: LoopbackProvider) -> Any:
+    environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": provider.api_base}
+    return mock.patch.dict(os.environ, environment)
+
+
+def _runs(
+    mode: Mode, misbehaviour: _Misbehaviour, provider: LoopbackProvider, folder: Path, outcome: Outcome
+) -> Iterator[tuple[str, str]]:
+    """Yield all that is said, with where."""
+    config = ProjectConfig(chunks_per_call=mode.chunks_per_call, call_timeout=mode.timeout, **SETTINGS)
+    project = ProjectManager(folder / "knowledge").create("p", config)
+    if mode.setup is not None:
+        mode.setup(provider)
+    with _quick():
+        try:
+            report = project.ingest(documents())
+            outcome.first = f"{len(report.failures)} of {report.chunks} chunks failed"
+            yield from (("report", f"{report} {report!r} {report.to_dict()!r}"),)
+        except ContextualError as error:
+            outcome.first = type(error).__name__
+            yield "error", "\n".join(all_of(error))
+            if not mode.may_stop:
+                outcome.wrong.append(f"ended by {error}")
+        except Exception as error:  # noqa: BLE001 - what is wrong is reported, whatever it is
+            outcome.wrong.append(f"foreign: {error!r}")
+        misbehaviour.healthy = True
+        provider.clear_faults()
+        provider.latency = 0.0
+        try:
+            report = project.ingest(documents())
+            if any(record.fallback_chunks for record in project.documents()):
+                report = project.retry_failed()
+        except Exception as error:  # noqa: BLE001 - as above
+            outcome.wrong.append(f"a later ingest did not complete: {error}")
+            return
+    yield "later report", f"{report} {report!r} {report.to_dict()!r} {project!r} {project.info()!r}"
+    chunks = [chunk for record in project.documents() for chunk in project.chunks(record.doc_id)]
+    if report.failures or {chunk.metadata["context_source"] for chunk in chunks} != {"llm"}:
+        outcome.wrong.append("a later ingest did not complete")
+    if not project.verify().sound:
+        outcome.wrong.append("the project is damaged")
+    misbehaviour.asked_only = True
+    found = project.retrieve("Which pump runs dry when valve 3 is shut?")
+    for chunk in chunks[:3]:
+        best = project.retrieve(chunk.get_content(metadata_mode=MetadataMode.EMBED), mode="semantic", top_k=1)
+        if best[0].node_id != chunk.node_id:
+            outcome.wrong.append("vectors belong to other chunks")
+    yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in found)
+
+
+def _quick() -> Any:
+    """Wait hardly at all between attempts."""
+    quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
+    delay = RetryPolicy.delay  # before it is patched
+    return mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
+
+
+# ---- leaks -----------------------------------------------------------------------------------------------------------
+
+
+def leaks(said: str) -> bool:
+    """Return whether a text holds the key in any form in which the provider repeats it."""
+    squeezed = "".join(said.split())
+    forms = {"".join(form.split()) for form in (KEY, *echoes(f"Bearer {KEY}"))}
+    return any(form in squeezed for form in forms)
+
+
+def all_of(error: BaseException) -> Iterator[str]:
+    """Yield all that an exception says: formatted with its causes, and its arguments and attributes and theirs."""
+    yield "".join(traceback.format_exception(error))
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield f"{one} {one!r} {one.args!r} {vars(one)!r}"
+        yield from (repr(getattr(value, "headers", "")) for value in vars(one).values())
+        chain += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]

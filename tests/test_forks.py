@@ -1,0 +1,169 @@
+"""A process that is forked while other threads search: the child searches, or says at once why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.forks import answer, build, fork_once, run
+
+pytest.importorskip("wordllama")
+if not hasattr(os, "fork"):
+    pytest.skip("this system does not fork", allow_module_level=True)
+
+from llama_index_contextual import forks
+from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.project import Project
+from llama_index_contextual.storage.kvstore import SQLiteKVStore
+
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that no test changes."""
+    return build(tmp_path_factory.mktemp("root"), "p", documents=20)
+
+
+@contextmanager
+def held(*locks: Any) -> Iterator[None]:
+    """Let another thread hold locks meanwhile."""
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def asked(project: Project, ask: Callable[[], list[str]] | None = None) -> tuple[str, str]:
+    """Return what became of a child that asks as its parent does."""
+    return fork_once(ask or partial(answer, project), answer(project), SECONDS)
+
+
+@pytest.mark.parametrize("kind", ["flat", "rabitq"])
+def test_a_child_that_was_forked_while_threads_search_searches_itself(tmp_path: Path, kind: Any) -> None:
+    searched = build(tmp_path, kind, faiss_index=kind, documents=20)
+    assert run(searched, 10, threads=3, seconds=SECONDS) == [("answered", "")] * 10
+
+
+def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project) -> None:
+    def in_threads() -> list[str]:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: answer(project), range(8)))
+        (same,) = {tuple(ids) for ids in found}
+        return list(same)
+
+    def in_a_loop() -> list[str]:
+        response = asyncio.run(project.aretrieve("Which pump runs dry after an agrement?", top_k=5))
+        return [chunk.node_id for chunk in response]
+
+    for ask in (in_threads, in_a_loop):
+        assert asked(project, ask) == ("answered", "")
+
+
+@pytest.mark.parametrize(
+    "locks_of",
+    [
+        lambda project: [project._live._lock],
+        lambda project: [project._live.rerankers._lock],
+        lambda project: [project._live.turns] * project._live.turns._initial_value,
+        lambda project: [project._live.current()._lock],
+        lambda project: [project._live.current().version.docstore._lock],
+        lambda project: [project._live.current().semantic._embedder._known._lock],
+        lambda project: [project._live.current().semantic._embedder._model._lock],
+        lambda project: [project._live.current().lexical.lexical_index._respelled._lock],
+    ],
+    ids=["live", "rerankers", "turns", "version", "docstore", "embeddings", "model", "spellings"],
+)
+def test_a_lock_that_another_thread_holds_is_free_in_the_child(
+    project: Project, locks_of: Callable[[Project], list[Any]]
+) -> None:
+    expected = answer(project)
+    with held(*locks_of(project)):
+        assert fork_once(partial(answer, project), expected, SECONDS) == ("answered", "")
+
+
+def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> None:
+    answer(project)
+    store = project._live.current().version.docstore._kv
+    before = id(store._connection)
+
+    def in_child() -> list[str]:
+        return [str(id(store._connection) != before)]
+
+    assert fork_once(in_child, ["True"], SECONDS) == ("answered", "")
+    assert id(store._connection) == before
+    assert answer(project)
+
+
+def test_what_is_in_memory_is_the_childs_own(tmp_path: Path) -> None:
+    store = SQLiteKVStore()
+    store.put("a", {"b": 1})
+
+    def in_child() -> list[str]:
+        store.put("c", {"d": 2})
+        return sorted(store.get_all())
+
+    assert fork_once(in_child, ["a", "c"], SECONDS) == ("answered", "")
+    assert sorted(store.get_all()) == ["a"]
+
+
+def test_a_property_that_another_thread_computes_can_be_computed_in_the_child() -> None:
+    started, done = threading.Event(), threading.Event()
+
+    class Slow:
+        @forks.cached_property
+        def value(self) -> str:
+            if threading.current_thread().name == "slow":
+                started.set()
+                done.wait()
+            return "computed"
+
+    one = Slow()
+    thread = threading.Thread(target=lambda: one.value, name="slow")
+    thread.start()
+    started.wait()
+    try:
+        assert fork_once(lambda: [one.value, Slow().value], ["computed"] * 2, SECONDS) == ("answered", "")
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_search(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "WAIT", 0.05)
+    expected = answer(project)
+    with held(project._live.current().version.docstore._kv._lock):
+        outcome, why = fork_once(partial(answer, project), expected, SECONDS)
+    assert outcome == "failed"
+    assert "ProjectError: This process was forked while another thread had been reading or writing a project" in why
+    assert fork_once(partial(answer, project), expected, SECONDS) == ("answered", "")
+
+
+def test_a_cache_of_answers_can_be_used_in_the_child() -> None:
+    cache = AnswerCache()
+    with held(cache._answers._lock):
+        assert fork_once(lambda: [str(cache.get("a"))], ["None"], SECONDS) == ("answered", "")

@@ -1,0 +1,23 @@
+"""Whatever a provider does wrong, a later ingest completes, nothing good is paid for twice, and the key is nowhere.
+
+A sample of the modes of `python -m tests.benchmarks.providers`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.modes import MODES, run_mode
+
+SAMPLE = (
+    *("429 storm, Retry-After", "400, echo", "500, echo", "truncated body", "HTML page", "empty choices"),
+    *("NUL", "only NUL", "lone surrogates", "50,000 letters", "key in the answer", "NUL in one of several"),
+    *("duplicate ids", "huge usage", "embeddings: NaN once", "embeddings: wrong order", "embeddings: missing items"),
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_provider_that_misbehaves_costs_nothing_but_time(name: str, tmp_path: Path) -> None:
+    assert run_mode(MODES[name], tmp_path).wrong == []

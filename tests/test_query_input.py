@@ -1,0 +1,241 @@
+"""What is not a query, a number of results, a mode or a filter: every door says so in a sentence of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import Document, QueryBundle
+from llama_index.core.vector_stores.types import MetadataFilters
+
+from llama_index_contextual.agno import ContextualKnowledge
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project import Project
+from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+WRONG_QUERIES: list[Any] = [None, 5, b"pump", ["pump"], {"query": "pump"}]
+EMPTY_QUERIES = ["", " \n\t", "\u3000"]
+NOT_WHOLE: list[Any] = [1.5, "3", math.nan, math.inf, True, [3], np.float64(2.0)]
+TOO_SMALL: list[Any] = [0, -1, np.int64(0)]
+WRONG_FILTERS: list[Any] = [{"kind": "a"}, "kind=a", 5, [("kind", "a")], True]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that no test changes."""
+    manager = ProjectManager(tmp_path_factory.mktemp("root"))
+    made = manager.create(
+        "p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding(), llm=ScriptedLLM(default="Dry.")
+    )
+    made.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
+    return made
+
+
+def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
+    """Return every way to ask with a query, by name."""
+    retriever, knowledge = project.as_retriever(), ContextualKnowledge(project)
+    legs = project._live.current()
+    conversational = ConversationalRetriever(retriever)
+    intents = project.as_retriever(intents=True)
+    return {
+        "retrieve": project.retrieve,
+        "aretrieve": lambda query: asyncio.run(project.aretrieve(query)),
+        "retrieve_many": lambda query: project.retrieve_many([query]),
+        "retriever": retriever.retrieve,
+        "aretriever": lambda query: asyncio.run(retriever.aretrieve(query)),
+        "conversational": conversational.respond,
+        "aconversational": lambda query: asyncio.run(conversational.aretrieve(query)),
+        "intents": intents.retrieve,
+        "agno": knowledge.search,
+        "aagno": lambda query: asyncio.run(knowledge.asearch(query)),
+        "agno of a leg": ContextualKnowledge(legs.lexical).search,
+        "engine": project.as_query_engine().query,
+        "aengine": lambda query: asyncio.run(project.as_query_engine().aquery(query)),
+        "chat": lambda query: project.as_chat_engine().chat(query),
+        "stream": lambda query: project.as_chat_engine().stream_chat(query),
+    }
+
+
+DOORS = (
+    *("retrieve", "aretrieve", "retrieve_many", "retriever", "aretriever", "conversational", "aconversational"),
+    *("intents", "agno", "aagno", "agno of a leg", "engine", "aengine", "chat", "stream"),
+)
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("query", WRONG_QUERIES, ids=repr)
+def test_what_is_not_a_query_is_refused_by_every_door(project: Project, door: str, query: Any) -> None:
+    with pytest.raises(InputError, match=r"(query|message) is (None|of type \w+): give a text") as raised:
+        doors(project)[door](query)
+    assert raised.value.value == query
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("query", EMPTY_QUERIES, ids=repr)
+def test_an_empty_query_is_refused_by_every_door(project: Project, door: str, query: str) -> None:
+    with pytest.raises(InputError, match=r"The (query|message) is empty: ask something"):
+        doors(project)[door](query)
+
+
+def test_a_bundle_without_a_text_is_refused(project: Project) -> None:
+    with pytest.raises(InputError, match="The query's `query_str` is None: give a text"):
+        project.retrieve(QueryBundle(None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("queries", ["pump", b"pump", None, 5, QueryBundle("pump")], ids=repr)
+def test_several_queries_are_a_list(project: Project, queries: Any) -> None:
+    for ask in (project.retrieve_many, project.as_retriever().retrieve_many):
+        with pytest.raises(InputError, match=r"The queries are (None|of type \w+): give a list of them"):
+            ask(queries)
+
+
+def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
+    """Return every way to ask for a number of results."""
+    knowledge = ContextualKnowledge(project)
+    return [
+        lambda: project.retrieve("pump", top_k=k),
+        lambda: asyncio.run(project.aretrieve("pump", top_k=k)),
+        lambda: project.retrieve_many(["pump"], top_k=k),
+        lambda: project.as_retriever(similarity_top_k=k),
+        lambda: project.as_retriever().changed(similarity_top_k=k),
+        lambda: project.as_query_engine(similarity_top_k=k),
+        lambda: project.as_chat_engine(similarity_top_k=k),
+        lambda: ContextualKnowledge(project, max_results=k),
+        lambda: knowledge.search("pump", max_results=k),
+        lambda: asyncio.run(knowledge.asearch("pump", max_results=k)),
+        lambda: project._live.current().lexical.search("pump", k),
+        lambda: project._live.current().semantic.search("pump", k),
+    ]
+
+
+@pytest.mark.parametrize("k", NOT_WHOLE, ids=repr)
+def test_a_number_of_results_that_is_not_whole_is_refused(project: Project, k: Any) -> None:
+    for ask in numbers(project, k):
+        with pytest.raises(InputError, match=r"(top_k|max_results) is .*: give a whole number from 1 on"):
+            ask()
+
+
+@pytest.mark.parametrize("k", TOO_SMALL, ids=repr)
+def test_a_number_of_results_below_one_is_refused(project: Project, k: Any) -> None:
+    for ask in numbers(project, k):
+        with pytest.raises(InputError, match=rf"(top_k|max_results) is {k}: ask for at least one"):
+            ask()
+
+
+@pytest.mark.parametrize("k", [np.int64(2), np.uint8(2), 10**30], ids=repr)
+def test_integers_of_numpy_and_huge_ones_are_numbers_of_results(project: Project, k: Any) -> None:
+    for mode in ("lexical", "semantic", "hybrid"):
+        assert len(project.retrieve("pump valve", top_k=k, mode=mode, explain=True)) == 2
+    assert len(ContextualKnowledge(project).search("pump valve", max_results=k)) == 2
+
+
+@pytest.mark.parametrize("mode", [5, "", "vector", ["hybrid"], True, b"hybrid", 0], ids=repr)
+def test_a_mode_of_another_type_is_refused(project: Project, mode: Any) -> None:
+    for ask in (
+        lambda: project.retrieve("pump", mode=mode),
+        lambda: asyncio.run(project.aretrieve("pump", mode=mode)),
+        lambda: project.retrieve_many(["pump"], mode=mode),
+        lambda: project.as_retriever(mode=mode),
+        lambda: project.as_query_engine(mode=mode),
+        lambda: project.as_chat_engine(search_mode=mode),
+    ):
+        with pytest.raises(InputError, match=r"Mode .* is unknown: use semantic, lexical or hybrid"):
+            ask()
+
+
+@pytest.mark.parametrize("filters", WRONG_FILTERS, ids=repr)
+def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> None:
+    legs = project._live.current()
+    for ask in (
+        lambda: project.retrieve("pump", filters=filters),
+        lambda: asyncio.run(project.aretrieve("pump", filters=filters)),
+        lambda: project.retrieve_many(["pump"], filters=filters),
+        lambda: project.as_retriever(filters=filters),
+        lambda: project.as_retriever().changed(filters=filters),
+        lambda: project.as_query_engine(filters=filters),
+        lambda: project.as_chat_engine(filters=filters),
+        lambda: legs.lexical.search("pump", 1, filters),
+        lambda: legs.semantic.search("pump", 1, filters),
+    ):
+        with pytest.raises(InputError, match=r"The filters are of type \w+: give MetadataFilters\(filters="):
+            ask()
+
+
+def test_no_filters_are_fine(project: Project) -> None:
+    assert len(project.retrieve("pump valve", filters=MetadataFilters(filters=[]))) == 2
+
+
+def test_agno_tells_the_model_what_is_wrong(project: Project) -> None:
+    knowledge = ContextualKnowledge(project)
+    for query in WRONG_QUERIES:
+        (document,) = knowledge.retrieve(query)
+        assert "The search failed: The query is " in document.content
+    for filters in ("kind", 5, [7]):
+        with pytest.raises(InputError, match="filter"):
+            knowledge.search("pump", filters=filters)
+
+
+@pytest.mark.parametrize("history", [["Why?"], None, "Why?", [{"role": "user"}]], ids=repr)
+def test_a_history_of_something_else_than_messages_is_refused(history: Any) -> None:
+    with pytest.raises(InputError, match="The history of a query is not a list of ChatMessages"):
+        ConversationQuery("pump", history=history)
+
+
+def test_a_rewritten_question_is_a_text() -> None:
+    with pytest.raises(InputError, match="The rewritten question is not a text"):
+        ConversationQuery("pump", history=[ChatMessage("Why?")], rewrite=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weights", [["a", "b"], [1.0, None], "ab", 5, [math.nan, 1.0], [0, 0], [1.0]], ids=repr)
+def test_weights_of_another_type_are_refused(project: Project, weights: Any) -> None:
+    legs = project._live.current()
+    with pytest.raises(ConfigurationError, match=r"HybridRetriever: .*weight"):
+        HybridRetriever([legs.semantic, legs.lexical], retriever_weights=weights)
+
+
+@pytest.mark.parametrize("weight", ["a", None, math.nan, -1.0, math.inf], ids=repr)
+def test_a_weight_of_another_type_is_refused(project: Project, weight: Any) -> None:
+    legs = project._live.current()
+    with pytest.raises(ConfigurationError, match=r"document_weight .* must be a finite number and not negative"):
+        HybridRetriever([legs.semantic, legs.lexical], document_weight=weight)
+    with pytest.raises(ConfigurationError, match="every weight must be a finite number"):
+        BlendWeights(history=weight)
+
+
+# ---- another process -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_project_is_not_pickled_and_the_error_says_how_to_open_it_again(
+    project: Project, copied: Callable[[Any], Any]
+) -> None:
+    root = project.directory.parent
+    things = [project, project._live, {"here": project}]
+    for thing in things if copied is not copy.copy else [project]:
+        with pytest.raises(InputError) as raised:
+            copied(thing)
+        assert f"open the project again where you need it, with ProjectManager({str(root)!r}).load('p')" in str(
+            raised.value
+        )
+
+
+def test_a_query_that_is_refused_asks_no_model(tmp_path: Path) -> None:
+    model = CountingEmbedding()
+    made = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
+    made.ingest([Document(text="The pump runs dry.")])
+    for query in [*WRONG_QUERIES, *EMPTY_QUERIES]:
+        with pytest.raises(ContextualError):
+            made.retrieve(query)
+    assert model.queries == []

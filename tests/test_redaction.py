@@ -1,0 +1,352 @@
+"""No API key leaves the package, in whatever form a provider repeats it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.schema import Document, QueryBundle
+from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai import OpenAI
+from pydantic import PrivateAttr
+
+from llama_index_contextual import cli
+from llama_index_contextual.agno import ContextualKnowledge
+from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.calls import stand_in
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.contextualizer import LLMContextualizer
+from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.evaluation.generate import generate_questions
+from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.mcp import make_server
+from llama_index_contextual.postprocessor import AdjacentChunkMerger
+from llama_index_contextual.project import Project
+from llama_index_contextual.redaction import REMOVED, KeyFilter, get_logger, keys_in_use, scrub, watch
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.modes import KEY, all_of, echoes, error, leaks
+from tests.support.server import LoopbackProvider
+
+SETTINGS: dict[str, Any] = {"llm": "openai:gpt-4o-mini", "chunk_size": 40, "chunk_overlap": 4}
+LOCAL = ProjectConfig.local(context="llm", **SETTINGS)
+DOCUMENT = Document(id_="d", text="The pump runs dry when the valve is shut.")
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    monkeypatch.setattr("llama_index_contextual.calls.RetryPolicy.delay", lambda *_arguments: None)
+    with LoopbackProvider(context_tokens=12) as running:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)
+        yield running
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+# ---- one text --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize("form", echoes(f"Bearer {KEY}"))
+def test_a_key_is_recognised_in_every_form(form: str) -> None:
+    scrubbed = scrub(f"Refused: {form}, says the proxy.")
+    assert not leaks(scrubbed)
+    assert REMOVED in scrubbed
+    assert scrubbed.startswith("Refused: ")
+    assert scrubbed.endswith(", says the proxy.")
+
+
+@given(
+    key=st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=12, max_size=60),
+    before=st.text(max_size=8),
+    after=st.text(max_size=8),
+)
+def test_any_key_is_recognised_wherever_it_stands(key: str, before: str, after: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", key)
+        assert key not in scrub(f"{before}{key}{after}")
+        assert quote(key, safe="") not in scrub(f"{before}{quote(key, safe='')}{after}")
+        encoded = base64.b64encode(f"{before}{key}{after}".encode("utf-8", "surrogatepass")).decode()
+        assert encoded not in scrub(encoded)
+        said = json.dumps(f"{before}{key}{after}")
+        assert json.dumps(key)[1:-1] not in scrub(said)
+
+
+@pytest.mark.parametrize("value", ["none", "ollama", "-", "", "k", "sk-test"])
+def test_a_placeholder_mangles_no_message(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    message = f"ollama: there is none, ask - for sk-test and k {value}."
+    assert scrub(message) == message
+
+
+def test_the_environment_names_the_keys_of_all_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VOYAGE_API_KEY", "HF_TOKEN", "AZURE_OPENAI_API_KEY"):
+        monkeypatch.setenv(name, f"{name}-0123456789\n")
+        assert scrub(f"sent {name}-0123456789.") == f"sent {REMOVED}."
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://ann:correct-horse@proxy.example/v1")
+    assert (
+        scrub("no way to https://ann:correct-horse@proxy.example") == f"no way to https://ann:{REMOVED}@proxy.example"
+    )
+
+
+def test_a_model_object_brings_its_key_its_secret_headers_and_those_of_its_client() -> None:
+    client = httpx.AsyncClient(headers={"authorization": "Bearer from-the-client-0123"})
+    watch(
+        OpenAI(
+            model="gpt-4.1",
+            api_key="of-the-object-0123",
+            default_headers={"X-Api-Key": "of-a-header-0123", "X-Title": "harmless-0123"},
+            additional_kwargs={"extra_headers": {"Authorization": "Bearer of-the-kwargs-0123"}},
+            async_http_client=client,
+        )
+    )
+    expected = {"of-the-object-0123", "of-a-header-0123", "of-the-kwargs-0123", "from-the-client-0123"}
+    assert expected <= keys_in_use()
+    assert "harmless-0123" not in keys_in_use()
+    assert "harmless-0123" in scrub("harmless-0123")
+
+
+@pytest.mark.usefixtures("key")
+@given(st.lists(st.integers(0, len(KEY)), max_size=12))
+def test_a_key_is_removed_from_a_text_that_comes_in_pieces(cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", KEY)
+        text = f"So says {KEY}"
+        places = sorted({0, *(8 + cut for cut in cuts), len(text)})
+        stream = KeyFilter()
+        pieces = [stream.feed(text[a:b]) for a, b in itertools.pairwise(places)]
+        assert "".join([*pieces, stream.rest()]) == f"So says {REMOVED}"
+
+
+def test_a_stream_without_keys_comes_as_it_is() -> None:
+    stream = KeyFilter()
+    pieces = ["So ", "", "says", " s", "k-"]
+    assert "".join([*map(stream.feed, pieces), stream.rest()]) == "".join(pieces)
+
+
+# ---- errors and logs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("key")
+def test_every_error_of_the_package_is_without_keys() -> None:
+    for kind in (ContextualError, InputError, ModelError):
+        assert str(kind(f"refused {KEY}")) == f"refused {REMOVED}"
+
+
+@pytest.mark.usefixtures("key")
+def test_a_stand_in_holds_no_key_nor_do_its_causes() -> None:
+    request = httpx.Request("POST", "http://127.0.0.1/v1", headers={"authorization": f"Bearer {KEY}"})
+    response = httpx.Response(401, headers={"x-echo": KEY, "retry-after": "3"}, request=request)
+    original = openai.AuthenticationError(f"Bearer {KEY}", response=response, body={"code": KEY, "message": KEY})
+    original.__cause__ = httpx.LocalProtocolError(f"Illegal header value b'Bearer {KEY}'")
+    other = stand_in(original)
+    assert leaks("\n".join(all_of(original)))
+    assert not leaks("\n".join(all_of(other)))
+    assert type(other).__name__ == "AuthenticationError"
+    assert type(other.__cause__).__name__ == "LocalProtocolError"
+
+
+@pytest.mark.usefixtures("key")
+def test_log_records_hold_no_key(caplog: pytest.LogCaptureFixture) -> None:
+    logger = get_logger("llama_index_contextual.test")
+    try:
+        raise ValueError(KEY)
+    except ValueError:
+        logger.exception("Failed with %s", KEY)
+    assert f"Failed with {REMOVED}" in caplog.text
+    assert f"ValueError: {REMOVED}" in caplog.text
+    assert KEY not in caplog.text
+
+
+# ---- what providers repeat -------------------------------------------------------------------------------------------
+
+
+def said_by(project: Project, folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    """Return all that an ingest says and leaves."""
+    said = []
+    try:
+        report = project.ingest([DOCUMENT])
+        said += [str(report), repr(report), repr(report.to_dict())]
+    except ContextualError as raised:
+        said += all_of(raised)
+    ours = [record for record in caplog.records if record.name.startswith("llama_index_contextual")]
+    said += [repr(project), *(logging.Formatter().format(record) for record in ours)]
+    said += [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_what_an_ingest_says_holds_no_key(
+    status: int,
+    path: str,
+    provider: LoopbackProvider,
+    manager: ProjectManager,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    provider.tamper = lambda request, answer: error(status)(request, answer) if request.path == path else None
+    project = manager.create("p", ProjectConfig(**SETTINGS))
+    said = said_by(project, tmp_path, caplog)
+    assert not leaks(said)
+    assert status != 400 or REMOVED in said, "the rest of the message is there"
+
+
+def test_a_key_that_only_the_object_has_is_known_too(
+    monkeypatch: pytest.MonkeyPatch, manager: ProjectManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LoopbackProvider(tamper=error(400)) as provider:
+        llm = OpenAI(model="gpt-4o-mini", api_key=KEY, api_base=provider.api_base, max_retries=0)
+        project = manager.create("p", LOCAL, llm=llm, embed_model=CountingEmbedding())
+        assert not leaks(said_by(project, tmp_path, caplog))
+
+
+def test_a_refused_header_is_not_repeated_by_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+    provider: LoopbackProvider,
+    manager: ProjectManager,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
+    assert not leaks(said_by(manager.create("p", LOCAL), tmp_path, caplog))
+
+
+@pytest.fixture
+def asked(provider: LoopbackProvider, manager: ProjectManager) -> Project:
+    """A project with a document, whose provider has begun to repeat the key."""
+    project = manager.create("p", ProjectConfig(**SETTINGS))
+    project.ingest([DOCUMENT])
+    provider.tamper = error(400)
+    return project
+
+
+def test_questions_raise_nothing_with_a_key(asked: Project, provider: LoopbackProvider) -> None:
+    engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
+    chat = asked.as_chat_engine(search_mode="lexical")
+    live = asked._live.current().version
+    attempts: list[Any] = [
+        lambda: asked.retrieve("pump"),
+        lambda: asyncio.run(asked.aretrieve("pump")),
+        lambda: engine.query("When does the pump run dry?"),
+        lambda: "".join(engine.shown(engine.draft(QueryBundle("When does the pump run dry?")), _spoken())),
+        lambda: chat.chat("When does the pump run dry?"),
+        lambda: generate_questions(live, OpenAI(model="gpt-4o-mini", max_retries=0), number=1),
+        lambda: asked.as_tool().call("pump").raw_output.unknown,
+    ]
+    for attempt in attempts[:-1]:
+        with pytest.raises(ContextualError) as raised:
+            attempt()
+        assert not leaks("\n".join(all_of(raised.value)))
+    assert not leaks(str(asked.as_tool().call("pump").content))
+    assert not leaks(str(ContextualKnowledge(asked).retrieve("pump")))
+
+
+def _spoken() -> Any:
+    from llama_index_contextual.answering.streaming import Spoken
+
+    return Spoken()
+
+
+async def test_mcp_answers_hold_no_key(asked: Project) -> None:
+    server = make_server([asked])
+    for name, arguments in (("search", {"query": "pump"}), ("ask", {"question": "When does the pump run dry?"})):
+        with pytest.raises(Exception, match=r"failed|Refused|removed") as raised:
+            await server.call_tool(name, arguments)
+        assert not leaks("\n".join(all_of(raised.value)))
+
+
+def test_an_answer_that_repeats_the_key_or_breaks_off_with_it_is_shown_without(
+    asked: Project, provider: LoopbackProvider
+) -> None:
+    provider.tamper = None
+    provider.reply = lambda _request: f"It runs dry, says {KEY} of the yard."
+    engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
+    assert not leaks(str(engine.query("When does the pump run dry?")))
+    streamed = "".join(engine.shown(engine.draft(QueryBundle("When does it run dry?")), _spoken()))
+    assert not leaks(streamed)
+    assert streamed.startswith("It runs dry, says [API key removed] of the yard.")
+
+    def breaks_off(request: Any, answer: Any) -> None:
+        answer.events[2:] = [json.dumps({"error": {"message": f"Bearer {KEY}", "type": "odd", "code": None}})]
+
+    provider.tamper = breaks_off
+    answer = engine.query("When does the pump run dry at last?")
+    assert answer.partial is not None  # type: ignore[union-attr]
+    assert not leaks(repr(answer.to_dict()))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shown", ["", "1"], ids=["one line", "traceback"])
+def test_commands_print_no_key(
+    shown: str, asked: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv(cli.TRACEBACK_VARIABLE, shown)
+    root, text = str(asked.directory.parent), tmp_path / "more.txt"
+    text.write_text("The valve is shut.")
+    for command in (["search", "p", "pump"], ["ask", "p", "pump?"], ["ingest", "p", str(text), "--json"]):
+        monkeypatch.setattr(sys, "argv", ["llama-index-contextual", *command, "--root", root])
+        with pytest.raises(SystemExit):
+            cli.main()
+    monkeypatch.setattr(ProjectManager, "list", lambda _self: (_ for _ in ()).throw(RuntimeError(f"boom {KEY}")))
+    monkeypatch.setattr(sys, "argv", ["llama-index-contextual", "list", "--root", root])
+    with pytest.raises(SystemExit):
+        cli.main()
+    printed = capsys.readouterr()
+    assert f"boom {REMOVED}" in printed.err
+    assert not leaks(printed.out + printed.err)
+
+
+class _Collecting(BaseEventHandler):
+    _events: list[str] = PrivateAttr(default_factory=list)
+
+    def handle(self, event: Any, **_: Any) -> None:
+        # What the LLM's own class sends of itself is not ours.
+        if type(event).__module__.startswith("llama_index_contextual"):
+            self._events.append(event.model_dump_json())
+
+
+def test_events_of_the_package_hold_no_key(provider: LoopbackProvider) -> None:
+    provider.tamper = error(400)
+    handler, root = _Collecting(), get_dispatcher()
+    root.add_event_handler(handler)
+    try:
+        LLMContextualizer(model="openai:gpt-4o-mini")([DOCUMENT])
+    finally:
+        root.event_handlers.remove(handler)
+    assert handler._events
+    assert not leaks("\n".join(handler._events))
+
+
+@pytest.mark.usefixtures("key")
+def test_components_show_no_model_that_shows_its_key() -> None:
+    llm, embedding = OpenAI(model="gpt-4.1", api_key=KEY), OpenAIEmbedding(api_key=KEY)
+    shown = [Judge(llm), AdjacentChunkMerger(expand=True, embed_model=embedding), LLMContextualizer(llm=llm)]
+    assert not leaks("\n".join(f"{component!r} {component}" for component in shown))
+
+
+def test_an_unknown_key_of_a_stranger_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert scrub("sk-someone-elses-key") == "sk-someone-elses-key"
+    assert scrub("") == ""
+    watch(MockEmbedding(embed_dim=3))
+    watch(ScriptedLLM())
