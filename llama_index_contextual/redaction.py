@@ -141,9 +141,9 @@ class KeyFilter:
         return passed
 
     def rest(self) -> str:
-        """Return what was held back."""
+        """Return what was held back; of a key that broke off, nothing."""
         held, self._held = self._held, ""
-        return held
+        return held if len(held) < SHORTEST_KEY else REMOVED
 
     def _begins_key(self, text: str) -> bool:
         return any(key.startswith(text) for key in self._keys)

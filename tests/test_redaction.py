@@ -137,6 +137,13 @@ def test_a_key_is_removed_from_a_text_that_comes_in_pieces(cuts: list[int]) -> N
         assert "".join([*pieces, stream.rest()]) == f"So says {REMOVED}"
 
 
+@pytest.mark.usefixtures("key")
+@pytest.mark.parametrize(("end", "shown"), [(KEY[:3], KEY[:3]), (KEY[:-1], REMOVED)])
+def test_of_a_key_that_breaks_off_nothing_is_left(end: str, shown: str) -> None:
+    stream = KeyFilter()
+    assert [stream.feed(f"So says {end}"), stream.rest()] == ["So says ", shown]
+
+
 def test_a_stream_without_keys_comes_as_it_is() -> None:
     stream = KeyFilter()
     pieces = ["So ", "", "says", " s", "k-"]

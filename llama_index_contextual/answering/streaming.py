@@ -111,6 +111,9 @@ class Speaker:
             spoken.problem = f"The answer broke off. {self._sentence(error)}"
         finally:
             await _close(pieces)
+        if rest := keys.rest():  # of an answer that broke off
+            spoken.text += rest
+            yield rest
 
     async def _begin(self, messages: Sequence[ChatMessage]) -> tuple[AsyncIterator[ChatResponse], ChatResponse | None]:
         model = await self._llm.running()

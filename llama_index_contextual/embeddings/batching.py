@@ -112,8 +112,9 @@ async def aembed_parts(
             for attempt in range(1, TIMES + 1):
                 tokens = sum(counts[at] for at in todo)
                 rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(paid, tokens))
-                lengths.update(map(len, rows))
-                if len(rows) != len(todo) or len(lengths) != 1:
+                raw = await asyncio.to_thread(_stacked, rows)
+                lengths.update(raw.shape[1:])
+                if len(raw) != len(todo) or raw.ndim != 2 or len(lengths) != 1:
                     raise ModelError(
                         f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
                         f" {len(todo)}): run the same call again, or choose another embedding model.",
@@ -125,7 +126,6 @@ async def aembed_parts(
                         f" embedding model the dimensions that it has, or choose another one.",
                         setting="embed_model",
                     )
-                raw = await asyncio.to_thread(_stacked, rows)
                 usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
                 if usable.any():
                     places = [at for at, good in zip(todo, usable, strict=True) if good]
@@ -142,8 +142,12 @@ async def aembed_parts(
 
 
 def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    # Row by row, so that other threads have their turn in between.
-    return np.stack([np.array(row, dtype=np.float32) for row in rows])
+    """Return vectors as the rows of a matrix; nothing where they are none, or not all of one length."""
+    try:
+        # Row by row, so that other threads have their turn in between.
+        return np.stack([np.array(row, dtype=np.float32) for row in rows])
+    except (TypeError, ValueError):
+        return np.zeros(0, dtype=np.float32)
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,14 +90,16 @@ async def test_the_local_model_has_no_limit() -> None:
 class Crooked(CountingEmbedding):
     """Answers with what `answer` says."""
 
-    answer: list[list[float]]
+    answer: list[Any]
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return self.answer
 
 
-@pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
-async def test_an_answer_with_another_number_of_vectors_is_not_believed(answer: list[list[float]]) -> None:
+@pytest.mark.parametrize(
+    "answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]], [[1.0], None]]
+)
+async def test_an_answer_with_another_number_of_vectors_is_not_believed(answer: list[Any]) -> None:
     with pytest.raises(ModelError, match="'m' did not answer with one vector of the same length per text") as raised:
         await aembed(Crooked(answer=answer), ["one", "two"], name="m")
     assert raised.value.setting == "embed_model"
