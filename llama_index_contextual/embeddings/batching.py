@@ -109,7 +109,8 @@ async def aembed_parts(
 
 def _units_of(rows: Sequence[Sequence[float]], texts: Sequence[str], name: str) -> NDArray[np.float32]:
     # Row by row, so that other threads have their turn in between.
-    vectors = np.stack([np.array(row, dtype=np.float32) for row in rows])
+    with np.errstate(over="ignore"):  # told below
+        vectors = np.stack([np.array(row, dtype=np.float32) for row in rows])
     usable = np.isfinite(vectors).all(axis=1) & (vectors.any(axis=1) | (name == LOCAL))
     if not usable.all():
         at = int(np.argmin(usable))
