@@ -144,8 +144,9 @@ async def aembed_parts(
 def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix; nothing where they are none, or not all of one length."""
     try:
-        # Row by row, so that other threads have their turn in between.
-        return np.stack([np.array(row, dtype=np.float32) for row in rows])
+        # Row by row, so that other threads have their turn in between. Numbers that are too large become infinite.
+        with np.errstate(over="ignore"):
+            return np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
         return np.zeros(0, dtype=np.float32)
 

@@ -125,8 +125,12 @@ def replace(path: Path, data: bytes) -> None:
 def copy(source: Path, target: Path) -> None:
     """Copy a file, and sync the copy and the directory it is in: it has its name when it is whole."""
     temporary = target.with_name(f"{target.name}.new")
-    with open(source, "rb") as file:
-        write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))
+    try:
+        with open(source, "rb") as file:
+            write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))
+    except OSError:
+        remove(temporary)
+        raise
     rename(temporary, target)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.contextualizer.writer import ContextWriter
+from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 
 
@@ -84,3 +85,43 @@ async def test_a_ledger_that_cannot_be_written_is_an_error_for_whoever_adds(ledg
     ledger.close()
     with pytest.raises(sqlite3.ProgrammingError):
         await writer.add([entry(0)])
+
+
+async def test_one_answer_that_cannot_be_stored_takes_none_of_its_neighbours_with_it(ledger: SlowLedger) -> None:
+    writer = ContextWriter(ledger)
+    bad = LedgerEntry(key="bad", context="half a letter: \ud800", model="m")
+    first = asyncio.create_task(writer.add([entry(0)]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    others = [writer.add([entry(1)]), writer.add([entry(2), bad, entry(3)]), writer.add([entry(4)])]
+    adding = [asyncio.create_task(other) for other in others]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ledger.go.set()
+    refused = await asyncio.gather(first, *adding)
+    assert [list(one) for one in refused] == [[], [], ["bad"], []]
+    assert isinstance(refused[2]["bad"], UnicodeEncodeError)
+    assert set(ledger.contexts([entry(n).key for n in range(5)])) == {entry(n).key for n in range(5)}
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+async def test_answers_that_met_a_busy_ledger_are_tried_a_last_time_at_the_end(
+    lets_go: bool, ledger: SlowLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.go.set()
+    writer = ContextWriter(ledger)
+    ledger._kv._patience = 0
+    ledger._kv._connection.execute("PRAGMA busy_timeout = 0")
+    holder = sqlite3.connect(ledger.path, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    for number in range(2):
+        with pytest.raises(LedgerBusyError, match="is held by another program"):
+            await writer.add([entry(number)])
+    if lets_go:
+        holder.close()
+        await writer.close()
+        assert on_disk(ledger) == 2
+    else:
+        with pytest.raises(LedgerBusyError):
+            await writer.close()
+        holder.close()

@@ -11,16 +11,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import PrivateAttr
 
+from llama_index_contextual.contextualizer.writer import ContextWriter
 from llama_index_contextual.embeddings.batching import unit_vectors
-from llama_index_contextual.errors import CorruptVersionError, FormatError
+from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerBusyError
+from llama_index_contextual.storage import kvstore, ledger_file
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.verify import DAMAGED, damaged_ledgers, repair_project, verify_project
-from tests.faults.cases import NAME, ROOT, create, ingest, load, manager
+from tests.faults.cases import NAME, ROOT, create, documents, ingest, load, manager
 from tests.faults.commits import SYNCHRONOUS, faulty_commits, power_cuts, record
+from tests.faults.ledger_faults import (
+    COMMANDS,
+    HINDRANCES,
+    Result,
+    flips,
+    held,
+    is_reachable,
+    kills,
+    leave_a_journal,
+    unavailable,
+)
+from tests.faults.ledger_faults import rows_of as all_rows_of
 from tests.faults.sqlite_files import library
+from tests.support.models import CountingEmbedding, ScriptedLLM
 
 
 def entries(count: int) -> list[LedgerEntry]:
@@ -46,6 +62,109 @@ def test_a_commit_whose_journal_came_back_would_be_lost_so_its_removal_is_synced
         extra = 3
         assert ledger._kv.query("PRAGMA synchronous") == [(extra,)]
         assert not journal.exists()
+
+
+def check(result: Result) -> None:
+    assert result.wrong == []
+
+
+needs_fork = pytest.mark.skipif(not is_reachable(), reason="needs fork, and the SQLite of this Python within reach")
+
+
+@needs_fork
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_killed_in_a_transaction_loses_nothing_and_raises_no_alarm(
+    command: str, tmp_path: Path
+) -> None:
+    check(kills(tmp_path, 3, 5, rows=400, commands=(command,)))
+
+
+@needs_fork
+def test_a_write_that_was_interrupted_is_undone_and_is_not_damage(tmp_path: Path) -> None:
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    project_dir = tmp_path / ROOT / NAME
+    with contextlib.closing(Ledger(project_dir / LEDGER_FILE)) as ledger:
+        ledger.add_contexts(entries(2000))
+    whole = all_rows_of(project_dir / LEDGER_FILE)
+    for check_or_repair in (verify_project, repair_project):
+        leave_a_journal(project_dir / LEDGER_FILE)
+        assert (project_dir / f"{LEDGER_FILE}-journal").stat().st_size > 4096
+        assert list(check_or_repair(project_dir).problems) == []
+        assert damaged_ledgers(project_dir) == []
+        assert all_rows_of(project_dir / LEDGER_FILE) == whole
+
+
+def test_a_flipped_bit_of_a_ledger_is_named_or_harmless_and_changes_no_answer(tmp_path: Path) -> None:
+    check(flips(tmp_path, 60, 11))
+
+
+@needs_fork
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts, limits and preloading as on Linux")
+@pytest.mark.parametrize("hindrance", HINDRANCES)
+def test_a_ledger_that_cannot_be_had_is_neither_damaged_nor_set_aside(hindrance: str, tmp_path: Path) -> None:
+    if why := unavailable(hindrance, tmp_path):
+        pytest.skip(why)
+    check(held(tmp_path, 2, 0, only=(hindrance,)))
+
+
+class HoldingLLM(ScriptedLLM):
+    """Another program takes the ledger when the first question has arrived."""
+
+    ledger: Path
+    _holder: sqlite3.Connection | None = PrivateAttr(default=None)
+
+    def _answer(self, prompt: str) -> str:
+        if self._holder is None:
+            self._holder = sqlite3.connect(self.ledger, isolation_level=None, check_same_thread=False)
+            self._holder.execute("BEGIN EXCLUSIVE")
+        return super()._answer(prompt)
+
+    def let_go(self) -> None:
+        """Close the ledger."""
+        if self._holder is not None:
+            self._holder.close()
+
+
+def test_answers_that_meet_a_held_ledger_are_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
+    pragmas = tuple(pragma.replace("1000", "0") for pragma in kvstore._PRAGMAS["durable"])
+    monkeypatch.setitem(kvstore._PRAGMAS, "durable", pragmas)
+    llm = HoldingLLM(ledger=tmp_path / ROOT / NAME / LEDGER_FILE)
+    project = manager(tmp_path).load(NAME, llm=llm, embed_model=CountingEmbedding())
+    real = ContextWriter.close
+
+    async def close(self: ContextWriter) -> None:
+        llm.let_go()
+        await real(self)
+
+    monkeypatch.setattr(ContextWriter, "close", close)
+    with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is held by another program \(database is locked\)"):
+        project.ingest(documents(2, 9))
+    assert llm.history
+    project.ingest(documents(2, 9))
+    assert len(set(llm.history)) == len(llm.history) == 9
+
+
+@pytest.mark.parametrize("command", ["rebuild", "retry_failed", "forget", "import_contexts"])
+def test_a_command_that_meets_a_held_ledger_says_what_to_do(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path)
+    ingest(1)(tmp_path)
+    monkeypatch.setattr(ledger_file, "PATIENCE_WRITING", 0)
+    (tmp_path / "contexts.jsonl").write_text('{"key": "k", "context": "c", "model": "m"}')
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / ROOT / NAME / LEDGER_FILE, isolation_level=None, timeout=0)
+    ) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        arguments = [tmp_path / "contexts.jsonl"] if command == "import_contexts" else []
+        with pytest.raises(LedgerBusyError, match="wait until that has finished, or close it"):
+            getattr(load(tmp_path), command)(*arguments)
 
 
 reachable = pytest.mark.skipif(library() is None, reason="the SQLite of this Python cannot be reached")
