@@ -115,10 +115,12 @@ class _NoUnpickler:
         _refuse_pickle(*arguments, **options)
 
 
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _clock() -> Iterator[None]:
     """Judge models by a fixed day, long before any of them ends, so that no test depends on today's date."""
-    monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
+        yield
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "settings": ["a"],
     "list": [],
     "info": ["a"],
+    "cost": ["a"],
     "estimate": ["a", "{folder}"],
     "ingest": ["a", "{folder}"],
     "search": ["a", "error TS-999"],
