@@ -83,8 +83,6 @@ async def _lend(model: T, heed: Heed | None = None) -> AsyncGenerator[T, None]:
     lent: Any = unconnected(model)
     if heed is not None and lent is not model:
         _watch(lent, heed)
-    if isinstance(model, BaseEmbedding) and lent is not model and hasattr(lent, "_get_aclient"):
-        _put_in_order(lent)
     try:
         yield lent
     finally:
@@ -106,10 +104,16 @@ def _watch(lent: Any, heed: Heed) -> None:
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
-def _put_in_order(lent: Any) -> None:
-    """Let the vectors of an answer stand in the order of their `index`, of which OpenAI's class takes no notice."""
-    embeddings = getattr(lent._get_aclient(), "embeddings", None)
-    if embeddings is None or getattr(lent, "_async_http_client", None) is not None:
+def put_in_order(lent: BaseEmbedding) -> None:
+    """Let the vectors of an answer stand in the order of their `index`, of which OpenAI's class takes no notice.
+
+    Args:
+        lent: A model with a client of its own; others are left as they are, and so is a client that the user brought.
+    """
+    given: Any = lent
+    if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
+        return
+    if (embeddings := getattr(given._get_aclient(), "embeddings", None)) is None:
         return
     create = embeddings.create
 

@@ -90,7 +90,7 @@ def test_a_partial_answer_is_called_what_it_is(root: Path, provider: LoopbackPro
 
 def test_an_answer_cannot_act_on_the_terminal(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("red \x1b[31m [bold]and[/bold] \x07 so")
-    assert command(root, "ask", QUESTION).out.startswith("red  [31m [bold]and[/bold]   so\n")
+    assert command(root, "ask", QUESTION).out.startswith("red [31m [bold]and[/bold]  so\n")
 
 
 def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProvider) -> None:

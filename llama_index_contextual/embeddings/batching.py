@@ -12,7 +12,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual.calls import RetryPolicy, acall, describe
-from llama_index_contextual.clients import own_client
+from llama_index_contextual.clients import own_client, put_in_order
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.node_parser.tokenizer import count_tokens, get_tokenizer
@@ -107,6 +107,8 @@ async def aembed_parts(
     wanted = getattr(model, "dimensions", None)
     lengths: set[int] = set()
     async with own_client(model) as connected:
+        if connected is not model:
+            put_in_order(connected)
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
             todo = list(range(part.start, part.stop))
             for attempt in range(1, TIMES + 1):

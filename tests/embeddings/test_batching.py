@@ -96,9 +96,7 @@ class Crooked(CountingEmbedding):
         return self.answer
 
 
-@pytest.mark.parametrize(
-    "answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]], [[1.0], None]]
-)
+@pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
 async def test_an_answer_with_another_number_of_vectors_is_not_believed(answer: list[Any]) -> None:
     with pytest.raises(ModelError, match="'m' did not answer with one vector of the same length per text") as raised:
         await aembed(Crooked(answer=answer), ["one", "two"], name="m")
