@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode
 
-from llama_index_contextual.calls import run_sync
+from llama_index_contextual.calls import run_sync, to_its_end
 from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
@@ -237,7 +238,8 @@ class ProjectWriting(ProjectBase):
     ) -> IngestReport:
         with contextlib.ExitStack() as stack:
             stack.enter_context(write_lock(self.directory))
-            ledger = stack.enter_context(project_ledger(self.directory))
+            # Another program may hold it for a while.
+            ledger = await to_its_end(partial(stack.enter_context, project_ledger(self.directory)))
             stages = await asyncio.to_thread(self._stages, ledger)
             before = await asyncio.to_thread(
                 self._version_to_build_on, stages.embed_model_name, replace=options.replace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from llama_index.core.schema import MetadataMode
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import NEW, VERSIONS, remove_version, version_names
-from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.ledger import LEDGER_FILE
+from llama_index_contextual.storage.project_file import project_ledger
 from llama_index_contextual.storage.scratch import remove_scratch
 from llama_index_contextual.storage.verify import damaged_ledgers
 from llama_index_contextual.storage.version import OpenVersion
@@ -70,7 +70,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         contexts.add(str(node.metadata.get(keys.CONTEXT, "")))
         texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
     new = path.with_name(f"{LEDGER_FILE}{NEW}")
-    with closing(Ledger(path)) as ledger:
+    with project_ledger(project_dir) as ledger:
         under_way = ledger.info().batched_requests
         removed = ledger.keep_only(contexts, texts, dry_run=dry_run)
         if not dry_run:

@@ -227,7 +227,7 @@ def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exce
 
 
 def _what(error: Exception, file: str) -> str:
-    return str(error).split(". ")[0].removeprefix(f"{file} ")
+    return str(error).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
 @dataclass(frozen=True, kw_only=True)
