@@ -161,11 +161,6 @@ class FileMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.disk)
 
-    @rule(place=st.sampled_from(PLACES), name=st.sampled_from(FILES))
-    def write(self, place: str, name: str) -> None:
-        self.written += 1
-        (self.disk / place / "docs" / name).write_text(f"Text number {self.written}.", encoding="utf-8")
-
     @rule(place=st.sampled_from(PLACES), old=st.sampled_from(FILES), new=st.sampled_from(FILES))
     def rename(self, place: str, old: str, new: str) -> None:
         folder = self.disk / place / "docs"
@@ -176,9 +171,17 @@ class FileMachine(RuleBasedStateMachine):
     def delete(self, place: str, name: str) -> None:
         (self.disk / place / "docs" / name).unlink(missing_ok=True)
 
-    @rule(place=st.sampled_from(PLACES), name=st.one_of(st.none(), st.sampled_from(FILES)), replace=st.booleans())
-    def ingest(self, place: str, name: str | None, replace: bool) -> None:
+    @rule(
+        place=st.sampled_from(PLACES),
+        written=st.lists(st.sampled_from(FILES), max_size=2),
+        name=st.one_of(st.none(), st.sampled_from(FILES)),
+        replace=st.integers(0, 4).map(lambda number: number == 4),
+    )
+    def write_and_ingest(self, place: str, written: list[str], name: str | None, replace: bool) -> None:
         folder = self.disk / place / "docs"
+        for file in written:
+            self.written += 1
+            (folder / file).write_text(f"Text number {self.written}.", encoding="utf-8")
         given = sorted(folder.iterdir()) if name is None else [folder / name]
         given = [path for path in given if path.exists()]
         if not given:
