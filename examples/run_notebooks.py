@@ -35,14 +35,21 @@ def execute(path: Path) -> NotebookNode:
 
 
 def clean(notebook: NotebookNode) -> NotebookNode:
-    """Leave out times, versions and widgets: what makes no difference to a reader."""
+    """Leave out times, versions, widgets and notices of the day: what makes no difference to a reader."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         tags = cell.metadata.get("tags")
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_notice(output)]
         for output in cell.get("outputs", ()):
             output.metadata = nbformat.from_dict({})
     return notebook
+
+
+def is_notice(output: NotebookNode) -> bool:
+    """Return whether an output only says that a provider ends a model soon."""
+    return output.get("name") == "stderr" and output.text.startswith("The provider ends")
 
 
 def main(names: list[str]) -> None:
