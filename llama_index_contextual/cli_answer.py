@@ -274,6 +274,8 @@ def _placed(word: str, column: int, width: int) -> Generator[str, None, int]:
 def _show_findings(answer: GroundedResponse) -> None:
     """Print the sources of an answer, and what a reader should know of it."""
     report = answer.citations
+    for warning in answer.retrieval.warnings if answer.retrieval else ():
+        say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.partial:
         say(f"[yellow]The answer is not whole: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:

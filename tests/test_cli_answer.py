@@ -73,6 +73,13 @@ def test_an_answer_comes_with_its_sources_and_what_is_wrong_with_it(root: Path, 
     assert found.err == ("Source 8 does not exist.\nQuotation not found: It costs a lot now\nIn no cited passage: 77\n")
 
 
+def test_an_answer_says_that_its_question_was_cut(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("The pump runs dry [Source 1].")
+    found = command(root, "ask", f"{QUESTION} {'pump ' * 10_000}")
+    assert "The query has 50,029 characters: only its beginning, " in found.err
+    assert len(prompt(provider, 0)) < 50_000
+
+
 def test_an_answer_is_json_when_it_is_asked_for(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
     found = command(root, "ask", QUESTION, "--json", "--style", "persona")
