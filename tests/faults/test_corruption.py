@@ -283,7 +283,7 @@ def test_a_numpy_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> N
 # ---- newer formats -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "known"), [(PROJECT_FILE, 1), (f"versions/{LIVE}/{MANIFEST}", 2)])
+@pytest.mark.parametrize(("name", "known"), [(PROJECT_FILE, 2), (f"versions/{LIVE}/{MANIFEST}", 2)])
 def test_what_a_newer_release_wrote_is_refused_with_a_sentence(copy: Path, name: str, known: int) -> None:
     path = copy / name
     path.write_text(path.read_text("utf-8").replace(f'"format_version": {known}', f'"format_version": {known + 1}'))

@@ -104,7 +104,7 @@ def test_what_a_command_has_acknowledged_survives_a_power_cut(bench: Bench, scen
 @pytest.mark.parametrize(
     ("scenario", "function"),
     [
-        ("create", "write_config"),
+        ("create", "_write"),
         ("ingest, first", "write_current"),
         ("ingest, first", "_describe_files"),
         ("ingest, first", "publish"),
