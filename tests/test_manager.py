@@ -143,7 +143,7 @@ def test_a_new_project_is_its_settings_and_nothing_else(manager: ProjectManager)
     assert project.config == config == manager.load("a").config
     assert set(entries(project.directory)) <= {"project.json", "CURRENT", ".lock"}
     written = json.loads((project.directory / "project.json").read_text(encoding="utf-8"))
-    assert (written["format_version"], written["config"]) == (1, config.model_dump())
+    assert (written["format_version"], written["config"]) == (2, config.model_dump())
 
 
 def test_without_settings_the_defaults_are_taken_and_no_key_is_needed(manager: ProjectManager) -> None:
@@ -250,8 +250,8 @@ def test_damaged_settings_are_named_with_a_way_out(manager: ProjectManager, cont
 
 def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager) -> None:
     project = manager.create("a", ProjectConfig.local())
-    (project.directory / "project.json").write_text('{"format_version": 2, "config": {}}')
-    with pytest.raises(FormatError, match="'a' has format 2, this release reads up to 1: upgrade"):
+    (project.directory / "project.json").write_text('{"format_version": 3, "config": {}}')
+    with pytest.raises(FormatError, match="'a' has format 3, this release reads up to 2: upgrade"):
         manager.load("a")
 
 

@@ -201,7 +201,7 @@ def test_a_model_that_no_provider_has_is_named_with_those_that_there_are(
 def test_a_model_that_the_provider_does_not_know_is_named_with_its_setting(
     manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, setting: str
 ) -> None:
-    models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-4.1"}
+    models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-6-luna"}
     openai.models = [name.partition(":")[2] for key, name in models.items() if key != setting]
     project = manager.create("a", ProjectConfig(**models))
     with pytest.raises(

@@ -72,7 +72,7 @@ def test_a_project_goes_on(written: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "quarter.md").write_text(MARKDOWN, encoding="utf-8")
     (folder / "manual.txt").write_text(TEXT + "\nError TS-300 is new.\n", encoding="utf-8")
-    report = golden.ingest([folder])
+    report = golden.ingest([folder], moved=True)
     assert (report.unchanged, report.updated) == ((MARKDOWN_ID,), (TEXT_ID,))
     assert golden.retrieve("TS-300")[0].source.doc_id == TEXT_ID
     assert golden.rollback() == "v000002"

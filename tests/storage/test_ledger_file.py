@@ -23,6 +23,7 @@ from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key, vector_key
 from llama_index_contextual.storage.ledger_file import TABLES, explained, is_vector, row_checksum
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
+from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.storable import storable_text
 from tests.faults.sqlite_files import FAULTS, SQLiteFiles, library, recording
 
@@ -53,6 +54,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
         ledger.batches.started("file", "batch")
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
+        ledger.receipts.write(RunCost(paid=0.5))
     return tmp_path / "ledger.sqlite"
 
 
@@ -176,6 +178,7 @@ def test_a_row_that_was_changed_is_named_and_never_served(table: str, column: st
             "batches": lambda: next(iter(ledger.batches.open_batches()), None),
             "batch_requests": lambda: ledger.batches.knows(first) or None,
             "batch_replies": lambda: ledger.batches.reply(first),
+            "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
         }
         assert known[table]() is None
         assert ledger.remove_damaged_rows()
