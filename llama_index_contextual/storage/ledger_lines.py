@@ -57,7 +57,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
         damaged: The file; it is only read.
         ledger: Where the rows go.
     """
-    for table in ("contexts", "embeddings", "batch_replies", "batches"):
+    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs"):
         ledger.restore(table, _readable(damaged, table))
     # A request of a batch that is not known any more would not be answered, and not be sent again either.
     batches = {batch.file_id for batch in ledger.batches.open_batches()}
