@@ -13,19 +13,16 @@ if TYPE_CHECKING:
     from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.errors import ContextualError
-    from llama_index_contextual.evaluation.checks import assert_recall
     from llama_index_contextual.evaluation.compare import Comparison, compare
-    from llama_index_contextual.evaluation.question_files import load_questions
-    from llama_index_contextual.evaluation.questions import Evidence, Question
+    from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions
     from llama_index_contextual.evaluation.report import write_report
-    from llama_index_contextual.evaluation.run import Evaluation, evaluate
+    from llama_index_contextual.evaluation.run import Evaluation, assert_recall, evaluate
     from llama_index_contextual.ingestion.report import IngestReport
-    from llama_index_contextual.manager import ProjectManager
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
     from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
-    from llama_index_contextual.project import Project
+    from llama_index_contextual.project.manager import ProjectManager
+    from llama_index_contextual.project.project import Project
     from llama_index_contextual.readers import ReadLimits, read_documents
-    from llama_index_contextual.results import RetrievalResponse, RetrievedChunk, Source
     from llama_index_contextual.retrievers import (
         ConversationalRetriever,
         ConversationQuery,
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
         LexicalRetriever,
         SemanticRetriever,
     )
+    from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, Source
     from llama_index_contextual.storage.docstore import SQLiteDocumentStore
     from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
     from llama_index_contextual.storage.version import open_storage_context
@@ -96,25 +94,25 @@ _MODULES = {
     "IngestReport": "ingestion.report",
     "LLMContextualizer": "contextualizer",
     "LexicalRetriever": "retrievers",
-    "Project": "project",
+    "Project": "project.project",
     "ProjectConfig": "config",
-    "ProjectManager": "manager",
+    "ProjectManager": "project.manager",
     "Question": "evaluation.questions",
     "ReadLimits": "readers",
-    "RetrievalResponse": "results",
-    "RetrievedChunk": "results",
+    "RetrievalResponse": "retrievers.response",
+    "RetrievedChunk": "retrievers.response",
     "SQLiteDocumentStore": "storage.docstore",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",
-    "Source": "results",
+    "Source": "retrievers.response",
     "StructuralContextualizer": "contextualizer",
     "UnitFaissVectorStore": "storage.faiss_store",
     "WordLlamaEmbedding": "embeddings.wordllama",
-    "assert_recall": "evaluation.checks",
+    "assert_recall": "evaluation.run",
     "check_citations": "answering.citations",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.run",
-    "load_questions": "evaluation.question_files",
+    "load_questions": "evaluation.questions",
     "open_storage_context": "storage.version",
     "read_documents": "readers",
     "write_report": "evaluation.report",

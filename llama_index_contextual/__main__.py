@@ -1,5 +1,5 @@
 """`python -m llama_index_contextual`: the command line."""
 
-from llama_index_contextual.cli import main
+from llama_index_contextual.cli.app import main
 
 main()

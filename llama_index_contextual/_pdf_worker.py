@@ -12,8 +12,8 @@ from typing import Any
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.pdf import read_pdf
-from llama_index_contextual.readers.pdf_process import NEXT_FILE
+from llama_index_contextual.readers.pdf.process import NEXT_FILE
+from llama_index_contextual.readers.pdf.reader import read_pdf
 
 
 def main() -> None:

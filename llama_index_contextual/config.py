@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.retirement import default_llm
-from llama_index_contextual.templates import check_template
 
 LOCAL = "local"
 """Name of the embedding model that needs no key and no network."""

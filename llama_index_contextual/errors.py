@@ -24,7 +24,7 @@ Each message says what is wrong and what to do. Each class carries the object co
 
 from __future__ import annotations
 
-from llama_index_contextual.redaction import scrub
+from llama_index_contextual._utils.redaction import scrub
 
 
 class ContextualError(Exception):

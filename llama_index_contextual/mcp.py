@@ -14,12 +14,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, ValidationError
 
+from llama_index_contextual._utils.calls import awithout_secrets
 from llama_index_contextual._version import __version__
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.calls import awithout_secrets
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools import passages, place
 
 T = TypeVar("T")

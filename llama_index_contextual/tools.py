@@ -9,10 +9,10 @@ from typing import Any
 
 from llama_index.core.tools import FunctionTool
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.results import RetrievalResponse, Source
+from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.wording import counted
 
 _SHOWN_DOCUMENTS = 8
 _LONGEST_TITLE = 60
@@ -62,7 +62,7 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_SHOWN_DOCUMENTS])}{more}" if shown else ""
     return (
-        f"Searches the {counted(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
+        f"Searches the {pluralize(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
         f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"
         f" matter."
     )

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.documents import pdf_bytes, write_texts
 
 # The suite tries the same examples everywhere; `HYPOTHESIS_PROFILE=random` other ones in each run, `long` many.

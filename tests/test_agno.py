@@ -20,12 +20,11 @@ from agno.team import Team
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from llama_index_contextual.agno import ContextualKnowledge
-from llama_index_contextual.agno_filters import to_metadata_filters
+from llama_index_contextual.agno import ContextualKnowledge, to_metadata_filters
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.records import Request
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual import calls
-from llama_index_contextual.calls import (
+from llama_index_contextual._utils import calls
+from llama_index_contextual._utils.calls import (
     ProviderError,
     RetryPolicy,
     acall,

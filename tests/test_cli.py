@@ -20,12 +20,13 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import llama_index_contextual
-from llama_index_contextual import cli, terminal
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli import app as cli
+from llama_index_contextual.cli import terminal
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
-from llama_index_contextual.wording import counted
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
@@ -87,7 +88,7 @@ def run(*arguments: object, answer: str | None = None) -> Result:
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands find a terminal on standard input, where `run` answers."""
-    monkeypatch.setattr("llama_index_contextual.cli_options.has_terminal", lambda: True)
+    monkeypatch.setattr("llama_index_contextual.cli.options.has_terminal", lambda: True)
 
 
 def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
@@ -596,7 +597,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
             child.kill()
         assert (child.returncode, out) == (130, "")
         assert (
-            f"Interrupted: version v000001 is live; the ledger keeps {counted(limit, 'context')} and 0 embeddings."
+            f"Interrupted: version v000001 is live; the ledger keeps {pluralize(limit, 'context')} and 0 embeddings."
             in err
         )
         assert "Run the same command again to go on." in err
@@ -607,7 +608,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
         assert not list(project.directory.rglob("*.building"))
         again = run("ingest", "a", text_folder, "--quiet").out
         chunks = ProjectManager(root).load("a").info().chunks
-        assert f" {counted(chunks - limit, 'context')} asked for" in again
+        assert f" {pluralize(chunks - limit, 'context')} asked for" in again
         assert chunks > limit
 
 

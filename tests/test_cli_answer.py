@@ -15,9 +15,9 @@ from rich.cells import cell_len
 
 from llama_index_contextual.answering.judge import FALLBACK
 from llama_index_contextual.answering.prompts import SMALL_TALK
-from llama_index_contextual.cli_answer import wrapped
+from llama_index_contextual.cli.answer import wrapped
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.documents import write_texts
 from tests.support.server import LoopbackProvider
 from tests.test_cli import Result, run

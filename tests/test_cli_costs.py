@@ -14,12 +14,12 @@ import pytest
 from llama_index.llms.openai.utils import ALL_AVAILABLE_MODELS
 from typer.testing import CliRunner
 
-from llama_index_contextual import cli
+from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.contextualizer.prices import PriceTable
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retirement import RETIREMENTS, retirement_of
 from tests.benchmarks.budgets import run_interrupted
 from tests.support.records import CHAT_PATH

@@ -11,10 +11,10 @@ import pytest
 from llama_index.core.schema import Document
 from typer.testing import CliRunner, Result
 
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.forget import Forgotten
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.support.records import ApiError

@@ -16,8 +16,8 @@ from llama_index.core.llms import CompletionResponse, CompletionResponseGen, Cus
 from llama_index.embeddings.openai import OpenAIEmbedding
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from llama_index_contextual.calls import RetryPolicy, acall
-from llama_index_contextual.clients import PerLoop, own_client, unconnected
+from llama_index_contextual._utils.calls import RetryPolicy, acall
+from llama_index_contextual._utils.clients import PerLoop, own_client, unconnected
 from tests.support.models import CountingEmbedding
 from tests.support.recorder import PATIENCE
 from tests.support.server import LoopbackProvider

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from llama_index_contextual import demo
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli import demo
+from llama_index_contextual.cli.app import app
+from llama_index_contextual.cli.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K, DemoAnswer, data_directory, run_demo
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.demo import CONTEXTS_FILE, QUESTIONS_FILE, TOP_K, DemoAnswer, data_directory, run_demo
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.storage.ledger import content_key
 from tests.support.examples import DATA, rows, script
 
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pyt
 
 def test_documents_inside_the_installed_package_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, beside = tmp_path / "package" / "_demo_data", tmp_path / "examples" / "data"
-    monkeypatch.setattr(demo, "__file__", str(tmp_path / "package" / "demo.py"))
+    monkeypatch.setattr(demo, "__file__", str(tmp_path / "package" / "cli" / "demo.py"))
     with pytest.raises(InputError, match=r"install the package from its wheel or its source tree"):
         data_directory()
     for folder in (beside, inside):

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import llama_index_contextual
 from llama_index_contextual import config, errors
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli.app import app
 from tests.support.source import PACKAGE, ROOT, sources
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.excerpts import excerpt
+from llama_index_contextual._utils.text import excerpt
 
 FILLER = "The station was serviced in spring and nothing was found. " * 5
 

@@ -20,9 +20,9 @@ pytest.importorskip("wordllama")
 if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
 
-from llama_index_contextual import forks
+from llama_index_contextual._utils import forks
 from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.kvstore import SQLiteKVStore
 
 SECONDS = 30.0

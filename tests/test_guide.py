@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli.app import app
 from tests.support.examples import EXAMPLES
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.inspection import inspection_page, write_page
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.ui.inspection import inspection_page, write_page
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \u2028 <!-- error TS-999"
 
@@ -103,7 +103,7 @@ def inspection_page_of_nothing() -> str:
     """The template itself."""
     from importlib.resources import files
 
-    return files("llama_index_contextual").joinpath("inspection.html").read_text(encoding="utf-8")
+    return files("llama_index_contextual.ui").joinpath("inspection.html").read_text(encoding="utf-8")
 
 
 def test_the_page_loads_nothing(filled: Project) -> None:

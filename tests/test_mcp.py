@@ -21,9 +21,9 @@ from llama_index_contextual import mcp
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.mcp import MAX_CHARACTERS, make_server
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.documents import TEXT
 from tests.support.server import LoopbackProvider
 

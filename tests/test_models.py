@@ -19,11 +19,10 @@ from llama_index.llms.openai_like import OpenAILike
 from llama_index_contextual import models
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.contextualizer.requests import keyed
-from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.prompts import keyed
 from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.models import (
     Provider,
     embedding_identity,
@@ -33,6 +32,7 @@ from llama_index_contextual.models import (
     load_llm,
     model_name,
 )
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.storage.ledger import vector_key
 from tests.support.models import CountingEmbedding, ScriptedLLM
 

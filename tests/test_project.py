@@ -31,10 +31,9 @@ from llama_index_contextual.errors import (
     ProjectError,
     ReadOnlyVersionError,
 )
-from llama_index_contextual.ingestion.progress import progress_bar
-from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support import documents
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider

@@ -19,8 +19,8 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from tests.support.models import CountingEmbedding, ScriptedLLM

@@ -26,19 +26,19 @@ from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
-from llama_index_contextual import cli
+from llama_index_contextual._utils.calls import stand_in
+from llama_index_contextual._utils.redaction import REMOVED, KeyFilter, get_logger, keys_in_use, scrub, watch
 from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.calls import stand_in
+from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.evaluation.generate import generate_questions
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.mcp import make_server
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
-from llama_index_contextual.project import Project
-from llama_index_contextual.redaction import REMOVED, KeyFilter, get_logger, keys_in_use, scrub, watch
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.modes import KEY, all_of, echoes, error, leaks
 from tests.support.server import LoopbackProvider
@@ -50,7 +50,7 @@ DOCUMENT = Document(id_="d", text="The pump runs dry when the valve is shut.")
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
-    monkeypatch.setattr("llama_index_contextual.calls.RetryPolicy.delay", lambda *_arguments: None)
+    monkeypatch.setattr("llama_index_contextual._utils.calls.RetryPolicy.delay", lambda *_arguments: None)
     with LoopbackProvider(context_tokens=12) as running:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", running.api_base)

@@ -8,7 +8,7 @@ import json
 import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.results import LegScore, RetrievalResponse, RetrievedChunk, ScoredChunk, Source
+from llama_index_contextual.retrievers.response import LegScore, RetrievalResponse, RetrievedChunk, ScoredChunk, Source
 
 ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
 

@@ -28,8 +28,8 @@ from llama_index_contextual.errors import (
     NoVersionError,
     ProjectNotFoundError,
 )
-from llama_index_contextual.manager import ProjectManager, check_name
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager, check_name
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import PROJECT_FILE
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -109,7 +109,7 @@ def test_a_key_is_in_no_file_log_line_exception_report_or_repr(
         llm=llm,
         embed_model=CountingEmbedding(),
     )
-    monkeypatch.setattr("llama_index_contextual.calls.RetryPolicy.delay", lambda *_arguments: None)
+    monkeypatch.setattr("llama_index_contextual._utils.calls.RetryPolicy.delay", lambda *_arguments: None)
     try:
         said.append(repr(project.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
     except ContextualError as error:
@@ -184,7 +184,7 @@ import os, sys
 from pathlib import Path
 from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 
 os.umask(int(sys.argv[2], 8))

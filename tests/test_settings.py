@@ -9,7 +9,7 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.settings import environment_settings, file_settings, read_dotenv
 from tests.support.documents import write_texts
 from tests.test_cli import run

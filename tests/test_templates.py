@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llama_index_contextual._utils.templates import ContextPrompt, check_template
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.templates import ContextPrompt, check_template
 
 VALUES = {"header": "Title: Manual", "segment": "The text.", "chunk": "The chunk.", "neighbours": "Before."}
 

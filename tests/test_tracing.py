@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.response import RetrievalResponse
 
 QUESTION = "What does error TS-999 mean?"
 

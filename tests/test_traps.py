@@ -20,9 +20,9 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual import open_storage_context
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.models import load_embed_model, load_llm
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 from tests.support.server import LoopbackProvider
 

@@ -15,9 +15,9 @@ from typing import cast
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.calls import run_sync
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ContextualError, InputError
 from llama_index_contextual.storage import files
 

@@ -17,18 +17,16 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
-from llama_index_contextual.answering.draft import AnswerOptions
 from llama_index_contextual.answering.guards import Guards
-from llama_index_contextual.answering.intent import INTENTS, Intent, SearchPlan
+from llama_index_contextual.answering.intent import INTENTS, Intent, IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.routing import IntentRetriever
+from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
-from llama_index_contextual.results import RetrievalResponse
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
+from llama_index_contextual.retrievers.response import RetrievalResponse
 
 T = TypeVar("T")
 

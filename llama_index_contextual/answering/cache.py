@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from llama_index.core.base.llms.types import ChatMessage
 
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.retrievers.cache import LRUCache
+from llama_index_contextual._utils.cache import LRUCache
+from llama_index_contextual.answering.response import GroundedResponse
 
 
 class AnswerCache:

@@ -15,14 +15,13 @@ from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
-from llama_index_contextual.answering.draft import Draft
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.prompts import condense_messages
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.responses import GroundedResponse
+from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import STOPPED, Spoken
-from llama_index_contextual.calls import run_sync
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
 from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.storage import files

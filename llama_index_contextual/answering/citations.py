@@ -1,20 +1,341 @@
-"""Checks an answer against its passages without an LLM: citations, quotations, numbers and dates.
-
-Only original text counts: the context that was generated for a chunk can be neither quoted nor cited for a number.
-"""
+"""Numbers and dates of a text as values that can be compared, however they are written."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from decimal import Decimal
+from functools import cache, lru_cache
 from typing import Any, Literal
 
-from llama_index_contextual.answering.figures import Facts, figures_of
-from llama_index_contextual.answering.quotations import Folded, Quoted, is_stitched, locate, quotations_of
-from llama_index_contextual.results import Source
+from llama_index_contextual.retrievers.response import Source
+
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
+    *("november", "december"),
+)
+_MONTH = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<![\d-])(?P<year>\d{4})[-/.](?P<a>\d{1,2})[-/.](?P<b>\d{1,2})(?!\d)",
+        r"(?<![\d/.-])(?P<b>\d{1,2})[-/.](?P<a>\d{1,2})[-/.](?P<year>\d{4})(?!\d)",
+        rf"\b{_MONTH} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,? (?P<year>\d{{4}}))?\b",
+        rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\.? (?:of )?{_MONTH}(?:,? (?P<year>\d{{4}}))?\b",
+        rf"\b{_MONTH},? (?P<year>\d{{4}})\b",
+    )
+)
+_NUMBER = re.compile(r"\d{1,3}(?:([.,'’\u00a0\u202f ])\d{3})(?:\1\d{3})*(?:[.,]\d+)?(?!\d)|\d+(?:[.,]\d+)*")
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(rf"[\s-]*({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
+_ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_WORDS: dict[str, int | Decimal] = {
+    **{word: value for value, word in enumerate(_ONES)},
+    **{word: 10 * value for value, word in enumerate(_TENS, start=2)},
+    **{word: value for value, word in enumerate(_ORDINALS, start=1)},
+    "hundred": 100,
+    "dozen": 12,
+    "half": Decimal("0.5"),
+    "once": 1,
+    "twice": 2,
+}
+_SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
+
+_LONGEST = 100
+"""Characters of a number, at most: longer ones are no figures, and too large for decimals."""
+
+Date = tuple[int | None, int, int | None]
+"""Year, month, day; None for what is not said."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number or date of a text.
+
+    Attributes:
+        text: As it is written.
+        start: Where it begins.
+        end: Where it ends.
+        values: What the number may be ("1,000" is a thousand, or one by another custom).
+        dates: What the date may be ("3/4/2021" is in April or in March); empty for a number.
+    """
+
+    text: str
+    start: int
+    end: int
+    values: frozenset[Decimal] = frozenset()
+    dates: frozenset[Date] = frozenset()
+
+
+def figures_of(text: str) -> list[Figure]:
+    """Return the dates and numbers that a text writes in digits, in order.
+
+    Example:
+        >>> [figure.text for figure in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
+        ['March 3, 2021', '1,250.50', '4']
+    """
+    found: list[Figure] = []
+    taken = bytearray(len(text))  # 1 where a date stands
+    for pattern in _DATES:
+        for match in pattern.finditer(text):
+            dates = frozenset(_dates(match.groupdict()))
+            if dates and not any(taken[match.start() : match.end()]):
+                taken[match.start() : match.end()] = b"\1" * len(match[0])
+                found.append(Figure(match.group(), match.start(), match.end(), dates=dates))
+    for match in _NUMBER.finditer(text):
+        if len(match[0]) <= _LONGEST and not any(taken[match.start() : match.end()]):
+            values = frozenset(_values(match.group(), text[match.end() : match.end() + 12]))
+            found.append(Figure(match.group(), match.start(), match.end(), values))
+    return sorted(found, key=lambda figure: figure.start)
+
+
+def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
+    written = parts.get("year")
+    year = int(written) if written else None
+    if parts.get("month"):
+        month = next(at for at, name in enumerate(_MONTHS, 1) if name.startswith(str(parts["month"]).lower()))
+        of_month = parts.get("day")
+        yield year, month, int(of_month) if of_month else None
+        return
+    a, b = int(parts["a"] or 0), int(parts["b"] or 0)
+    for month, day in {(a, b), (b, a)}:
+        if 1 <= month <= 12 and 1 <= day <= 31:
+            yield year, month, day
+
+
+def _values(written: str, after: str) -> Iterator[Decimal]:
+    plain = re.sub(r"['’\u00a0\u202f ]", "", written)
+    separators = re.findall(r"[.,]", plain)
+    readings = {re.sub(r"[.,]", "", plain)} if separators else {plain}
+    if separators and (len(separators) == 1 or separators[-1] != separators[0]):
+        whole, _, fraction = plain.rpartition(separators[-1])
+        decimal = f"{re.sub('[.,]', '', whole)}.{fraction}"
+        # A single separator before three digits may part thousands or decimals.
+        readings = readings | {decimal} if len(separators) == 1 and len(fraction) == 3 else {decimal}
+    scale = _SCALE.match(after)
+    for reading in readings:
+        value = Decimal(reading).normalize()
+        yield value
+        if scale:
+            yield (value * 10 ** _SCALES[scale[1].lower()]).normalize()
+
+
+class Facts:
+    """The numbers and dates of a passage, those that are spelled out included.
+
+    Example:
+        >>> facts = Facts("Three days from 2 May 2020, at 1000 EUR.")
+        >>> [facts.support(figure) for figure in figures_of("3 days, 1,000, 2020-05-02, 7")]
+        [True, True, True, False]
+    """
+
+    def __init__(self, text: str) -> None:
+        figures = figures_of(text)
+        self._dates = {date for figure in figures for date in figure.dates}
+        self._values = {value for figure in figures for value in figure.values}
+        self._values |= {Decimal(part) for date in self._dates for part in (date[0], date[2]) if part is not None}
+        # Numbers within dates and compounds too: "2020-21" holds 21.
+        self._values |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _LONGEST}
+        for match in _SPELLED.finditer(text):
+            value = Decimal(_WORDS[match[2].lower()])
+            value += Decimal(_WORDS[match[1].lower()]) if match[1] else 0
+            scale = _SCALE.match(text, match.end())
+            self._values |= {value, value * 10 ** _SCALES[scale[1].lower()] if scale else value}
+
+    def support(self, figure: Figure) -> bool:
+        """Return whether the passage holds a number or date, in any way of writing."""
+        if figure.dates:
+            return any(self._matches(asked, held) for asked in figure.dates for held in self._dates)
+        return not self._values.isdisjoint(figure.values)
+
+    def _matches(self, asked: Date, held: Date) -> bool:
+        """Return whether two dates agree; what the held one leaves open must stand beside it."""
+        for mine, theirs in zip(asked, held, strict=True):
+            if mine is not None and mine != theirs and (theirs is not None or Decimal(mine) not in self._values):
+                return False
+        return True
+
+
+MIN_WORDS = 3
+"""Words of a quotation, at least; fewer are a term between quotation marks."""
+
+_DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_DASHES = frozenset("-‐‑‒–—―−")
+_SIGN = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"  # scripts in which a sign counts as a word
+_WORD = re.compile(rf"{_SIGN}|(?:(?!{_SIGN})\w)+(?:[-‐‑.,'’](?:(?!{_SIGN})\w)+)*")
+_PARAGRAPH = r"(?:[^{marks}\n]|\n(?![ \t]*\n))+?"
+_MARKED = re.compile(
+    "|".join(
+        [
+            f"“({_PARAGRAPH.format(marks='“”')})”",
+            f"„({_PARAGRAPH.format(marks='„“”')})[“”]",
+            f"«({_PARAGRAPH.format(marks='«»')})»",
+            # An inch sign follows a digit and opens nothing.
+            f'(?<![\\w"])"({_PARAGRAPH.format(marks=chr(34))})"(?!\\w)',
+            f"(?<!\\w)‘({_PARAGRAPH.format(marks='‘')})’(?!\\w)",
+            f"(?<!\\w)'({_PARAGRAPH.format(marks='')})'(?!\\w)",
+        ]
+    )
+)
+_BLOCK = re.compile(r"^(?:[ \t]*>[^\n]*(?:\n|\Z))+", re.MULTILINE)
+_BLOCK_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
+_ELISION = re.compile(r"\s*[\[(]?(?:…|\.\s?\.\s?\.)[\])]?\s*")
+_ENDS = " \t\n.,;:!?…()[]"
+
+
+@lru_cache(maxsize=4096)
+def _folded(character: str) -> str:
+    parts = unicodedata.normalize("NFKD", character).casefold()
+    return "".join(part for part in parts if not "\u0300" <= part <= "\u036f")  # accents
+
+
+class Folded:
+    """A text in the form in which it is compared, and where each of its characters stands in the original.
+
+    Example:
+        >>> Folded("Infor-\\nmation  “A”").text
+        'informationa'
+        >>> Folded("The infor-\\nmation is here.").find("information is", 0)
+        (4, 20)
+    """
+
+    def __init__(self, original: str) -> None:
+        self.original = original
+        folded: list[str] = []
+        self.offsets: list[int] = []
+        gap = ""
+        for offset, character in enumerate(original):
+            if character.isspace() or character in _DASHES:
+                gap += "-" if character in _DASHES else " "
+                continue
+            if character in _DROPPED:
+                continue
+            for part in _folded(character):
+                if gap and folded and folded[-1].isdigit() and part.isdigit():
+                    # "3-4" and "3 4" are not "34".
+                    folded.append("-" if "-" in gap else " ")
+                    self.offsets.append(offset)
+                folded.append(part)
+                self.offsets.append(offset)
+                gap = ""
+        self.text = "".join(folded)
+
+    def find(self, quoted: str, start: int) -> tuple[int, int] | None:
+        """Return where a text stands in the original, as whole words, from offset `start` on; None if nowhere."""
+        needle = fold(quoted)
+        at = self.text.find(needle) if needle else -1
+        while at >= 0:
+            first, last = self.offsets[at], self.offsets[at + len(needle) - 1]
+            if first >= start and self._is_edge(first) and self._is_edge(last + 1):
+                return first, last + 1
+            at = self.text.find(needle, at + 1)
+        return None
+
+    def _is_edge(self, offset: int) -> bool:
+        """Return whether no word goes on over an offset."""
+        around = self.original[max(0, offset - 1) : offset + 1]
+        return offset == 0 or len(around) < 2 or not around.isalnum() or bool(re.search(_SIGN, around))
+
+
+@lru_cache(maxsize=256)
+def fold(quoted: str) -> str:
+    """Return the form in which a text is compared."""
+    return Folded(quoted).text
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A quotation of an answer.
+
+    Attributes:
+        text: What stands between the marks.
+        start: Where the quotation begins in the answer, its mark included.
+        end: Where it ends.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def quotations_of(answer: str) -> list[Quoted]:
+    """Return the quotations of a text: between quotation marks, or as a Markdown block quote; at least three words.
+
+    Example:
+        >>> [found.text for found in quotations_of('It says “food keeps three days” and "maybe".')]
+        ['food keeps three days']
+    """
+    found = []
+    blocks = [(block.start(), block.end()) for block in _BLOCK.finditer(answer)]
+    for start, end in blocks:
+        text = _BLOCK_MARK.sub("", answer[start:end]).strip()
+        found.append(Quoted(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
+    for match in _MARKED.finditer(answer):
+        if not any(start <= match.start() < end for start, end in blocks):
+            text = next(group for group in match.groups() if group is not None)
+            found.append(Quoted(text, match.start(), match.end()))
+    return sorted((quoted for quoted in found if _count(quoted.text) >= MIN_WORDS), key=lambda quoted: quoted.start)
+
+
+def _count(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def locate(quoted: str, text: Folded) -> tuple[int, int] | None:
+    """Return where a quotation stands in a text, or None; what it leaves out and says so ("…") may be missing.
+
+    Example:
+        >>> locate("food … three days.", Folded("All Food keeps for three days here."))
+        (4, 29)
+    """
+    whole = text.find(quoted.strip(_ENDS), 0)
+    pieces = _pieces(quoted)
+    if whole is not None or len(pieces) < 2:
+        return whole
+    spans: list[tuple[int, int]] = []
+    for piece in pieces:
+        span = text.find(piece, spans[-1][1] if spans else 0)
+        if span is None:
+            return None
+        spans.append(span)
+    return spans[0][0], spans[-1][1]
+
+
+def _pieces(quoted: str) -> list[str]:
+    return [piece for part in _ELISION.split(quoted) if _count(piece := part.strip(_ENDS))]
+
+
+def is_stitched(quoted: str, texts: Sequence[Folded]) -> bool:
+    """Return whether a quotation is put together from pieces of three or more words that stand in the texts.
+
+    Example:
+        >>> is_stitched("food keeps long boil all water", [Folded("Food keeps long."), Folded("Boil all water.")])
+        True
+    """
+    marked = _pieces(quoted)
+    if len(marked) > 1 and all(any(text.find(piece, 0) for text in texts) for piece in marked):
+        return True
+    words = [(match.start(), match.end()) for match in _WORD.finditer(quoted)]
+    reached = {0}
+    for first in range(len(words)):
+        if first not in reached:
+            continue
+        for last in range(first + 1, len(words) + 1):
+            span = quoted[words[first][0] : words[last - 1][1]]
+            if not any(text.find(span, 0) for text in texts):
+                break
+            if last - first >= MIN_WORDS:
+                reached.add(last)
+    return len(words) in reached
+
 
 QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
 

@@ -12,13 +12,13 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import NodeWithScore
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.templates import fill
 from llama_index_contextual.answering.prompts import passages_prompt
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.answering.streaming import Speaker, Timeouts
-from llama_index_contextual.calls import run_sync
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import is_named, model_name
-from llama_index_contextual.templates import fill
 
 FALLBACK = "I could not find a reliable answer to this in the documents."
 
@@ -92,7 +92,7 @@ class Judge:
         """
         prompt = fill(_PROMPT, {"passages": passages_prompt(hits), "question": question, "answer": answer})
         message = ChatMessage(role=MessageRole.USER, content=prompt)
-        spoken = await Speaker(self.llm, self.timeouts).aspeak([message])
+        spoken = await AnswerStream(self.llm, self.timeouts).aspeak([message])
         start, end = spoken.text.find("{"), spoken.text.rfind("}")
         try:
             return Verdict.model_validate(json.loads(spoken.text[start : end + 1]))

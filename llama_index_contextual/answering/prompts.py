@@ -10,9 +10,9 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.templates import fill
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.results import RetrievalResponse, Source
-from llama_index_contextual.templates import fill
+from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 
 Style = Literal["instruction", "persona", "chain_of_thought"]
 

@@ -1,11 +1,11 @@
-"""Answers from the passages of a search, with their sources, or the honest word that there is none."""
+"""What an answer is written by, and what it is written from."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -17,26 +17,85 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
+from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
-from llama_index_contextual.answering.draft import AnswerOptions, Draft
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import (
+    NOT_FOUND,
+    SMALL_TALK,
     answer_messages,
     clarification_messages,
     confidence_line,
     system_prompt,
 )
-from llama_index_contextual.answering.responses import AsyncGroundedStream, GroundedResponse, GroundedStream
-from llama_index_contextual.answering.reveal import Reveal, split_reasoning
-from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
-from llama_index_contextual.calls import run_sync
+from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
+from llama_index_contextual.answering.streaming import AnswerStream, Spoken, StreamFilter, Timeouts, split_reasoning
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
-from llama_index_contextual.results import RetrievalResponse, Source
+from llama_index_contextual.retrievers.base import without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
-from llama_index_contextual.retrievers.instrument import without_span
 from llama_index_contextual.retrievers.queries import as_bundle, bounded, with_warnings
+from llama_index_contextual.retrievers.response import RetrievalResponse, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """How an answer is written.
+
+    Attributes:
+        style: "instruction", "persona" (few words), "chain_of_thought", or rules of one's own.
+        answer_tokens: Tokens of the passages that the model reads, at most.
+        max_passages: Passages that the model reads, at most; None for as many as fit.
+        context: Whether the model sees the generated context, marked as background.
+        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model; it
+            holds for follow-ups too, which then need a second search each. None leaves the decision to the model,
+            which is told the confidence. Searches without a confidence are always answered.
+        not_found: The answer where nothing was found, and what the model is told to write when the passages do not
+            answer.
+        small_talk: What is said to chitchat, where questions are searched by their intent.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    style: str = "instruction"
+    answer_tokens: int = 8000
+    max_passages: int | None = None
+    context: bool = True
+    min_confidence: float | None = None
+    not_found: str = NOT_FOUND
+    small_talk: str = SMALL_TALK
+
+    def __post_init__(self) -> None:
+        for name in ("answer_tokens", "max_passages"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigurationError(f"{name}={value} is invalid: it must be at least 1.", setting=name)
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise ConfigurationError(
+                f"min_confidence={self.min_confidence} is invalid: it is a probability, 0 to 1.",
+                setting="min_confidence",
+            )
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an answer is about to be written from.
+
+    Attributes:
+        question: What was asked.
+        retrieval: The search.
+        hits: The passages that the model reads.
+        messages: All that it reads.
+        ready: The answer, where the model need not be asked: there is nothing to answer from, or it was given before.
+    """
+
+    question: str
+    retrieval: RetrievalResponse
+    hits: list[NodeWithScore]
+    messages: list[ChatMessage]
+    ready: GroundedResponse | None = None
 
 
 class GroundedQueryEngine(BaseQueryEngine):
@@ -86,7 +145,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.wider = None if wider is None else _conversational(wider)
         self.options = options or AnswerOptions()
         self.streaming = streaming
-        self.speaker = Speaker(llm, timeouts)
+        self.speaker = AnswerStream(llm, timeouts)
         self.guards = guards
         self.cache = cache
         self.judge = judge
@@ -225,7 +284,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        reveal = Reveal(self.options.style, self.guards)
+        reveal = StreamFilter(self.options.style, self.guards)
         for piece in self.speaker.stream(draft.messages, spoken):
             if (part := reveal.feed(piece)) and self.judge is None:
                 yield part
@@ -237,7 +296,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        reveal = Reveal(self.options.style, self.guards)
+        reveal = StreamFilter(self.options.style, self.guards)
         async with aclosing(self.speaker.astream(draft.messages, spoken)) as pieces:
             async for piece in pieces:
                 if (part := reveal.feed(piece)) and self.judge is None:

@@ -1,8 +1,7 @@
 """Who writes the context of a chunk, and how."""
 
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, Segment
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.segments import Segment
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 
 __all__ = [

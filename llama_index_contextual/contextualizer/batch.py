@@ -1,30 +1,79 @@
-"""OpenAI's Batch API: half the price of a token for answers within 24 hours.
-
-Requests are uploaded as files of JSON lines, the provider answers them in any order, and its answers are files again.
-What was sent is in the ledger before the provider begins, so the process can stop at any time and another one can take
-the replies. Limits and states are those of https://platform.openai.com/docs/guides/batch.
-"""
+"""The files of OpenAI's Batch API: requests as JSON lines in parts that one batch takes, replies read back. Pure."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from llama_index_contextual.calls import RetryPolicy, acall, describe
-from llama_index_contextual.contextualizer.batch_files import (
-    ENDPOINT,
-    MAX_BYTES,
-    MAX_REQUESTS,
-    parse_output,
-    request_line,
-    split,
-)
-from llama_index_contextual.errors import ModelError
-from llama_index_contextual.redaction import get_logger
+from llama_index.core.llms import LLM
+
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
+from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
+from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.models import load_llm, provider_of
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
+from llama_index_contextual.storage.ledger import content_key
+from llama_index_contextual.storage.storable import storable_text
+
+ENDPOINT = "/v1/chat/completions"
+MAX_REQUESTS = 50_000
+MAX_BYTES = 200_000_000
+
+
+def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
+    """Return one request as a line of the file that is uploaded."""
+    line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def split(
+    lines: Iterable[tuple[str, bytes]], *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES
+) -> Iterator[list[tuple[str, bytes]]]:
+    """Yield requests in parts that one batch takes: at most so many requests, and so many bytes.
+
+    Example:
+        >>> [len(part) for part in split([("a", b"1234"), ("b", b"12"), ("c", b"12345")], max_bytes=6)]
+        [2, 1]
+    """
+    part: list[tuple[str, bytes]] = []
+    size = 0
+    for custom_id, line in lines:
+        if part and (len(part) >= max_requests or size + len(line) > max_bytes):
+            yield part
+            part, size = [], 0
+        part.append((custom_id, line))
+        size += len(line)
+    if part:
+        yield part
+
+
+def parse_output(content: bytes) -> Iterator[BatchReply]:
+    """Yield the replies of an output file, in its order; what is no reply of a model is left out."""
+    for line in content.split(b"\n"):
+        try:
+            raw = json.loads(line)
+            custom_id, body = raw["custom_id"], raw["response"]["body"]
+            if not body["choices"] or not isinstance(custom_id, str) or storable_text(custom_id) != custom_id:
+                continue
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # whatever has no reply is asked again
+        reply = reply_of(body)
+        yield BatchReply(
+            custom_id=custom_id,
+            text=storable_text(reply.text),
+            finish_reason=reply.finish_reason,
+            input_tokens=reply.usage.input_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            output_tokens=reply.usage.output_tokens,
+        )
+
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -235,3 +284,129 @@ def _reason(batch: Any) -> str:
     data = (batch.errors.data if batch.errors else None) or []
     message = str(data[0].message or data[0].code) if data else "it gave no reason."
     return message if message.endswith(".") else f"{message}."
+
+
+ROUNDS = 3
+"""What an expired batch did not reach is sent in another one, so often in all; the rest is sent live."""
+
+
+class BatchReplies:
+    """The replies of batches, each of them given once: a request that is asked again is sent live.
+
+    Args:
+        journal: Keeps the replies.
+        model: Name of the LLM, as in the settings.
+    """
+
+    def __init__(self, journal: BatchJournal, model: str) -> None:
+        self._journal, self._model = journal, model
+        self._used: set[str] = set()
+        self._booked: set[str] = set()
+
+    def id_of(self, request: ContextRequest) -> str:
+        """Return by what a request is known again: everything that is asked, and of whom."""
+        return content_key("batch", self._model, request.prompt)
+
+    def has(self, request: ContextRequest) -> bool:
+        """Return whether the reply to a request is here and was not given yet."""
+        custom_id = self.id_of(request)
+        return custom_id not in self._used and self._journal.reply(custom_id) is not None
+
+    def is_booked(self, request: ContextRequest) -> bool:
+        """Return whether this run has booked what the reply costs when it came."""
+        return self.id_of(request) in self._booked
+
+    def note_booked(self, custom_id: str) -> None:
+        """Remember that a reply is booked, and is not to be when it is used."""
+        self._booked.add(custom_id)
+
+    def take(self, request: ContextRequest) -> Reply | None:
+        """Return the reply to a request the first time that it is asked for."""
+        custom_id = self.id_of(request)
+        found = None if custom_id in self._used else self._journal.reply(custom_id)
+        if found is None:
+            return None
+        self._used.add(custom_id)
+        return Reply(
+            found.text, Usage(found.input_tokens, found.cached_tokens, found.output_tokens), found.finish_reason
+        )
+
+    def over(self, live: Sender) -> Sender:
+        """Return a sender that answers from the replies, and by another one where there is none."""
+        return _BatchFirst(self, live)
+
+    def forget_used(self) -> None:
+        """Remove what was given: its contexts are in the ledger."""
+        self._journal.forget_replies(self._used)
+        self._used.clear()
+
+
+class _BatchFirst:
+    def __init__(self, replies: BatchReplies, live: Sender) -> None:
+        self._replies, self._live = replies, live
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        return self._replies.take(request) or await self._live.send(request)
+
+
+class _Bodies(LiveSender):
+    """The JSON of requests as a live call would send it."""
+
+    def body(self, request: ContextRequest) -> dict[str, Any]:
+        """Return the body of a request."""
+        from llama_index.llms.openai.utils import to_openai_message_dicts
+
+        llm = cast(Any, self._llm)
+        messages = to_openai_message_dicts([self._message(request)], model=llm.model)
+        return {"messages": messages, **llm._get_model_kwargs(**self._options(request))}
+
+
+def require_batch_api(model: str) -> None:
+    """Refuse a model whose provider has no Batch API.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    provider = provider_of(model)
+    if provider is None or not provider.has_batch_api:
+        raise ConfigurationError(
+            f"{model!r} cannot be asked in batches: that is for OpenAI's models. Leave batch out.", setting="llm"
+        )
+
+
+async def asend_batches(
+    llm: LLM | None,
+    model: str,
+    journal: BatchJournal,
+    requests: Callable[[], Iterator[ContextRequest]] | None,
+    *,
+    tell: Callable[[BatchProgress], None] | None = None,
+    **options: Any,
+) -> None:
+    """Send requests in batches and wait for their replies; without requests, wait for what is under way.
+
+    Args:
+        llm: The LLM; None loads the one of that name.
+        model: Its name, as in the settings.
+        journal: Remembers what is under way, and keeps the replies.
+        requests: Gives the requests that need an answer, each time that it is called.
+        tell: Called as the provider proceeds.
+        **options: For `BatchRunner`.
+
+    Raises:
+        ConfigurationError: The provider has no Batch API.
+        ModelError: The provider refuses the requests, or cannot be reached.
+    """
+    require_batch_api(model)
+    given = llm or load_llm(model)
+    replies = BatchReplies(journal, model)
+    async with own_client(given) as lent:
+        bodies = _Bodies(lent)
+        runner = BatchRunner(journal, cast(Any, lent)._get_aclient(), model=model, tell=tell, **options)
+        await runner.collect()
+        for _ in range(ROUNDS if requests is not None else 0):
+            found = requests() if requests is not None else iter(())
+            await runner.submit((replies.id_of(request), bodies.body(request)) for request in found)
+            if not await runner.collect():
+                break

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 
 from llama_index.core.schema import BaseNode, MetadataMode
 
-from llama_index_contextual.contextualizer.base import ChunkContext, has_given_context, with_context
-from llama_index_contextual.contextualizer.cost import AnswerLimit, CallForm, Tokens, count_segment, rounds
+from llama_index_contextual.contextualizer.base import ChunkContext, Segment, has_given_context, segments, with_context
+from llama_index_contextual.contextualizer.cost import (
+    AnswerLimit,
+    CallForm,
+    PriceTable,
+    SenderKind,
+    Tokens,
+    count_segment,
+    rounds,
+)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind
-from llama_index_contextual.contextualizer.requests import ChunksPerCall, ContextRequest, keyed, plan_requests
-from llama_index_contextual.contextualizer.segments import Segment, segments
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest, keyed, plan_requests
 from llama_index_contextual.contextualizer.spending import Spending
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.storage.ledger import Ledger, vector_key

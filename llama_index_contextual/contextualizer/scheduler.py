@@ -1,23 +1,22 @@
-"""When each call is sent: many at a time, the first of a segment alone, and no longer than there is hope.
-
-The first call of a segment makes the provider keep the prefix that the others share, so they wait for its answer. A
-failed call waits without holding a place among those in flight. What no call can survive stops all: calls in flight
-are waited for, because they are paid for, and nothing more is sent.
-"""
+"""LlamaIndex instrumentation: what happens to each call for contexts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
+from llama_index.core.base.llms.types import CacheControl, CachePoint, TextBlock
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]  # not in its __all__
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.llms import LLM, ChatMessage
 
-from llama_index_contextual.calls import (
+from llama_index_contextual._utils.calls import (
     RetryPolicy,
     awithout_secrets,
     cancellations,
@@ -25,14 +24,290 @@ from llama_index_contextual.calls import (
     is_retryable,
     may_be_charged,
 )
-from llama_index_contextual.contextualizer.events import ContextCallEvent
-from llama_index_contextual.contextualizer.health import Health, is_fatal, is_rate_limit
-from llama_index_contextual.contextualizer.limits import Limiter
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
-from llama_index_contextual.contextualizer.senders import Reply, Sender
-from llama_index_contextual.contextualizer.slots import Slots
-from llama_index_contextual.errors import BudgetExceededError, ConfigurationError, ContextualError, ModelError
-from llama_index_contextual.models import Provider
+from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual.contextualizer.cost import AnswerLimit
+from llama_index_contextual.contextualizer.limits import Health, Limiter, Slots, is_fatal, is_rate_limit
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
+from llama_index_contextual.errors import (
+    BudgetExceededError,
+    ConfigurationError,
+    ContextualError,
+    LedgerBusyError,
+    ModelError,
+)
+from llama_index_contextual.models import HIDDEN_TOKENS, Provider, model_name, provider_of
+from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
+from llama_index_contextual.storage.storable import storable_text
+
+
+class ContextCallEvent(BaseEvent):
+    """One attempt of a call for contexts has ended.
+
+    Attributes:
+        doc_id: Id of the document.
+        node_ids: Ids of the chunks whose contexts were asked for.
+        model: Name of the LLM.
+        attempt: Which attempt, from 1.
+        seconds: How long it took.
+        input_tokens: Tokens of the prompt by the provider's count, or None.
+        cached_tokens: Those of them that came from its cache, or None.
+        output_tokens: Tokens of the answer, or None.
+        error: Why it failed, or None.
+    """
+
+    doc_id: str
+    node_ids: list[str]
+    model: str
+    attempt: int
+    seconds: float
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str | None = None
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "ContextCallEvent"
+
+
+_OF_A_ROW = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+"""What a single row can raise; what concerns the file is raised for every row."""
+
+_Refused = Mapping[str, Exception]
+
+
+class ContextWriter:
+    """Commits contexts in a thread; those that arrive while one commit is under way go into the next one together.
+
+    So one context alone is committed at once, and under load a commit costs each of them a part only: none waits for
+    more than the commit before its own. A row that cannot be stored does not keep the others from being stored.
+
+    Args:
+        ledger: Where they go.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._waiting: list[tuple[Sequence[LedgerEntry], asyncio.Future[_Refused]]] = []
+        self._kept_back: list[LedgerEntry] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, entries: Sequence[LedgerEntry]) -> _Refused:
+        """Commit contexts; they are on the disk when this returns, and will be if it is cancelled.
+
+        Returns:
+            The keys of those that cannot be stored, with the reason.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
+        """
+        done: asyncio.Future[_Refused] = asyncio.get_running_loop().create_future()
+        self._waiting.append((entries, done))
+        if self._task is None:
+            self._task = asyncio.create_task(self._commit())
+        return await done
+
+    async def close(self) -> None:
+        """Wait until everything is committed; what another program kept from the ledger is tried a last time.
+
+        Raises:
+            LedgerBusyError: It still holds the ledger.
+        """
+        if self._task is not None:
+            await asyncio.shield(self._task)
+        if self._kept_back:
+            await asyncio.shield(asyncio.to_thread(self._store, self._kept_back))
+            self._kept_back = []
+
+    async def _commit(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            rows = [entry for entries, _ in group for entry in entries]
+            try:
+                refused = await asyncio.to_thread(self._store, rows)
+            except LedgerBusyError as error:
+                self._kept_back += rows
+                _finish(group, error)
+            except Exception as error:  # noqa: BLE001 - raised by those who wait; the task itself goes on
+                _finish(group, error)
+            else:
+                _finish(group, refused)
+        self._task = None
+
+    def _store(self, rows: Sequence[LedgerEntry]) -> _Refused:
+        try:
+            self._ledger.add_contexts(rows)
+        except _OF_A_ROW:
+            return self._store_one_by_one(rows)
+        return {}
+
+    def _store_one_by_one(self, rows: Sequence[LedgerEntry]) -> _Refused:
+        refused: dict[str, Exception] = {}
+        for row in rows:
+            try:
+                self._ledger.add_contexts([row])
+            except _OF_A_ROW as error:
+                refused[row.key] = error
+        return refused
+
+
+def _finish(
+    group: Sequence[tuple[Sequence[LedgerEntry], asyncio.Future[_Refused]]], result: _Refused | Exception
+) -> None:
+    for entries, done in group:
+        if done.done():
+            continue  # who added it was cancelled meanwhile
+        if isinstance(result, Exception):
+            done.set_exception(result)
+        else:
+            done.set_result({entry.key: result[entry.key] for entry in entries if entry.key in result})
+
+
+ServiceTier = Literal["flex"]
+
+FLEX_TIMEOUT = 900.0
+"""Seconds: what is cheaper may take its time."""
+
+_MOST_TOKENS = 2**31
+"""No call has more; a larger count is nonsense, which SQLite may not be able to keep."""
+
+_FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model answered.
+
+    Attributes:
+        text: Its text.
+        usage: Tokens by its provider's count.
+        finish_reason: Why it stopped: "stop", "length", "content_filter", "refusal", another word of the provider's,
+            or None where it gave none.
+        attempts: Calls that it took.
+        seconds: How long the last of them took.
+    """
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Sender(Protocol):
+    """Sends one request and waits for its answer; a failure is raised as it comes, and nothing is sent again."""
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        ...
+
+
+class LiveSender:
+    """Sends requests to a LlamaIndex LLM, in the way in which its provider caches what they share.
+
+    Args:
+        llm: Any LlamaIndex LLM.
+        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
+
+    Raises:
+        ConfigurationError: The provider has no such tier.
+    """
+
+    def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
+        self._llm = llm
+        self._provider = provider_of(model_name(llm)) or Provider(pip="")
+        if service_tier is not None and service_tier not in self._provider.service_tiers:
+            raise ConfigurationError(
+                f"{model_name(llm)!r} has no service tier {service_tier!r}: set service_tier to None.",
+                setting="service_tier",
+            )
+        self._service_tier = service_tier
+        self._limit = AnswerLimit.of(model_name(llm), llm)
+
+    async def send(self, request: ContextRequest) -> Reply:
+        """Return the answer to a request."""
+        try:
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        except Exception as error:
+            if self._limit.effort is None or not _refuses_effort(error):
+                raise
+            # A model that takes another effort than its name lets expect; what it has refused is not charged.
+            self._limit = replace(self._limit, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
+            response = await self._llm.achat([self._message(request)], **self._options(request))
+        reply = reply_of(response.raw)
+        return Reply(scrub(response.message.content or ""), reply.usage, reply.finish_reason)
+
+    def _message(self, request: ContextRequest) -> ChatMessage:
+        if self._provider.cache != "point" or request.prefix_tokens < self._provider.min_cached_tokens:
+            return ChatMessage(role="user", content=request.prompt)
+        point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+        return ChatMessage(role="user", blocks=[TextBlock(text=request.prefix), point, TextBlock(text=request.suffix)])
+
+    def _options(self, request: ContextRequest) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self._provider.takes_cache_key:
+            options["prompt_cache_key"] = request.cache_key
+        if self._provider.takes_json_schema and request.response_format is not None:
+            options["response_format"] = request.response_format
+        if self._limit.sent:
+            options["max_tokens"] = self._limit.most(request)
+        if self._limit.effort is not None:
+            options["reasoning_effort"] = self._limit.effort
+        if self._service_tier is not None:
+            options |= {"service_tier": self._service_tier, "timeout": FLEX_TIMEOUT}
+        return options
+
+
+def _refuses_effort(error: Exception) -> bool:
+    return getattr(error, "status_code", None) == 400 and "reasoning" in str(error)
+
+
+def reply_of(raw: Any) -> Reply:
+    """Return what a provider's own answer says, as an object of its client or as the JSON it was made of.
+
+    OpenAI's, Anthropic's and Ollama's forms are known; of others, only the form is taken that agrees with these.
+    """
+    choices = _get(raw, "choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = _get(choice, "message") or _get(raw, "message")
+    text = _get(message, "content")
+    reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
+    if _get(message, "refusal"):
+        reason = "refusal"
+    known = _FINISHED.get(reason, reason) if isinstance(reason, str) else None
+    known = None if known is None else storable_text(known)
+    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
+
+
+def usage_of(usage: Any) -> Usage:
+    """Return a provider's count of tokens; what it does not give is None.
+
+    Anthropic counts what it reads from and writes into its cache beside the input; here it is a part of it.
+    """
+    count = _counts(usage)
+    if (given := count("prompt_tokens")) is not None:
+        details = _counts(_get(usage, "prompt_tokens_details"))
+        return Usage(given, details("cached_tokens"), count("completion_tokens"), details("cache_write_tokens"))
+    if (given := count("input_tokens")) is not None:
+        read = count("cache_read_input_tokens")
+        written = count("cache_creation_input_tokens")
+        return Usage(given + (read or 0) + (written or 0), read, count("output_tokens"), written)
+    return Usage()
+
+
+def _counts(holder: Any) -> Callable[[str], int | None]:
+    def count(name: str) -> int | None:
+        found = _get(holder, name)
+        return found if type(found) is int and 0 <= found <= _MOST_TOKENS else None
+
+    return count
+
+
+def _get(holder: Any, name: str) -> Any:
+    return cast(Any, holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None))
+
 
 dispatcher = get_dispatcher(__name__)
 

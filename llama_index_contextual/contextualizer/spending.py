@@ -14,19 +14,21 @@ from functools import partial
 
 from llama_index.core.llms import LLM
 
-from llama_index_contextual.calls import may_be_charged, to_its_end
-from llama_index_contextual.contextualizer.batch_sender import BatchReplies
+from llama_index_contextual._utils.calls import may_be_charged, to_its_end
+from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     AnswerLimit,
     CallForm,
+    PriceTable,
+    SenderKind,
     Tokens,
+    money,
 )
-from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
-from llama_index_contextual.contextualizer.requests import ContextRequest
-from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.prompts import ContextRequest
+from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.receipts import Receipts, RunCost
 

@@ -15,9 +15,8 @@ from llama_index.core.schema import BaseNode
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer
-from llama_index_contextual.contextualizer.segments import Segment
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Segment
+from llama_index_contextual.node_parser.tokens import count_tokens
 
 # Scripts without spaces have no words to count.
 _WORD = regex.compile(

@@ -11,11 +11,11 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
-from llama_index_contextual.calls import RetryPolicy, acall, describe
-from llama_index_contextual.clients import own_client, put_in_order
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
+from llama_index_contextual._utils.clients import own_client, put_in_order
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
-from llama_index_contextual.node_parser.tokenizer import count_tokens, get_tokenizer
+from llama_index_contextual.node_parser.tokens import count_tokens, get_tokenizer
 
 MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000

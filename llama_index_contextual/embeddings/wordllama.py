@@ -12,8 +12,8 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import Field
 
+from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.forks import new_lock
 
 _LOAD_LOCK = new_lock()
 

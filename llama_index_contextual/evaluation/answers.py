@@ -17,10 +17,9 @@ from llama_index_contextual.answering.build import grounded_engine
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
-from llama_index_contextual.evaluation.price import price_of_all, require_affordable
-from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
+from llama_index_contextual.evaluation.compare import Origin, price_of_all, require_affordable, workspace
+from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, told
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
-from llama_index_contextual.evaluation.workspace import Origin, workspace
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.storage import files
 

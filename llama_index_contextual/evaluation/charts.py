@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import Difference
-from llama_index_contextual.readers.names import one_line
+from llama_index_contextual.readers.discovery import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

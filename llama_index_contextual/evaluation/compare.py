@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
 
+from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.run import KS, Evaluation, Questions, Retrievable, ShowProgress, evaluate, read
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
-from llama_index_contextual.wording import counted
+from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.run import (
+    KS,
+    Evaluation,
+    Questions,
+    Retrievable,
+    ShowProgress,
+    ShowVariants,
+    VariantProgress,
+    evaluate,
+    read,
+    told,
+)
+from llama_index_contextual.evaluation.sample import Sample, absent_files, draw
+from llama_index_contextual.ingestion.estimate import estimate
+from llama_index_contextual.ingestion.pipeline import make_stages
+from llama_index_contextual.ingestion.plan import RunOptions
+from llama_index_contextual.ingestion.report import ReportProgress
+from llama_index_contextual.ingestion.run import arun
+from llama_index_contextual.models import embedding_identity, load_llm, model_name
+from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from llama_index_contextual.storage.project_file import project_ledger, write_lock
+from llama_index_contextual.storage.scratch import scratch
+from llama_index_contextual.storage.version import OpenVersion
 
 ALPHA = 0.05
 """Differences with a smaller p-value are called significant."""
@@ -121,7 +157,7 @@ class Comparison:
     def recommendation(self) -> str:
         """What to use and why, in one sentence."""
         chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
-        on = f"in {self.metric} on {counted(number, 'question')}"
+        on = f"in {self.metric} on {pluralize(number, 'question')}"
         others = [name for name in self.names if name not in (chosen, first)]
         if chosen == first:
             return f"Use {chosen!r}: {self._not_better(chosen, others)} {on}."
@@ -187,3 +223,335 @@ def compare(
     return Comparison(
         evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What variants need of their project.
+
+    Attributes:
+        directory: Where it is.
+        config: Its settings.
+        live: Its live version.
+        llm: Writes contexts; None makes the one that the settings name when the first context is due.
+        load_embed_model: Gives the model that embeds chunks and queries.
+        model_id: What to call the model of `llm`; None takes its own name.
+    """
+
+    directory: Path
+    config: ProjectConfig
+    live: LiveIndexes
+    llm: LLM | None
+    load_embed_model: Callable[[], BaseEmbedding]
+    model_id: str | None = None
+
+    @property
+    def llm_name(self) -> str:
+        """Name of the LLM, as prices and reports know it."""
+        return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
+
+    @property
+    def version(self) -> OpenVersion:
+        """The live version.
+
+        Raises:
+            NoVersionError: Nothing has been ingested yet.
+        """
+        return self.live.current().version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A project's documents with other settings, ready for questions.
+
+    Attributes:
+        config: The settings.
+        live: The version.
+        chunks: Number of chunks.
+        cost: Dollars that its contexts cost, whenever they were paid; None where it is not known.
+        failures: Chunks whose context the LLM failed to write; they have the structural one.
+    """
+
+    config: ProjectConfig
+    live: LiveIndexes
+    chunks: int
+    cost: float | None
+    failures: int = 0
+
+    def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
+        """Return a retriever that gives so many results."""
+        return ProjectRetriever(self.live, self.config, mode=mode, similarity_top_k=similarity_top_k)
+
+
+class Workspace:
+    """Builds the variants of one comparison.
+
+    Args:
+        origin: The project.
+        directory: An empty directory that is removed afterwards.
+    """
+
+    def __init__(self, origin: Origin, directory: Path) -> None:
+        self._origin, self._directory = origin, directory
+        self._built = 0
+        self._open = ExitStack()
+
+    def build(
+        self,
+        config: ProjectConfig,
+        *,
+        left_out: frozenset[str] = frozenset(),
+        progress: ReportProgress | None = None,
+    ) -> Variant:
+        """Return the project's documents with these settings; what was paid for before comes from the ledger.
+
+        Where the live version has been built with them, it is asked itself.
+
+        Args:
+            config: The settings.
+            left_out: Ids of documents that the variant does not have.
+            progress: Called as the work proceeds.
+
+        Raises:
+            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        origin, version = self._origin, self._origin.version
+        built_with = ProjectConfig.recorded(version.manifest.config)
+        with ExitStack() as stack:
+            stack.enter_context(write_lock(origin.directory))
+            ledger = stack.enter_context(project_ledger(origin.directory))
+            if not left_out and not config.rebuild_fields(built_with):
+                records = version.manifest.documents
+                failures = sum(len(record.fallback_chunks) for record in records)
+                cost = _cost(version, config, origin.llm_name, ledger)
+                chunks = version.manifest.chunks
+                return Variant(config=config, live=origin.live, chunks=chunks, cost=cost, failures=failures)
+            self._built += 1
+            directory = self._directory / str(self._built)
+            files.make_directory(directory)
+            embed_model = origin.load_embed_model() if config.faiss else None
+            stages = make_stages(
+                config, ledger=ledger, llm=origin.llm, embed_model=embed_model, model_id=origin.model_id
+            )
+            report = run_sync(
+                lambda: arun(
+                    [],
+                    RunOptions(remove=left_out, purpose="compare"),
+                    project_dir=directory,
+                    config=config,
+                    stages=stages,
+                    before=version,
+                    progress=progress,
+                )
+            )
+            live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model())
+            built = live.current().version
+            self._open.callback(built.close)
+            return Variant(
+                config=config,
+                live=live,
+                chunks=report.chunks,
+                cost=_cost(built, config, origin.llm_name, ledger),
+                failures=len(report.failures),
+            )
+
+    def close(self) -> None:
+        """Close the variants."""
+        self._open.close()
+
+
+@contextlib.contextmanager
+def workspace(origin: Origin) -> Iterator[Workspace]:
+    """Give a place for variants beside the project, and remove it at the end, also what an interrupted one left.
+
+    Raises:
+        ProjectLockedError: The project is being compared by another process.
+    """
+    with scratch(origin.directory) as directory, contextlib.closing(Workspace(origin, directory)) as space:
+        yield space
+
+
+def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
+    """Return the dollars that the LLM's contexts of a version cost by the ledger."""
+    if config.context != "llm":
+        return 0.0
+    contexts = [
+        node.metadata[keys.CONTEXT]
+        for node in version.docstore.iterate()
+        if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
+    ]
+    used = ledger.usage(contexts)
+    if used is None:
+        return None
+    return PriceTable(config.prices).dollars(
+        llm,
+        input_tokens=used.input_tokens,
+        cached_tokens=used.cached_tokens,
+        output_tokens=used.output_tokens,
+        sender=config.service_tier or "live",
+    )
+
+
+def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
+    """Return the dollars that building a variant would cost now, or None where a price is not known.
+
+    What is in the project's ledger costs nothing.
+
+    Args:
+        origin: The project.
+        config: The settings of the variant.
+        left_out: Ids of documents that it does not have.
+    """
+    model = origin.load_embed_model() if config.faiss else None
+    name = None if model is None else embedding_identity(model)
+    if config.context != "llm" and name in (None, LOCAL):
+        return 0.0
+    with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
+        return estimate(
+            [],
+            RunOptions(remove=left_out),
+            config=config,
+            stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
+            embedding=EmbeddingCount(name, getattr(model, "dimensions", None)),
+            before=origin.version,
+            sender=config.service_tier or "live",
+        ).dollars
+
+
+def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, left_out: frozenset[str]) -> float | None:
+    """Return the dollars that building several variants would cost now, or None where a price is not known."""
+    prices = [price(origin, config, left_out=left_out) for config in configs]
+    known = [dollars for dollars in prices if dollars is not None]
+    return sum(known) if len(known) == len(prices) else None
+
+
+def require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
+    """Do nothing where a price is within the limit, or there is none.
+
+    Raises:
+        InputError: It is higher, or not known.
+    """
+    if max_cost is None:
+        return
+    if dollars is None:
+        raise InputError(
+            "The cost cannot be told beforehand: give the models' prices in the setting `prices`, or leave max_cost out"
+            " and take a small sample."
+        )
+    if dollars > max_cost:
+        raise InputError(
+            f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}):"
+            f" take a smaller sample or a cheaper LLM.",
+            value=max_cost,
+        )
+
+
+KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
+"""From the cheapest to the dearest."""
+
+
+def compare_variants(
+    origin: Origin,
+    questions: Questions | None = None,
+    *,
+    variants: Sequence[ContextKind] = KINDS,
+    sample: int | None = None,
+    ks: Sequence[int] = KS,
+    metric: str | None = None,
+    max_cost: float | None = None,
+    number: int = QUESTIONS,
+    seed: int = 0,
+    progress: ShowVariants | None = None,
+) -> Comparison:
+    """Build the documents of a project with several kinds of context, ask all the same questions, and say which pays.
+
+    The variants are built beside the project and removed afterwards; contexts and embeddings that are paid for stay in
+    its ledger. Answers to a sample of the documents are easier to find than among all: compare the differences.
+
+    Args:
+        origin: The project.
+        questions: Questions, or a file of them; None lets the project's LLM write some.
+        variants: Kinds of context, at least two; the first one is what the others are compared with.
+        sample: Documents to build, at most: those with evidence first; None takes all.
+        ks: Numbers of results to look at.
+        metric: What the recommendation goes by; None takes recall@10.
+        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
+            Questions that the LLM writes are not counted.
+        number: Questions to write when there are none.
+        seed: Of the random numbers.
+        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
+
+    Raises:
+        InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
+            the cost would be higher than `max_cost`.
+        ModelError: A variant or the questions need an LLM that cannot be made or reached.
+        NoVersionError: Nothing has been ingested yet.
+        ProjectLockedError: Another process is writing to the project.
+    """
+    kinds = _checked(variants)
+    tell = progress or (lambda _: None)
+    if questions is None:
+        tell(VariantProgress(stage="questions", total=number))
+        llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
+        asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+    else:
+        asked = read(questions)
+    drawn = draw(origin.version, asked, sample, seed=seed)
+    configs = {kind: origin.config.changed(context=kind) for kind in kinds}
+    dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
+    require_affordable(dollars, max_cost, drawn.documents)
+    tell(VariantProgress(stage="price", dollars=dollars))
+    with workspace(origin) as space:
+        built: dict[str, Variant] = {}
+        for kind in kinds:
+            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=told(tell, kind))
+        return compare(
+            built,
+            drawn.questions,
+            ks=ks,
+            metric=metric,
+            costs={kind: variant.cost for kind, variant in built.items()},
+            notes=_notes(origin, asked, drawn, built, generated=questions is None),
+            seed=seed,
+            progress=lambda done, total: tell(VariantProgress(stage="ask", done=done, total=total)),
+        )
+
+
+def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+    unknown = [kind for kind in variants if kind not in KINDS]
+    if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
+        raise InputError(
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: give two or three of none, structural, llm.",
+            value=variants,
+        )
+    return variants
+
+
+def _notes(
+    origin: Origin, asked: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+) -> list[str]:
+    total = len(origin.version.manifest.documents)
+    chunks = next(iter(built.values())).chunks
+    asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
+    notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
+    if not sample.is_whole:
+        outside = pluralize(len(asked) - len(sample.questions), "question")
+        notes[0] += f" Left out for evidence outside the sample: {outside}."
+        notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
+        prices = {name: price(origin, variant.config) for name, variant in built.items()}
+        notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
+    notes += absent_files(origin.version.manifest.documents, sample.questions)
+    if generated:
+        notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
+    notes += [
+        f"The LLM failed for {pluralize(variant.failures, 'chunk')} of {name!r}: there the context is structural."
+        for name, variant in built.items()
+        if variant.failures
+    ]
+    return notes
+
+
+def _whole(name: str, dollars: float | None, documents: int) -> str:
+    more = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
+    return f"{name!r} for all {documents} documents would cost {more} more."

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, TextNode
 
-from llama_index_contextual.calls import RetryPolicy, acall, describe, run_sync
-from llama_index_contextual.clients import own_client
+from llama_index_contextual._utils.calls import RetryPolicy, acall, describe, run_sync
+from llama_index_contextual._utils.clients import own_client
+from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.models import model_name
-from llama_index_contextual.redaction import scrub
 from llama_index_contextual.storage.storable import storable_text
 from llama_index_contextual.storage.version import OpenVersion
 

@@ -1,4 +1,4 @@
-"""A retriever on a question set: what it found, how fast, and what came instead where it failed."""
+"""How far a comparison or a sweep is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -14,15 +14,71 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import QueryBundle
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.question_files import load_questions
-from llama_index_contextual.evaluation.questions import Passage, Question
-from llama_index_contextual.evaluation.relevance import context_relevance
+from llama_index_contextual.evaluation.questions import Passage, Question, load_questions
 from llama_index_contextual.evaluation.sample import require_files
-from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.ingestion.report import ReportProgress
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.manifest import DocumentRecord
-from llama_index_contextual.wording import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantProgress:
+    """How far a comparison or a sweep is.
+
+    Attributes:
+        stage: What is being done.
+        name: Name of the variant, or "" where it concerns all.
+        done: Chunks or questions that are done.
+        total: Questions in all; 0 where it is not known.
+        dollars: What is about to be spent ("price"), or None where it is not known.
+    """
+
+    stage: Literal["questions", "price", "build", "ask"]
+    name: str = ""
+    done: int = 0
+    total: int = 0
+    dollars: float | None = None
+
+
+ShowVariants = Callable[[VariantProgress], None]
+
+
+def told(tell: ShowVariants, name: str) -> ReportProgress:
+    """Return what tells how far the building of a variant is."""
+    return lambda progress: tell(VariantProgress(stage="build", name=name, done=progress.chunks_done))
+
+
+FIRST = 5
+"""Passages of a question that are looked at."""
+
+
+def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
+    """Return for each question the mean cosine similarity with its first five passages; 0 without any.
+
+    It needs no evidence and measures no correctness: passages that share the question's words are similar to it,
+    whether they answer it or not. Each text is embedded once, without its context.
+
+    Args:
+        embed_model: Any LlamaIndex embedding.
+        answers: (question, passages, best first).
+    """
+    texts = list(dict.fromkeys(text for _, passages in answers for text in passages[:FIRST]))
+    vectors = dict(zip(texts, map(_unit, embed_model.get_text_embedding_batch(texts)), strict=True)) if texts else {}
+    found = []
+    for question, passages in answers:
+        query = _unit(embed_model.get_query_embedding(question)) if passages else None
+        found.append(float(np.mean([query @ vectors[text] for text in passages[:FIRST]])) if query is not None else 0.0)
+    return found
+
+
+def _unit(vector: Sequence[float]) -> NDArray[np.float64]:
+    row = np.nan_to_num(np.asarray(vector, dtype=np.float64))
+    length = float(np.linalg.norm(row))
+    return row / length if length else row
+
 
 KS = (1, 5, 10, 20)
 NDCG_K = 10
@@ -78,7 +134,7 @@ class QuestionResult:
 
     def __repr__(self) -> str:
         ranks = ", ".join("not found" if rank is None else f"rank {rank}" for rank in self.ranks)
-        among = counted(len(self.results), "result")
+        among = pluralize(len(self.results), "result")
         return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {among})"
 
 
@@ -149,7 +205,7 @@ class Evaluation:
         shown = [metric for metric in self.metrics if not metric.startswith(("precision", "hit", "MAP"))]
         means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
-        asked = counted(len(self.results), "question")
+        asked = pluralize(len(self.results), "question")
         return f"{self.name or 'Evaluation'}, {asked}, in per cent: {means}; {times}"
 
 
@@ -219,7 +275,7 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
     given = getattr(retriever, "similarity_top_k", None)
     if isinstance(given, int) and given < k:
         raise InputError(
-            f"The retriever gives {counted(given, 'result')}, but {k} are looked at: make it with"
+            f"The retriever gives {pluralize(given, 'result')}, but {k} are looked at: make it with"
             f" similarity_top_k={k}, or give smaller `ks`.",
             value=given,
         )
@@ -254,3 +310,46 @@ def _metric(name: str, most: int) -> Callable[[QuestionResult], float]:
             value=name,
         )
     return lambda result: _AT_K[kind](result.ranks, k)
+
+
+_SHOWN = 5
+
+
+def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, at_least: float) -> Evaluation:
+    """Fail a test when the mean recall@k of a question set is too low; the message lists the worst questions.
+
+    Args:
+        retriever: A project, or any LlamaIndex retriever.
+        questions: Questions, or a file of them.
+        k: Results to look at.
+        at_least: Between 0 and 1.
+
+    Returns:
+        The evaluation, for further checks.
+
+    Raises:
+        AssertionError: The recall is lower.
+        InputError: `at_least` is not between 0 and 1, or the questions cannot be read.
+
+    Example:
+        >>> assert_recall(project, "questions.jsonl", k=10, at_least=0.9)  # doctest: +SKIP
+    """
+    if not 0 <= at_least <= 1:
+        raise InputError(f"at_least is {at_least}: recall is between 0 and 1.", value=at_least)
+    evaluation = evaluate(retriever, questions, ks=[k])
+    found = evaluation.mean(f"recall@{k}")
+    if found < at_least:
+        raise AssertionError(_message(evaluation, found, k, at_least))
+    return evaluation
+
+
+def _message(evaluation: Evaluation, found: float, k: int, at_least: float) -> str:
+    failed = evaluation.failures(k)
+    missed = f"{len(failed)} of {pluralize(len(evaluation.results), 'question')}, the worst first"
+    lines = [f"recall@{k} is {found:.4f}, below {at_least}; without all evidence: {missed}:"]
+    for result in failed[:_SHOWN]:
+        instead = next(iter(result.hard_negatives(k)), None)
+        came = f"first came {instead.source}" if instead else "nothing was found"
+        missing = f"{metrics.recall(result.ranks, k):.2f} of its evidence found"
+        lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {missing}; {came}")
+    return "\n".join(lines)

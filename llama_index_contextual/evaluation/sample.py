@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
-from llama_index_contextual.wording import counted
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
     kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
     if not kept:
         raise InputError(
-            f"No question has all its evidence in a sample of {counted(size, 'document')}: take a larger one, and name"
-            f" files or chunks in the evidence.",
+            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: take a larger one, and"
+            f" name files or chunks in the evidence.",
             value=size,
         )
     others = [doc_id for doc_id in ids if doc_id not in chosen]
@@ -85,8 +85,8 @@ def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Quest
     items = [item for question in questions for item in question.evidence]
     if items and all(item.file is not None and item.file not in there for item in items):
         raise InputError(
-            f"The evidence of {counted(len(questions), 'question')} is in files that the project does not have, such as"
-            f" {items[0].file!r}: ingest them, or ask about its documents.",
+            f"The evidence of {pluralize(len(questions), 'question')} is in files that the project does not have, such"
+            f" as {items[0].file!r}: ingest them, or ask about its documents.",
             value=items[0].file,
         )
 
@@ -100,7 +100,7 @@ def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Questi
     """
     there = {name for record in documents for name in (record.doc_id, record.file_name)}
     number = sum(any(item.file not in there for item in q.evidence if item.file is not None) for q in questions)
-    return [f"In files that the project does not have: evidence of {counted(number, 'question')}."] if number else []
+    return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:

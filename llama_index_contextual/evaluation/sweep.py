@@ -8,17 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.price import price_of_all, require_affordable
-from llama_index_contextual.evaluation.progress import ShowVariants, VariantProgress, told
+from llama_index_contextual.evaluation.compare import Origin, Variant, price_of_all, require_affordable, workspace
 from llama_index_contextual.evaluation.questions import Question
-from llama_index_contextual.evaluation.run import Evaluation, Questions, evaluate, read
+from llama_index_contextual.evaluation.run import (
+    Evaluation,
+    Questions,
+    ShowVariants,
+    VariantProgress,
+    evaluate,
+    read,
+    told,
+)
 from llama_index_contextual.evaluation.sample import absent_files, draw
-from llama_index_contextual.evaluation.workspace import Origin, Variant, workspace
-from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.wording import counted
+from llama_index_contextual.node_parser.tokens import count_tokens
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 TOP_KS = (5, 10, 20)
@@ -96,7 +102,8 @@ class Sweep:
 
     def __repr__(self) -> str:
         return (
-            f"{counted(len(self.rows), 'setting')} on {counted(self.questions, 'question')}, the best one {self.best()}"
+            f"{pluralize(len(self.rows), 'setting')} on {pluralize(self.questions, 'question')}, the best one"
+            f" {self.best()}"
         )
 
 
@@ -154,7 +161,8 @@ def sweep_variants(
             for mode in modes:
                 rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
     documents = origin.version.manifest.documents
-    note = f"{drawn.documents} of {counted(len(documents), 'document')}, {counted(len(drawn.questions), 'question')}."
+    count = pluralize(len(drawn.questions), "question")
+    note = f"{drawn.documents} of {pluralize(len(documents), 'document')}, {count}."
     notes = (note, *absent_files(documents, drawn.questions))
     return Sweep(rows=tuple(rows), questions=len(drawn.questions), notes=notes)
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from llama_index_contextual._version import __version__
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.retrievers.bm25 import LexicalIndexBuilder
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
-from llama_index_contextual.retrievers.lexical_index import LexicalIndexBuilder
 from llama_index_contextual.storage import files, publish
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore

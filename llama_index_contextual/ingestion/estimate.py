@@ -9,9 +9,17 @@ from dataclasses import asdict, dataclass
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.contextualizer.base import with_context
-from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, CallForm
+from llama_index_contextual.contextualizer.cost import (
+    CONTEXT_TOKENS,
+    AnswerLimit,
+    CallForm,
+    PriceTable,
+    SenderKind,
+    money,
+)
 from llama_index_contextual.contextualizer.estimate import (
     MARGIN,
     SECONDS_TO_FIRST_TOKEN,
@@ -25,15 +33,12 @@ from llama_index_contextual.contextualizer.estimate import (
     requests_of,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.prices import PriceTable, SenderKind, money
-from llama_index_contextual.contextualizer.requests import ChunksPerCall
-from llama_index_contextual.ingestion.jobs import IngestInput
-from llama_index_contextual.ingestion.stages import Stages, notices_of
-from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall
+from llama_index_contextual.ingestion.pipeline import Stages, notices_of
+from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 from llama_index_contextual.storage.version import OpenVersion
-from llama_index_contextual.wording import counted
 
 SIDE_BY_SIDE: tuple[ChunksPerCall, ...] = (1, 4, "all")
 
@@ -220,7 +225,7 @@ class _Counter:
             return
         yield (
             f"A context has {self._context_tokens:.0f} tokens; an answer begins after {SECONDS_TO_FIRST_TOKEN:g} s and"
-            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {counted(self.writer.num_workers, 'call')} at a time."
+            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {pluralize(self.writer.num_workers, 'call')} at a time."
         )
         if (cache := CallForm.of(self.writer.model).cache) is not None:
             yield (
@@ -246,8 +251,9 @@ _HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "t
 
 
 def _lines(found: CostEstimate) -> Iterator[str]:
-    line = f"{counted(found.documents, 'document')}, {counted(found.chunks, 'chunk')}, {counted(found.tokens, 'token')}"
-    known = counted(found.known_contexts, "context")
+    counts = ((found.documents, "document"), (found.chunks, "chunk"), (found.tokens, "token"))
+    line = ", ".join(pluralize(number, noun) for number, noun in counts)
+    known = pluralize(found.known_contexts, "context")
     yield f"{line}; {known} from the ledger" if found.known_contexts else line
     rows = [_row(option, chosen=option is found.chosen) for option in found.options]
     if rows:
@@ -258,7 +264,7 @@ def _lines(found: CostEstimate) -> Iterator[str]:
             yield "  ".join([*left, *right, row[-1]])
     if found.embed_model is not None:
         price = money(found.embedding_dollars)
-        yield f"embeddings ({found.embed_model}): {counted(found.embedding_tokens, 'token')}, {price}"
+        yield f"embeddings ({found.embed_model}): {pluralize(found.embedding_tokens, 'token')}, {price}"
     enough = "" if not found.max_cost else f"; a limit (max_cost) of {money(found.max_cost)} is enough for it"
     yield f"in all, as set: {money(found.dollars)} by {found.prices}{enough}"
     yield from found.assumptions

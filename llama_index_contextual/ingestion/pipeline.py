@@ -1,23 +1,325 @@
-"""Documents into a version, many of them in flight: memory holds a few batches of them, and the lexical terms."""
+"""What a document passes: parsers, contextualizer, embedding, as a project's settings ask for them.
+
+The components are ordinary ones of LlamaIndex; here they meet the ledger, and the account of the run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
-from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.config import LOCAL, ProjectConfig
+from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, with_context
+from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches, require_batch_api
+from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, PriceTable, SenderKind
+from llama_index_contextual.contextualizer.estimate import expect, missing, requests_of
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
+from llama_index_contextual.contextualizer.spending import BatchAccount, CallBudget, Spending
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
+from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
-from llama_index_contextual.ingestion.jobs import Job
-from llama_index_contextual.ingestion.stages import Stages
+from llama_index_contextual.ingestion.plan import Job, span_of
+from llama_index_contextual.models import embedding_identity, preload
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.retirement import retirement_notice
+from llama_index_contextual.storage.ledger import Ledger, vector_key
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.version import DocumentFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The components that a document passes.
+
+    Attributes:
+        parsers: Segment and chunk parser.
+        contextualizer: Writes the contexts, or None for plain RAG.
+        embed_model: Embeds the chunks, or None without a semantic index.
+        embed_model_name: Its name.
+        ledger: Keeps what was paid for.
+        spending: Books what embeddings cost, and what is to be expected of the documents, or None.
+    """
+
+    parsers: Sequence[TransformComponent]
+    contextualizer: Contextualizer | None
+    embed_model: BaseEmbedding | None
+    embed_model_name: str | None
+    ledger: Ledger
+    spending: Spending | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Stages]:
+        """Give stages for one run, whose batches share the contextualizer's client and limits."""
+        if self.contextualizer is None:
+            yield self
+            return
+        async with self.contextualizer.opened() as ready:
+            yield replace(self, contextualizer=ready)
+
+    def parse(self, job: Job) -> list[BaseNode]:
+        """Return the chunks of a document, with the contexts that an LLM has written for them before."""
+        if job.document is None:
+            return list(job.nodes or [])
+        nodes: Sequence[BaseNode] = [job.document]
+        for parser in self.parsers:
+            nodes = parser(nodes)
+        for node in nodes if job.contexts else ():
+            if (context := job.contexts.get(span_of(node))) is not None:
+                node.metadata |= {keys.CONTEXT: context, keys.CONTEXT_SOURCE: "llm", keys.CONTEXT_GIVEN: True}
+        return list(nodes)
+
+    def expect(self, nodes: Sequence[BaseNode]) -> None:
+        """Add what the chunks of a document will need to what the run expects."""
+        writer = self.contextualizer
+        if self.spending is None or not isinstance(writer, LLMContextualizer):
+            return
+        expect(
+            self.spending,
+            writer,
+            nodes,
+            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
+            is_batched=None if writer.replies is None else writer.replies.has,
+        )
+
+    async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
+        """Return the chunks with their contexts."""
+        if self.contextualizer is None:
+            progress(len(nodes))
+            return Contextualized([with_context(node, None) for node in nodes], [], 0)
+        return await self.contextualizer.acontextualize(nodes, progress=progress)
+
+    async def aembed(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
+        """Return the unit vectors of chunks; those that were paid for before come from the ledger."""
+        if self.embed_model is None or self.embed_model_name is None or not nodes:
+            return None
+        texts = await asyncio.to_thread(_texts_to_embed, nodes)
+        if self.embed_model_name == LOCAL:
+            return await aembed(self.embed_model, texts, name=LOCAL)
+        names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
+        asked = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
+        if asked:
+            known.update(await self._aembed_paid(self.embed_model, asked, self.embed_model_name))
+            length = len(known[next(iter(asked))])
+            # What has another length than the model's vectors of today cannot stand in one index with them.
+            odd = {name: text for name, text in zip(names, texts, strict=True) if len(known[name]) != length}
+            if odd:
+                known.update(await self._aembed_paid(self.embed_model, odd, self.embed_model_name))
+        return np.stack([known[name] for name in names])
+
+    def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
+        """Return the key of each text, and the vectors of those that were paid for before."""
+        # One model gives vectors of the length that it is asked for.
+        length = getattr(self.embed_model, "dimensions", None)
+        names = [vector_key(text, model, length) for text in texts]
+        return names, self.ledger.vectors(names, dimensions=length)
+
+    async def _aembed_paid(
+        self, model: BaseEmbedding, asked: Mapping[str, str], name: str
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of texts by their keys; each answer is in the ledger before the next call is sent."""
+        await asyncio.to_thread(preload, model)
+        names, texts = list(asked), list(asked.values())
+        paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
+        found: dict[str, NDArray[np.float32]] = {}
+        async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
+            async for places, vectors in answers:
+                answered = {names[at]: vector for at, vector in zip(places, vectors, strict=True)}
+                found.update(answered)
+                # A vector of zeros is not kept: it says nothing, and may be the provider's mistake.
+                kept = [key for key, vector in answered.items() if vector.any()]
+                if kept:
+                    rows = np.stack([answered[key] for key in kept])
+                    await asyncio.to_thread(self.ledger.add_vectors, name, kept, rows)
+        return found
+
+
+def notices_of(stages: Stages, *, project: str) -> tuple[str, ...]:
+    """Return what is to be known about the models of a run: one that writes contexts and ends."""
+    writer = stages.contextualizer
+    notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
+    return () if notice is None else (notice,)
+
+
+def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:
+    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+
+
+def make_stages(
+    config: ProjectConfig,
+    *,
+    ledger: Ledger,
+    llm: LLM | None,
+    embed_model: BaseEmbedding | None,
+    model_id: str | None = None,
+) -> Stages:
+    """Return the stages that a document passes.
+
+    Args:
+        config: The settings of the project.
+        ledger: Keeps what was paid for.
+        llm: Writes contexts; None makes the one that the settings name when the first context is due.
+        embed_model: Embeds chunks, or None without a semantic index.
+        model_id: What to call the model of `llm`; None takes its own name.
+
+    Raises:
+        ModelError: A model cannot be told from others.
+    """
+    return Stages(
+        parsers=(
+            SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
+            ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
+        ),
+        contextualizer=_contextualizer(config, ledger, llm, model_id),
+        embed_model=embed_model,
+        embed_model_name=None if embed_model is None else embedding_identity(embed_model),
+        ledger=ledger,
+    )
+
+
+def _contextualizer(
+    config: ProjectConfig, ledger: Ledger, llm: LLM | None, model_id: str | None
+) -> Contextualizer | None:
+    if config.context == "none":
+        return None
+    if config.context == "structural":
+        return StructuralContextualizer(segment_size=config.segment_size)
+    return LLMContextualizer(
+        llm=llm,
+        model_id=model_id,
+        model=config.llm,
+        prompt=config.context_prompt or DEFAULT_PROMPT,
+        variables=config.context_variables,
+        chunks_per_call=config.chunks_per_call,
+        num_workers=config.llm_concurrency,
+        call_timeout=config.call_timeout,
+        requests_per_minute=config.requests_per_minute,
+        tokens_per_minute=config.tokens_per_minute,
+        service_tier=config.service_tier,
+        segment_size=config.segment_size,
+        ledger=ledger,
+    )
+
+
+async def abring_replies(
+    stages: Stages,
+    jobs: Callable[[], Iterator[Job]],
+    *,
+    submit: bool,
+    spending: Spending,
+    tell: Callable[[BatchProgress], None] | None = None,
+) -> BatchReplies | None:
+    """Wait for the batches under way, and send what is missing in further ones.
+
+    Args:
+        stages: What a document passes.
+        jobs: Gives the documents that need work, each time that it is called.
+        submit: Whether to send what is missing; otherwise only what is under way is waited for.
+        spending: Says what may be sent, and books what is answered.
+        tell: Called as the provider proceeds.
+
+    Returns:
+        The replies, or None where no batch plays a part.
+
+    Raises:
+        ConfigurationError: No LLM writes the contexts, or its provider has no Batch API.
+        BudgetExceededError: A batch could pass the limit; it was not sent.
+        ModelError: The provider refuses the requests, or cannot be reached.
+    """
+    writer = stages.contextualizer
+    if not isinstance(writer, LLMContextualizer):
+        if submit:
+            raise ConfigurationError(
+                "Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.",
+                setting="context",
+            )
+        return None
+    journal = stages.ledger.batches
+    if submit:
+        require_batch_api(writer.model)
+    replies = BatchReplies(journal, writer.model)
+    if not submit and not journal.open_batches(writer.model):
+        return replies if journal.has_replies() else None
+    account = BatchAccount(spending, writer.model, llm=writer.llm, replies=replies)
+
+    def requests() -> Iterator[ContextRequest]:
+        account.begin_round()
+        seen: set[str] = set()
+        for job in jobs():
+            for segment, todo, _ in missing(writer, stages.parse(job)):
+                for request in requests_of(writer, segment, todo) if todo else ():
+                    custom_id = replies.id_of(request)
+                    if custom_id not in seen and not journal.knows(custom_id):
+                        seen.add(custom_id)
+                        account.reserve(custom_id, request)
+                        yield request
+
+    await asend_batches(
+        writer.llm,
+        writer.model,
+        journal,
+        requests if submit else None,
+        tell=tell,
+        uploaded=account.sent,
+        answered=account.book,
+    )
+    account.begin_round()
+    return replies
+
+
+def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, purpose: str) -> Spending:
+    """Return the account of a run.
+
+    Args:
+        stages: What a document passes.
+        prices: What models cost.
+        max_cost: Dollars that the run must not pass, or None.
+        purpose: What the run is for; stands in its receipt.
+
+    Raises:
+        ConfigurationError: There is a limit, and a price is not known.
+    """
+    writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
+    mean = None if writer is None else stages.ledger.mean_context_tokens(writer.model)
+    llm = None if writer is None else writer.model
+    if mean is None and writer is not None:
+        mean = CONTEXT_TOKENS + AnswerLimit.of(writer.model, writer.llm).expected_hidden_tokens
+    spending = Spending(
+        prices,
+        max_cost=max_cost,
+        context_tokens=mean or CONTEXT_TOKENS,
+        receipts=stages.ledger.receipts,
+        receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
+    )
+    for name in (stages.embed_model_name, llm):
+        if name is not None:
+            spending.require_price(name)
+    return spending
+
+
+def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None) -> Stages:
+    """Return the stages of a run whose calls are booked, and answered from batches where these have replies."""
+    writer = stages.contextualizer
+    if not isinstance(writer, LLMContextualizer):
+        return replace(stages, spending=spending)
+    sender: SenderKind = writer.service_tier or "live"
+    budget = CallBudget(spending, writer.model, llm=writer.llm, sender=sender, replies=replies)
+    writer = writer.model_copy(update={"budget": budget, "replies": replies})
+    return replace(stages, spending=spending, contextualizer=writer)
+
 
 BATCH_CHUNKS = 256
 

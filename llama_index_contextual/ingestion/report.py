@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from pathlib import PurePath
 from typing import Literal, TypeVar
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure
-from llama_index_contextual.contextualizer.prices import money
+from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.contextualizer.spending import Bill, Spending, of_unknown_price
 from llama_index_contextual.readers import FileWarning, SkippedFile
-from llama_index_contextual.wording import counted
 
 T = TypeVar("T")
 
@@ -127,7 +130,7 @@ class IngestReport:
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
                 counts.append(f"{number} {name}")
-        return f"{', '.join(counts)}; {counted(self.chunks, 'chunk')}"
+        return f"{', '.join(counts)}; {pluralize(self.chunks, 'chunk')}"
 
     def receipt(self) -> str:
         """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
@@ -140,10 +143,10 @@ class IngestReport:
             for name in names:
                 estimated = "" if expected is None else f" (estimated {getattr(expected.contexts, name):,})"
                 noun = name.replace("_", " ").removesuffix("s")
-                parts.append(f"{counted(getattr(paid.contexts, name), noun)}{estimated}")
+                parts.append(f"{pluralize(getattr(paid.contexts, name), noun)}{estimated}")
             parts.append(f"cache hit rate {self.cache_hit_rate:.0%}")
         if paid.embedding_tokens:
-            parts.append(f"{counted(paid.embedding_tokens, 'token')} embedded")
+            parts.append(f"{pluralize(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
         unknown = of_unknown_price(paid)
         price = f"{money(paid.dollars)}{estimated} by {self.prices}"
@@ -155,7 +158,7 @@ class IngestReport:
         for alike in _grouped(self.failures, lambda failure: _kind(condensed(failure.error))):
             documents = len({failure.doc_id for failure in alike})
             where = alike[0].doc_id if documents == 1 else f"{documents:,} documents, such as {alike[0].doc_id}"
-            lines.append(f"{counted(len(alike), 'chunk')} of {where}: {condensed(alike[0].error)}")
+            lines.append(f"{pluralize(len(alike), 'chunk')} of {where}: {condensed(alike[0].error)}")
         return lines
 
     def to_dict(self) -> dict[str, object]:
@@ -216,3 +219,116 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return sorted(groups.values(), key=len, reverse=True)
+
+
+class ProgressCounter:
+    """Adds up what was done and tells `report`, from any thread, beginning with what there is to do.
+
+    Args:
+        report: Called after each step; None tells nobody.
+        documents_total: Documents that need work.
+        bytes_total: Bytes of these documents.
+
+    Attributes:
+        spent: Gives the dollars that the run has cost so far.
+    """
+
+    def __init__(self, report: ReportProgress | None, *, documents_total: int, bytes_total: int) -> None:
+        self._report = report
+        self._state = IngestProgress(stage="ingest", documents_total=documents_total, bytes_total=bytes_total)
+        self._lock = threading.Lock()
+        self.spent: Callable[[], float | None] = float
+        self._tell()
+
+    def read(self, documents: int) -> None:
+        """Count documents that were just read, those included that cannot be."""
+        with self._lock:
+            self._state = replace(self._state, documents_read=self._state.documents_read + documents)
+            self._tell()
+
+    def add(self, documents: int, chunks: int, size: int) -> None:
+        """Count documents, chunks and bytes that were just done."""
+        with self._lock:
+            self._state = replace(
+                self._state,
+                documents_done=self._state.documents_done + documents,
+                chunks_done=self._state.chunks_done + chunks,
+                bytes_done=self._state.bytes_done + size,
+            )
+            self._tell()
+
+    def batches(self, done: int, total: int) -> None:
+        """Say how many requests of the provider's batches are answered."""
+        with self._lock:
+            self._state = replace(self._state, stage="batch", batch_done=done, batch_total=total)
+            self._tell()
+
+    def enter(self, stage: Literal["ingest", "publish", "done"]) -> None:
+        """Say that every document is done, and what comes now; what could not be read counts as done too."""
+        with self._lock:
+            done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
+            self._state = replace(self._state, stage=stage, bytes_done=done)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            self._state = replace(self._state, dollars=self.spent())
+            self._report(self._state)
+
+
+@contextmanager
+def progress_bar() -> Iterator[ReportProgress]:
+    """Show a Rich progress bar on standard error from the first report on: documents, chunks, rate, time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        BarColumn(bar_width=None),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=Console(stderr=True),
+        expand=True,
+    )
+    task = bar.add_task("", total=None, left="")
+
+    def report(state: IngestProgress) -> None:
+        if not state.documents_total:
+            return
+        bar.start()
+        seconds = bar.tasks[0].elapsed or 0.0
+        bar.update(
+            task,
+            description=_describe(state, seconds),
+            left=_time_left(state, seconds),
+            # The last 2 % are the writing: Rich stops the clock of a bar that is full.
+            completed=state.bytes_done if state.stage != "done" else state.bytes_total * 1.02,
+            total=state.bytes_total * 1.02,
+        )
+
+    try:
+        yield report
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+def _describe(state: IngestProgress, seconds: float) -> str:
+    if state.stage == "batch":
+        requests = pluralize(state.batch_total, "request")
+        return f"batch: {state.batch_done:,}/{requests} answered (Ctrl-C leaves it running)"
+    documents = pluralize(state.documents_total, "document")
+    parts = [f"{state.documents_read:,}/{documents}", pluralize(state.chunks_done, "chunk")]
+    if state.chunks_done and seconds >= 1:
+        parts.append(f"{state.chunks_done / seconds:,.0f}/s")
+    if state.dollars:
+        parts.append(money(state.dollars))
+    return " · ".join([*parts, "publishing"] if state.stage == "publish" else parts)
+
+
+def _time_left(state: IngestProgress, seconds: float) -> str:
+    """Return the time left at the mean rate so far: documents are finished in bursts, which mislead a moving one."""
+    if not state.bytes_done or state.stage == "done":
+        return ""
+    left = seconds * (state.bytes_total - state.bytes_done) / state.bytes_done
+    return f"· {timedelta(seconds=round(left))} left"

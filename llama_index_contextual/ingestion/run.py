@@ -10,19 +10,31 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from llama_index_contextual.calls import to_its_end
+from llama_index_contextual._utils.calls import to_its_end
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.prices import PriceTable
+from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.ingestion.batched import abring_replies, paid_stages, spending_of
 from llama_index_contextual.ingestion.builder import VersionBuilder
-from llama_index_contextual.ingestion.jobs import IngestInput, Intake, Job, nothing_to_ingest
-from llama_index_contextual.ingestion.pipeline import abuild
-from llama_index_contextual.ingestion.plan import Plan
-from llama_index_contextual.ingestion.progress import ProgressCounter
-from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
-from llama_index_contextual.ingestion.stages import Stages, notices_of
-from llama_index_contextual.ingestion.work import RunOptions, jobs_of, make_reader, plan_run
+from llama_index_contextual.ingestion.pipeline import (
+    Stages,
+    abring_replies,
+    abuild,
+    notices_of,
+    paid_stages,
+    spending_of,
+)
+from llama_index_contextual.ingestion.plan import (
+    IngestInput,
+    Intake,
+    Job,
+    Plan,
+    RunOptions,
+    jobs_of,
+    make_reader,
+    nothing_to_ingest,
+    plan_run,
+)
+from llama_index_contextual.ingestion.report import IngestReport, ProgressCounter, ReportProgress
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.version import OpenVersion
 
@@ -161,3 +173,47 @@ def _report(
         chunks=sum(record.chunks for record in records),
         seconds=time.monotonic() - started,
     )
+
+
+def remove_documents(
+    doc_ids: Collection[str], *, project_dir: Path, config: ProjectConfig, before: OpenVersion | None
+) -> IngestReport:
+    """Publish a version without some documents; where there is none to remove, nothing is published.
+
+    Settings that have changed since the version before was built have no effect: they wait for the next rebuild.
+
+    Args:
+        doc_ids: Ids of the documents.
+        project_dir: The project, whose lock is held.
+        config: Its settings.
+        before: Its live version, or None.
+
+    Raises:
+        InputError: The live version does not have one of them.
+    """
+    started = time.monotonic()
+    records = () if before is None else before.manifest.documents
+    known = {record.doc_id for record in records}
+    if unknown := [doc_id for doc_id in doc_ids if doc_id not in known]:
+        raise InputError(f"Project {project_dir.name!r} has no document {unknown[0]!r}.", value=unknown[0])
+    kept = [record for record in records if record.doc_id not in doc_ids]
+    version = None if before is None else before.name
+    if before is not None and doc_ids:
+        version = _publish(kept, project_dir, config, before)
+    return IngestReport(
+        version=version,
+        removed=tuple(record.doc_id for record in records if record.doc_id in doc_ids),
+        chunks=sum(record.chunks for record in kept),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _publish(kept: Sequence[DocumentRecord], project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
+    built_with = ProjectConfig.recorded(before.manifest.config)
+    pending = config.rebuild_fields(built_with)
+    builder = VersionBuilder(project_dir, config.changed(**{name: getattr(built_with, name) for name in pending}))
+    with contextlib.ExitStack() as stack:
+        stack.callback(builder.discard)
+        for record in kept:
+            builder.take_over(before, record)
+        return builder.publish(embed_model=before.manifest.embed_model).version

@@ -2,6 +2,6 @@
 
 from llama_index_contextual.node_parser.chunk import ChunkNodeParser
 from llama_index_contextual.node_parser.segment import SegmentNodeParser
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokens import count_tokens
 
 __all__ = ["ChunkNodeParser", "SegmentNodeParser", "count_tokens"]

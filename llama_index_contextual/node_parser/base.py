@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading, shape_fault
-from llama_index_contextual.node_parser.spans import TokenMap
+from llama_index_contextual.node_parser.tokens import TokenMap
 
 SEGMENT_CORE = "_contextual_segment_core"
 """Document offset at which a segment's own part begins; the overlap before it belongs to the segment before."""

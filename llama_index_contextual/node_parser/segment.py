@@ -1,10 +1,18 @@
-"""Documents → segments: stretches of a document that an LLM reads at once."""
+"""Segment spans: content-defined cuts of a long text, so that an edit leaves the segments behind it as they were.
+
+The next cut depends on the one before and on the text behind it only. Within the last fifth of the window the best
+structural rank wins, and among equals the place whose neighbourhood has the lowest hash, as in content-defined
+chunking (FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015): two runs that stand at different places
+choose the same cut as soon as their windows share the winner, and go on alike from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import xxhash
 from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
 from llama_index.core.utils import get_tqdm_iterable
@@ -31,8 +39,171 @@ from llama_index_contextual.node_parser.base import (
     link_neighbours,
     text_of,
 )
-from llama_index_contextual.node_parser.segmenting import SegmentCutter, SegmentSpan
-from llama_index_contextual.node_parser.spans import TokenMap
+from llama_index_contextual.node_parser.boundaries import (
+    NON_WORD_CHARACTER,
+    WORD_START,
+    Rank,
+    blocks,
+    containing,
+    grapheme_boundaries,
+    heading_offsets,
+    in_word,
+    is_grapheme_boundary,
+    lines_of,
+    skip_space,
+    strip_end,
+    structural_offsets,
+)
+from llama_index_contextual.node_parser.tokens import TokenMap
+
+_WINDOW = 0.2
+_NEIGHBOURHOOD = 32
+_MARGIN = 8
+
+
+@dataclass(frozen=True)
+class SegmentSpan:
+    """A segment as offsets into its document.
+
+    Attributes:
+        start: The first character, overlap included.
+        core: The first character that the segment before does not hold; the cores tile the document.
+        end: Behind the last character.
+    """
+
+    start: int
+    core: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SegmentCutter:
+    """Cuts one document into segments of at most `size` tokens.
+
+    Attributes:
+        tokens: The document's text and tokens.
+        size: Most tokens of a segment when it is encoded alone.
+        overlap: Most tokens that a segment shares with the one before.
+        headings: Sorted offsets of headings.
+        wholes: Code fences and tables, sorted; those of up to half a segment are not cut.
+    """
+
+    tokens: TokenMap
+    size: int
+    overlap: int
+    headings: Sequence[int]
+    wholes: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, text: str, *, size: int, overlap: int, headings: Iterable[int] | None = None) -> SegmentCutter:
+        """Tokenise and scan `text`; `headings` are the offsets known from the reader, or None."""
+        return cls(TokenMap.of(text), size, overlap, heading_offsets(text, headings), blocks(text))
+
+    def spans(self) -> Iterator[SegmentSpan]:
+        """Yield the segments in the order of the text; none for a text of white space.
+
+        A text that fits is one segment and taken whole. Else the cores tile the text but for white space.
+        """
+        text = self.tokens.text
+        core = skip_space(text, 0)
+        tail = strip_end(text, core, len(text))
+        if core < tail and len(self.tokens) <= self.size:
+            yield SegmentSpan(0, 0, len(text))
+            return
+        start = core
+        while core < tail:
+            behind = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
+            end = strip_end(text, core, behind)
+            yield SegmentSpan(self._fit(start, core, end), core, end)
+            start, core = self._overlap_start(end, behind, core), behind
+
+    def _cut(self, core: int, capacity: int, tail: int) -> int:
+        tokens = self.tokens
+        first = tokens.index(core)
+        rest = tokens.index(tail) - first
+        if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
+            return tail
+        window = int(_WINDOW * capacity)
+        # A segment of a few words would cost a call of its own: leave at least a fifth for the last one.
+        last = max(min(capacity - _MARGIN, rest - window), window + 1, 1)
+        low = max(core + 1, tokens.offset(first + last - window))
+        high = max(low, tokens.offset(first + last))
+        found = self._best(low, high, core)
+        return self._forced(low, high, core) if found is None else found
+
+    def _best(self, low: int, high: int, known: int) -> int | None:
+        starts = [start for start, _ in self.wholes]
+        whole = containing(self.wholes, starts, low)
+        if whole and whole[1] > high:
+            if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
+                return whole[0]
+            rows = [start for start, _ in lines_of(self.tokens.text, low, high) if self._line_start(start)]
+            return self._lowest(rows[1:] if rows and rows[0] == low else rows, known)
+        ranked = structural_offsets(self.tokens.text, low, high)
+        ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
+        for rank in sorted(ranked, reverse=True):
+            found = self._lowest((o for o in ranked[rank] if not containing(self.wholes, starts, o)), known)
+            if found is not None:
+                return found
+        return None
+
+    def _line_start(self, offset: int) -> bool:
+        text = self.tokens.text
+        return offset > 0 and "\n" in text[strip_end(text, 0, offset) : offset]
+
+    def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
+        """Return the offset whose neighbourhood has the lowest hash among those that cut no grapheme."""
+        for offset in sorted(offsets, key=lambda o: (self._hash(o), o)):
+            if self._is_clean(offset, known):
+                return offset
+        return None
+
+    def _hash(self, offset: int) -> int:
+        near = self.tokens.text[max(0, offset - _NEIGHBOURHOOD) : offset + _NEIGHBOURHOOD]
+        return xxhash.xxh3_64_intdigest(near.encode("utf-8", "surrogatepass"))
+
+    def _is_clean(self, offset: int, known: int) -> bool:
+        text = self.tokens.text
+        before = strip_end(text, known, offset)
+        return is_grapheme_boundary(text, offset, known) and is_grapheme_boundary(text, before, known)
+
+    def _forced(self, low: int, high: int, known: int) -> int:
+        """Return a cut between words or, in a word that is longer than half a segment, between graphemes."""
+        text = self.tokens.text
+        half = known + max(1, (low - known) // 2)
+        for first, last in ((low, high), (half, low)):
+            words = [match.start() for match in WORD_START.finditer(text, first, last)]
+            behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
+            for offsets in (words, [o for o in behind if o < last and not in_word(text, o)]):
+                whole = grapheme_boundaries(text, offsets, known)
+                if whole:
+                    return skip_space(text, min(whole, key=self._hash))
+        starts = grapheme_boundaries(text, range(low, high), known)
+        return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
+
+    def _overlap_start(self, end: int, behind: int, core: int) -> int:
+        """Return where the segment behind a cut begins: a place that shares 75 to 100 % of the overlap, else less."""
+        tokens = self.tokens
+        at = tokens.index(end)
+        low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
+        high = tokens.offset(at - int(0.75 * self.overlap))
+        if not self.overlap or low > high:
+            return behind
+        ranked = structural_offsets(tokens.text, low, high)
+        for rank in sorted(ranked, reverse=True):
+            for offset in ranked[rank]:
+                if self._is_clean(offset, core):
+                    return offset
+        # Where one long word fills that place, less is shared: the first word that begins behind it.
+        words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
+        return next(iter(grapheme_boundaries(tokens.text, words, core)), behind)
+
+    def _fit(self, start: int, core: int, end: int) -> int:
+        """Move the start of the overlap on until the segment fits when it is encoded alone."""
+        while start < core and self.tokens.count(start, end) > self.size:
+            found = WORD_START.search(self.tokens.text, start + 1, core)
+            start = found.start() if found else core
+        return start
 
 
 class SegmentNodeParser(SpanNodeParser):

@@ -15,9 +15,8 @@ from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
-from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text
-from llama_index_contextual.readers.facts import user_facts
-from llama_index_contextual.readers.inputs import (
+from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
+from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
     PDF_SUFFIXES,
     FileRef,
@@ -25,13 +24,13 @@ from llama_index_contextual.readers.inputs import (
     discover,
     notes_on_ids,
     size_reason,
+    special_reason,
 )
 from llama_index_contextual.readers.markdown import read_markdown
 from llama_index_contextual.readers.text import read_text
-from llama_index_contextual.readers.walk import special_reason
 
 if TYPE_CHECKING:
-    from llama_index_contextual.readers.pdf import PdfEngine, PdfWorker
+    from llama_index_contextual.readers.pdf.reader import PdfEngine, PdfWorker
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
@@ -139,7 +138,7 @@ class DocumentReader:
         return read(ref.path, limits=self._limits)
 
     def _worker(self) -> PdfWorker:
-        from llama_index_contextual.readers.pdf import PdfWorker
+        from llama_index_contextual.readers.pdf.reader import PdfWorker
 
         if self._pdf_worker is None:
             self._pdf_worker = PdfWorker()

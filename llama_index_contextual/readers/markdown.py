@@ -1,14 +1,380 @@
-"""Reads Markdown: headings by CommonMark's block structure, front matter as metadata."""
+"""Finds Markdown headings line by line, for files too large for a parser."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llama_index_contextual.metadata import DocumentMap
-from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.decoding import decode_file
-from llama_index_contextual.readers.front_matter import FrontMatter, read_front_matter
-from llama_index_contextual.readers.outline import markdown_headings
+from llama_index_contextual.metadata import TITLE, DocumentMap, Heading
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits, is_own_key, scalar_fault
+from llama_index_contextual.readers.discovery import one_line
+from llama_index_contextual.readers.text import decode_file
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+
+_MAX_LINE = 4_000
+"""Characters of a line that are looked at."""
+
+_MAX_TITLE = 200
+_MARKS = frozenset(" #`~=-<")
+_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ", "---", "===", "***", "___")
+
+
+def line_starts(text: str, at: int = 0, *, has_returns: bool | None = None) -> Iterator[int]:
+    r"""Yield where lines begin; `\n`, `\r\n` and `\r` end one, as in CommonMark.
+
+    Args:
+        text: The whole text.
+        at: Where to begin; a line must begin there.
+        has_returns: Whether `\r` is in the text; looked for if not given.
+    """
+    if ("\r" in text) if has_returns is None else has_returns:
+        yield from _mixed_line_starts(text, at)
+        return
+    while at < len(text):
+        yield at
+        at = text.find("\n", at) + 1
+        if not at:
+            return
+
+
+def _mixed_line_starts(text: str, at: int) -> Iterator[int]:
+    feed, back, length = text.find("\n", at), text.find("\r", at), len(text)
+    while at < length:
+        yield at
+        if 0 <= feed < at:
+            feed = text.find("\n", at)
+        if 0 <= back < at:
+            back = text.find("\r", at)
+        if feed < 0 and back < 0:
+            return
+        is_feed = back < 0 or 0 <= feed < back
+        at = feed + 1 if is_feed or feed == back + 1 else back + 1
+
+
+def scan_headings(text: str, at: int = 0) -> Iterator[Heading]:
+    """Yield the headings from character `at` on; their titles still carry inline marks.
+
+    Code fences and HTML comments are respected; lists, quotes and other HTML are not looked into.
+    """
+    fence, comment_end = "", at
+    above = before = -1
+    for start in line_starts(text, at):
+        if text[start] in _MARKS and start >= comment_end:
+            line = _line(text, start)
+            if fence:
+                fence = "" if _closes(line, fence) else fence
+            elif fence := _opened_fence(line):
+                pass
+            elif line.lstrip().startswith("<!--"):
+                comment_end = text.find("-->", start) + 1 or len(text)
+            elif heading := _atx(start, line) or _setext(text, line, above, before):
+                yield heading
+        before, above = above, start
+
+
+def _line(text: str, start: int) -> str:
+    """Return a line without its end; empty if it is indented as code."""
+    end = text.find("\n", start, start + _MAX_LINE)
+    line = text[start : end if end >= 0 else start + _MAX_LINE].partition("\r")[0]
+    return line.rstrip() if len(line) - len(line.lstrip(" ")) < 4 and not line.startswith("\t") else ""
+
+
+def _atx(start: int, line: str) -> Heading | None:
+    body = line.strip()
+    title = body.lstrip("#")
+    level = len(body) - len(title)
+    if not 1 <= level <= 6 or title[:1] not in (" ", "\t"):
+        return None
+    title = title.strip()
+    without_closing = title.rstrip("#")
+    if not without_closing or without_closing.endswith((" ", "\t")):
+        title = without_closing.rstrip()
+    return Heading(start, level, title) if title else None
+
+
+def _setext(text: str, line: str, above: int, before: int) -> Heading | None:
+    """Return the heading that a line of `=` or `-` makes of the paragraph of one line above it."""
+    mark = line.strip()
+    if above < 0 or not mark or mark[0] not in "=-" or mark.strip(mark[0]):
+        return None
+    title = _line(text, above)
+    is_alone = before < 0 or _line(text, before).strip()[:1] in ("", "#")
+    if not is_alone or not title.strip() or len(title) > _MAX_TITLE or title.lstrip().startswith(_NO_PARAGRAPH):
+        return None
+    return Heading(above, 1 if mark[0] == "=" else 2, title.strip())
+
+
+def _opened_fence(line: str) -> str:
+    """Return the marks of the code fence that the line opens; empty if it opens none."""
+    body = line.lstrip()
+    for mark in "`~":
+        rest = body.lstrip(mark)
+        count = len(body) - len(rest)
+        if count >= 3 and not (mark == "`" and "`" in rest):
+            return mark * count
+    return ""
+
+
+def _closes(line: str, fence: str) -> bool:
+    body = line.strip()
+    return body.startswith(fence) and not body.strip(fence[0])
+
+
+MAX_WORK = 4_000_000
+"""Lines and tokens of the parser; what follows is scanned line by line."""
+
+MAX_BLOCK_LINES = 80_000
+"""Lines of one list, quote, code block or paragraph that the parser sees."""
+
+MAX_NESTING = 60
+"""Levels of lists and quotes; below it the parser drops the rest of the file."""
+
+MAX_HEADINGS = 100_000
+
+MAX_TITLE = 200
+"""Characters; a longer paragraph above a line of hyphens is a paragraph above a rule, not a heading."""
+
+_PIECE_LINES = 10_000
+_PIECE_CHARACTERS = 4_000_000
+
+
+def markdown_headings(
+    text: str, start: int = 0, *, piece_lines: int = _PIECE_LINES
+) -> tuple[tuple[Heading, ...], tuple[str, ...]]:
+    """Return the headings from character `start` on, and what has to be said about them.
+
+    Headings in quotes and lists, code and HTML are none: they do not divide the document.
+
+    Args:
+        text: The whole file.
+        start: Where the Markdown begins, after the front matter.
+        piece_lines: Lines parsed at once; the result does not depend on it.
+    """
+    parse = _Outline(text, start, piece_lines)
+    headings = tuple(islice(parse.headings(), MAX_HEADINGS + 1))
+    warnings = [parse.warning] if parse.warning else []
+    if len(headings) > MAX_HEADINGS:
+        warnings.append(f"has more than {MAX_HEADINGS:,} headings: the later ones are left out")
+    return headings[:MAX_HEADINGS], tuple(warnings)
+
+
+@dataclass
+class _Outline:
+    """One pass over a text; `warning` is set when the parser had to give way to the line scan."""
+
+    text: str
+    at: int
+    piece_lines: int
+    warning: str | None = None
+
+    def headings(self) -> Iterator[Heading]:
+        blocks, inline = _parsers()
+        has_returns = "\r" in self.text
+        work_left, size = MAX_WORK, self.piece_lines
+        while self.at < len(self.text):
+            if work_left <= 0 or size > max(MAX_BLOCK_LINES, self.piece_lines):
+                yield from self._scan(inline)
+                return
+            starts, end = _piece(self.text, self.at, size, has_returns=has_returns)
+            tokens = blocks.parse(self.text[self.at : end])
+            work_left -= len(starts) + len(tokens)
+            if any(token.level >= MAX_NESTING - 1 for token in tokens):
+                yield from self._scan(inline)
+                return
+            done = len(starts) if end == len(self.text) else _last_block(tokens)
+            if done == 0:
+                size *= 2
+                continue
+            size = self.piece_lines
+            yield from _headings(tokens, starts, done, inline)
+            self.at = end if done == len(starts) else starts[done]
+
+    def _scan(self, inline: MarkdownIt) -> Iterator[Heading]:
+        line = self.text.count("\n", 0, self.at) + 1
+        self.warning = f"is too long or nested: its headings from line {line:,} on are recognised line by line"
+        for heading in scan_headings(self.text, self.at):
+            yield Heading(heading.start, heading.level, _plain(heading.title, inline))
+
+
+def _piece(text: str, at: int, lines: int, *, has_returns: bool) -> tuple[list[int], int]:
+    """Return where the next lines begin, and where the last of them ends."""
+    starts: list[int] = []
+    for start in line_starts(text, at, has_returns=has_returns):
+        if len(starts) == lines or start - at > _PIECE_CHARACTERS:
+            return starts, start
+        starts.append(start)
+    return starts, len(text)
+
+
+def _last_block(tokens: list[Token]) -> int:
+    """Return the line on which the last block begins: it may go on in the next piece."""
+    return next((token.map[0] for token in reversed(tokens) if token.level == 0 and token.map), 0)
+
+
+def _headings(tokens: list[Token], starts: list[int], done: int, inline: MarkdownIt) -> Iterator[Heading]:
+    for token, content in pairwise(tokens):
+        if token.type != "heading_open" or token.level or not token.map or token.map[0] >= done:
+            continue
+        is_rule = token.markup in ("-", "=") and len(content.content) > MAX_TITLE
+        title = "" if is_rule else _plain(content.content, inline)
+        if title:
+            yield Heading(starts[token.map[0]], int(token.tag[1]), title)
+
+
+def _plain(markdown: str, inline: MarkdownIt) -> str:
+    """Return the text of a heading without marks."""
+    head = markdown[: 4 * MAX_TITLE]
+    if not any(mark in head for mark in "*_`[<&\\!"):
+        return one_line(head, MAX_TITLE)
+    return one_line(_text(inline.parseInline(head)), MAX_TITLE)
+
+
+def _text(tokens: list[Token]) -> str:
+    parts = []
+    for token in tokens:
+        if token.children is not None and token.type in ("inline", "image"):
+            parts.append(_text(token.children))
+        elif token.type in ("text", "text_special", "code_inline"):
+            parts.append(token.content)
+        elif token.type in ("softbreak", "hardbreak"):
+            parts.append(" ")
+    return "".join(parts)
+
+
+def _parsers() -> tuple[MarkdownIt, MarkdownIt]:
+    from markdown_it import MarkdownIt
+
+    # Without the table rule, a table above a rule would be taken for a heading.
+    blocks = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
+    blocks.core.ruler.enableOnly(["normalize", "block"])
+    return blocks, MarkdownIt("commonmark")
+
+
+MAX_CHARACTERS = 32_768
+"""A longer block is no front matter."""
+
+MAX_VALUE = 1_000
+"""Characters of one value."""
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class FrontMatter:
+    """What the block says.
+
+    Attributes:
+        end: Offset of the first character after the block.
+        title: Its `title`.
+        metadata: Its other top-level scalars. Lists and nested mappings stay in the text only.
+        warnings: Keys that were left out.
+    """
+
+    end: int = 0
+    title: str | None = None
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def read_front_matter(text: str) -> FrontMatter | None:
+    """Return the front matter, or None if the text has none."""
+    block = _find_block(text)
+    if block is None:
+        return None
+    content, end = block
+    entries = _parse(content)
+    if entries is None:
+        return None
+    title = one_line(_unquoted(entries.pop(TITLE, "")))
+    metadata, warnings = _accept(entries)
+    return FrontMatter(end, title or None, metadata, tuple(warnings))
+
+
+def _find_block(text: str) -> tuple[str, int] | None:
+    head = text[:MAX_CHARACTERS]
+    lines = head.splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != "---":
+        return None
+    at = len(lines[0])
+    for line in lines[1:]:
+        if line.rstrip() in ("---", "..."):
+            return head[len(lines[0]) : at], at + len(line)
+        at += len(line)
+    return None
+
+
+def _parse(content: str) -> dict[str, str] | None:
+    """Return the scalars of the top level; quoted ones keep their quotes, so that "7" and 7 stay apart."""
+    import yaml
+
+    try:
+        # Nodes are not turned into objects: no tag is resolved, no alias expanded, "1.10" and "no" stay as written.
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return _parse_lines(content)
+    if not isinstance(root, yaml.MappingNode):
+        return None
+    scalars = [pair for pair in root.value if all(isinstance(node, yaml.ScalarNode) for node in pair)]
+    return {key.value: f'"{value.value}"' if value.style in ("'", '"') else value.value for key, value in scalars}
+
+
+def _parse_lines(content: str) -> dict[str, str] | None:
+    """Read `key: value` lines of a block that is no valid YAML, such as `title: Rome: a history`."""
+    entries: dict[str, str] = {}
+    for line in content.splitlines():
+        if not line.strip() or line[0] in " \t#-":
+            continue
+        key, colon, value = line.partition(":")
+        if not colon or not key.replace("_", "").replace("-", "").isalnum():
+            return None
+        entries[key] = value.strip()
+    return entries or None
+
+
+def _accept(entries: Mapping[str, str]) -> tuple[dict[str, Scalar], list[str]]:
+    metadata: dict[str, Scalar] = {}
+    warnings = []
+    for key, value in entries.items():
+        scalar = _scalar(value)
+        if scalar is None:
+            continue
+        if not key or one_line(key) != key or is_own_key(key):
+            warnings.append(f"front matter: {one_line(repr(key))} cannot be used as a metadata key and is left out")
+        else:
+            metadata[key] = scalar
+    return metadata, warnings
+
+
+def _scalar(written: str) -> Scalar | None:
+    """Return a number or truth value only where writing it again gives the same text."""
+    text = _unquoted(written)
+    if text != written or not text:
+        return text or None
+    if text in ("null", "~"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if str(number) == text and scalar_fault(number) is None:
+            return number
+    return text
+
+
+def _unquoted(written: str) -> str:
+    is_quoted = len(written) > 1 and written[0] == written[-1] and written[0] in "\"'"
+    return one_line(written[1:-1] if is_quoted else written, MAX_VALUE)
+
 
 TITLE_REACH = 5_000
 """Characters from the beginning within which a heading can be the title of the document."""

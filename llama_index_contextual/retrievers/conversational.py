@@ -14,7 +14,6 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import QueryBlend, RetrievalResponse
 from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import (
     CheckedRetriever,
@@ -24,7 +23,8 @@ from llama_index_contextual.retrievers.base import (
     specificity_of,
 )
 from llama_index_contextual.retrievers.queries import bounded, shortened, with_warnings
-from llama_index_contextual.retrievers.query_embedding import QueryEmbedder
+from llama_index_contextual.retrievers.response import QueryBlend, RetrievalResponse
+from llama_index_contextual.retrievers.semantic import QueryEmbedder
 from llama_index_contextual.retrievers.time_words import explicit_times
 
 _WORDS = Analyzer("none")

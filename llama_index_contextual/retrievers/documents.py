@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder, LexicalQuery
-from llama_index_contextual.retrievers.trace import Support
+from llama_index_contextual.retrievers.base import DocumentScores
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalIndexBuilder, LexicalQuery
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -59,7 +59,7 @@ class DocumentIndex:
         self.lexical_index = lexical_index
         self.rows = rows
 
-    def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> Support:
+    def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
         """Return for each chunk, by its row, score and rank of its document.
 
         Equal scores share the best rank.
@@ -68,7 +68,7 @@ class DocumentIndex:
         ordered = np.sort(scores)
         found = scores[self.rows[chunks]]
         ranks = len(ordered) - np.searchsorted(ordered, found, side="right") + 1
-        return Support(found, np.where(found > 0, ranks, 0))
+        return DocumentScores(found, np.where(found > 0, ranks, 0))
 
     def save(self, directory: Path) -> None:
         """Write the index with its settings."""
@@ -134,7 +134,7 @@ class DocumentLeg:
             )
         self._index = index
 
-    def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> Support:
+    def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> DocumentScores:
         """Return score and rank of each chunk's document."""
         return self._index.support(query, rows)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from llama_index.core.schema import BaseNode
 
-from llama_index_contextual.results import Explanation, Source
-from llama_index_contextual.retrievers.base import Found
-from llama_index_contextual.retrievers.trace import Evidence, Trace
+from llama_index_contextual.retrievers.base import Evidence, Hit, Trace
+from llama_index_contextual.retrievers.response import Explanation, Source
 
 NEAR_MISSES = 5
 _BEST = "best chunk"
@@ -35,7 +34,7 @@ class _Share:
     size: int
 
 
-def explain(trace: Trace, found: Sequence[Found], k: int) -> tuple[list[Explanation], list[Explanation]]:
+def explain(trace: Trace, found: Sequence[Hit], k: int) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits, and of those that came next, with the reason why not.
 
     Args:
@@ -49,7 +48,7 @@ def explain(trace: Trace, found: Sequence[Found], k: int) -> tuple[list[Explanat
     return made[:last], missed
 
 
-def _explanation(trace: Trace, hit: Found, rank: int) -> Explanation:
+def _explanation(trace: Trace, hit: Hit, rank: int) -> Explanation:
     in_text, in_context = _where(trace, hit.node, hit.evidence)
     return Explanation(
         rank=rank,

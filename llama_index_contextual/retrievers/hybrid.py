@@ -19,21 +19,31 @@ from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import ScoredChunk
-from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query, specificity_of
+from llama_index_contextual.retrievers.base import (
+    DocumentScores,
+    FusionSettings,
+    Ranking,
+    RankingRetriever,
+    Trace,
+    lexical_query,
+    specificity_of,
+)
 from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
     Hits,
     Scale,
+    add_support,
+    best_of_group,
     fuse,
     min_max,
     normalise_weights,
     reciprocal_rank_fusion,
+    reciprocal_shares,
+    scaled_shares,
     score_fusion,
 )
 from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.retrievers.support import add_support, best_of_group, reciprocal_shares, scaled_shares
-from llama_index_contextual.retrievers.trace import Recipe, Support, Trace
+from llama_index_contextual.retrievers.response import ScoredChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
@@ -150,7 +160,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             names=self.docstore.ids,
         )
         weight = self._document_weight(hits)
-        recipe = Recipe(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
+        recipe = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
         if self._documents is None:
             return Trace(hits, parts=parts, recipe=recipe)
         terms = Trace(hits, parts=parts).query_terms
@@ -174,7 +184,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         """Return the weight of the documents' names; fused scores have no fixed range, so the best of them is 1."""
         return self.document_weight * (1.0 if self.fusion == "rrf" else float(hits.scores.max(initial=0.0)))
 
-    def _shares(self, support: Support, weight: float) -> NDArray[np.float64]:
+    def _shares(self, support: DocumentScores, weight: float) -> NDArray[np.float64]:
         if self.fusion == "score":
             return scaled_shares(support.scores.astype(np.float64), weight)
         return reciprocal_shares(support.ranks, weight, k=self.rrf_k)

@@ -18,11 +18,10 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.base import RankingRetriever, lexical_query
+from llama_index_contextual.retrievers.base import RankingRetriever, Trace, lexical_query
+from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.lexical_index import MAX_TERMS, LexicalIndex, QueryTerms
 from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.retrievers.trace import Trace
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.scan import top
 

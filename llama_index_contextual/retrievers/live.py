@@ -1,4 +1,4 @@
-"""Retrievers over whatever version is live: resolved once per query, so that one answer comes from one version."""
+"""The indexes of one version, each opened when it is first used."""
 
 from __future__ import annotations
 
@@ -7,41 +7,263 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, cast, get_args
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.loading import load_index_from_storage
+from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock, renewed
+from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import (
+    ConfigurationError,
     ContextualError,
     CorruptVersionError,
     InputError,
     NoVersionError,
 )
-from llama_index_contextual.forks import new_lock, renewed
-from llama_index_contextual.redaction import get_logger
-from llama_index_contextual.results import QueryBlend, RetrievalResponse
-from llama_index_contextual.retrievers.base import CheckedRetriever, RankingRetriever, with_terms
-from llama_index_contextual.retrievers.instrument import areported, reported
+from llama_index_contextual.models import is_same_model, model_name
+from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
+from llama_index_contextual.retrievers.base import (
+    CheckedRetriever,
+    Hit,
+    RankingRetriever,
+    areported,
+    reported,
+    with_terms,
+)
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
+from llama_index_contextual.retrievers.confidence import JUDGED, Judgement, judge
+from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
+from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain
+from llama_index_contextual.retrievers.hybrid import HybridRetriever
+from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.queries import (
     as_bundles,
     bounded,
     require_positive,
     with_warnings,
 )
-from llama_index_contextual.retrievers.rerank import Rerankers
-from llama_index_contextual.retrievers.respond import Request, respond
-from llama_index_contextual.retrievers.version_indexes import VersionIndexes
+from llama_index_contextual.retrievers.rerank import Reranked, Reranker, Rerankers
+from llama_index_contextual.retrievers.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
+from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.filters import require_filters
 from llama_index_contextual.storage.version import OpenVersion
+
+_FUSION_FIELDS = (
+    "semantic_weight",
+    "lexical_weight",
+    "document_weight",
+    "sibling_weight",
+    "candidates",
+    "fusion",
+    "rrf_k",
+)
+
+
+class VersionIndexes:
+    """The indexes of one version, each opened when it is first used.
+
+    Args:
+        version: The version.
+        load_embed_model: Gives the model that embeds queries, from the setting that the version was built with.
+    """
+
+    def __init__(self, version: OpenVersion, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
+        self.version = version
+        self._load_embed_model = load_embed_model
+        self._lock = new_rlock()
+        self._hybrid: tuple[tuple[Any, ...], HybridRetriever] | None = None
+
+    @cached_property
+    def index(self) -> VectorStoreIndex:
+        """The version as a LlamaIndex index.
+
+        Raises:
+            ConfigurationError: The version has no semantic index, or was built with another embedding model.
+        """
+        if not self.version.has_semantic:
+            raise ConfigurationError(
+                "This version has no semantic index: create the project with faiss=True.", setting="faiss"
+            )
+        model = self.embed_model
+        # Without transformations LlamaIndex makes a SentenceSplitter, which loads its tokenizer: half a second for what
+        # an index that cannot be changed never uses.
+        index = load_index_from_storage(self.version.storage_context, embed_model=model, transformations=[model])
+        return cast(VectorStoreIndex, index)
+
+    @cached_property
+    def embed_model(self) -> BaseEmbedding:
+        """The model that the version was built with, whatever the settings have become since.
+
+        Raises:
+            ConfigurationError: The project is loaded with another one.
+            ModelError: It cannot be made: no key, no package, no such name.
+        """
+        model = self._load_embed_model(self.version.manifest.config["embed_model"])
+        if not is_same_model(self.version.manifest.embed_model, model_name(model)):
+            raise ConfigurationError(
+                f"The index was built with the embedding model {self.version.manifest.embed_model!r}, the project is"
+                f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
+                setting="embed_model",
+            )
+        return model
+
+    @cached_property
+    def semantic(self) -> SemanticRetriever:
+        """The semantic leg."""
+        return SemanticRetriever(self.index)
+
+    @cached_property
+    def lexical(self) -> LexicalRetriever:
+        """The lexical leg."""
+        return LexicalRetriever(LexicalIndex.load(self.version.bm25_directory), self.version.docstore)
+
+    @cached_property
+    def documents(self) -> DocumentLeg | None:
+        """What the documents say of their chunks; None where the version has no index of them."""
+        if not self.version.has_documents:
+            return None
+        return DocumentLeg(DocumentIndex.load(self.version.documents_directory), self.version.docstore)
+
+    @cached_property
+    def acronyms(self) -> Acronyms:
+        """The acronyms that the version's texts explain."""
+        texts = (node.get_content(MetadataMode.NONE) for node in self.version.docstore.iterate())
+        return Acronyms(find_acronyms(texts))
+
+    def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
+        """Return the retriever for a mode that the version can answer."""
+        with self._lock:  # whoever comes first opens the files, once
+            if mode == "semantic":
+                return self.semantic
+            if mode == "lexical":
+                return self.lexical
+            setting = tuple(getattr(config, name) for name in _FUSION_FIELDS)
+            if self._hybrid is None or self._hybrid[0] != setting:
+                self._hybrid = setting, self._fused(config)
+            return self._hybrid[1]
+
+    def _fused(self, config: ProjectConfig) -> HybridRetriever:
+        return HybridRetriever(
+            [self.semantic, self.lexical],
+            retriever_weights=[config.semantic_weight, config.lexical_weight],
+            candidates=config.candidates,
+            fusion=config.fusion,
+            rrf_k=config.rrf_k,
+            documents=self.documents if config.document_weight or config.sibling_weight else None,
+            document_weight=config.document_weight,
+            sibling_weight=config.sibling_weight,
+        )
+
+    def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
+        """Return the mode that can answer, and a warning where it is not the wanted one."""
+        has: dict[str, bool] = {"semantic": self.version.has_semantic, "lexical": self.version.has_lexical}
+        if wanted == "hybrid" and all(has.values()):
+            return wanted, []
+        if has.get(wanted):
+            return wanted, []
+        used: Mode = "semantic" if has["semantic"] else "lexical"
+        missing = " and ".join(leg for leg, there in has.items() if not there)
+        return used, [f"Mode {wanted!r} was asked for, but there is no {missing} index: answered with {used!r}."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a version.
+
+    Attributes:
+        k: Results.
+        filters: Only chunks that pass count.
+        explain: Whether to say why.
+        reranker: Looks again at the best hits, or None.
+        candidates: Hits that the reranker looks at.
+        mode_requested: Which indexes were asked for.
+        mode_used: Which indexes answer.
+        warnings: About what differs from what was asked for.
+        version: Name of the version.
+        turns: Bounds how many rank at once.
+    """
+
+    k: int
+    filters: MetadataFilters | None
+    explain: bool
+    reranker: Reranker | None
+    candidates: int
+    mode_requested: Mode
+    mode_used: Mode
+    warnings: Sequence[str]
+    version: str
+    turns: AbstractContextManager[object]
+
+
+def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -> RetrievalResponse:
+    """Return the answer of a retriever to a query."""
+    k = max(request.k, request.candidates) if request.reranker is not None else request.k
+    shown = k + NEAR_MISSES if request.explain else k
+    # A fused ranking has more than k hits anyway, and asking for more could change it.
+    with request.turns:
+        trace = retriever.trace(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
+        evidence = trace.evidence(max(JUDGED, shown))
+        found = retriever.fetch(trace, shown, evidence)
+        judgement = judge(trace, evidence)
+    relevances = [None] * len(found) if judgement is None else judgement.relevances
+    warnings = [*request.warnings, *(warning for leaf in trace.leaves() for warning in leaf.warnings)]
+    order = [Reranked(at, hit.score) for at, hit in enumerate(found[:k])]
+    if request.reranker is not None:
+        order = request.reranker.order(bundle, found[:k])
+        if found and not order:
+            warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(found[:k])} hits.")
+            judgement = judgement and Judgement((), 0.0)
+    explanations: list[Explanation] = []
+    near_misses: list[Explanation] = []
+    if request.explain:
+        explanations, near_misses = explain(trace, found, request.k)
+        if request.reranker is not None:
+            explanations, near_misses = _reranked([*explanations, *near_misses], order, request.k)
+    return RetrievalResponse(
+        query=bundle.query_str,
+        mode_requested=request.mode_requested,
+        mode_used=request.mode_used,
+        warnings=tuple(warnings),
+        results=tuple(
+            _chunk(rank, found[hit.at], hit.score, relevances[hit.at])
+            for rank, hit in enumerate(order[: request.k], start=1)
+        ),
+        confidence=None if judgement is None else judgement.confidence,
+        confidence_level=None if judgement is None else judgement.level,
+        version=request.version,
+        explanations=tuple(explanations),
+        near_misses=tuple(near_misses[:NEAR_MISSES]),
+    )
+
+
+def _chunk(rank: int, hit: Hit, score: float, relevance: float | None) -> RetrievedChunk:
+    return RetrievedChunk.made(rank, hit.node, score, hit.evidence, relevance)
+
+
+def _reranked(
+    explained: Sequence[Explanation], order: Sequence[Reranked], k: int
+) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations in the reranker's order, with its score, and those that it put behind the results."""
+    moved = []
+    for rank, hit in enumerate(order, start=1):
+        one = explained[hit.at]
+        why_not = None if rank <= k else f"the reranker's {hit.score:.4f} is less than {order[k - 1].score:.4f}"
+        arithmetic = f"{one.arithmetic}; reranked from {one.rank} by {hit.score:.4f}"
+        moved.append(replace(one, rank=rank, score=hit.score, arithmetic=arithmetic, why_not=why_not))
+    return moved[:k], moved[k:]
+
 
 logger = get_logger(__name__)
 

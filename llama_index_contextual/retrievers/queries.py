@@ -15,7 +15,7 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.retrievers.response import RetrievalResponse
 
 MAX_CHARACTERS = 32_000
 """Characters of a query that are read: about as much English as an embedding model takes."""

@@ -10,12 +10,12 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from llama_index_contextual.calls import RetryPolicy, call, describe
+from llama_index_contextual._utils.calls import RetryPolicy, call, describe
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
-from llama_index_contextual.forks import new_lock
-from llama_index_contextual.redaction import watch
-from llama_index_contextual.retrievers.base import Found
+from llama_index_contextual.retrievers.base import Hit
 
 LLM_RERANK = "llm"
 
@@ -51,7 +51,7 @@ class Reranker:
         self.threshold = threshold
         self._postprocessor = postprocessor
 
-    def order(self, bundle: QueryBundle, found: Sequence[Found]) -> list[Reranked]:
+    def order(self, bundle: QueryBundle, found: Sequence[Hit]) -> list[Reranked]:
         """Return the hits best first; equal scores stay in the order in which they came.
 
         Raises:

@@ -19,8 +19,8 @@ from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDoc
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
+from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.forks import new_lock
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write

@@ -8,8 +8,8 @@ from typing import Any
 
 import faiss
 
+from llama_index_contextual._utils.forks import in_child, new_lock
 from llama_index_contextual.errors import CorruptVersionError
-from llama_index_contextual.forks import in_child, new_lock
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss
 

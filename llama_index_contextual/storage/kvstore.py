@@ -16,8 +16,8 @@ from typing import Any, Literal, NoReturn
 
 from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
+from llama_index_contextual._utils.forks import keep, new_guard, renewed, require_safe
 from llama_index_contextual.errors import ReadOnlyVersionError
-from llama_index_contextual.forks import keep, new_guard, renewed, require_safe
 
 KV_TABLE = (
     "CREATE TABLE IF NOT EXISTS kv (collection TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llama_index.core.storage.storage_context import StorageContext
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.check import check_files, check_headers, read_manifest
@@ -32,7 +33,6 @@ from llama_index_contextual.storage.current import (
 )
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damaged
-from llama_index_contextual.wording import counted
 
 
 def start_building(project_dir: Path) -> Path:
@@ -123,7 +123,7 @@ def _check_built(building: Path, manifest: Manifest) -> None:
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
-            raise damaged(DOCSTORE, f"holds {counted(len(docstore), 'chunk')} instead of {manifest.chunks}")
+            raise damaged(DOCSTORE, f"holds {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
     finally:
         docstore.close()
 

@@ -13,6 +13,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.check import read_manifest
@@ -31,7 +32,6 @@ from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.project_file import ledger_identity, record_ledger, write_lock
 from llama_index_contextual.storage.version import OpenVersion
-from llama_index_contextual.wording import counted
 
 DAMAGED = ".damaged"
 LEFT_BEHIND = "was left by an interrupted run"
@@ -280,7 +280,7 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         return
     if state.damaged:
         rows = "; ".join(
-            f"{counted(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
+            f"{pluralize(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
             f"{', …' if len(keys) > _SHOWN else ''}"
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)

@@ -14,8 +14,8 @@ from llama_index.core.storage.index_store.simple_index_store import SimpleIndexS
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
+from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.forks import cached_property
 from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import (

@@ -9,8 +9,8 @@ import pytest
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.documents import pdf_bytes, write_texts
 from tests.support.server import LoopbackProvider
 

@@ -14,7 +14,7 @@ from llama_index.llms.openai import OpenAI
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many, exact_match, f1_score, normalise_answer
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider

@@ -17,8 +17,8 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights
 from tests.support.models import CountingEmbedding, ScriptedLLM
 

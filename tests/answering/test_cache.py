@@ -13,8 +13,8 @@ from llama_index.llms.openai import OpenAI
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.judge import FALLBACK, Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.project import Project
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.project.project import Project
 from tests.answering.test_judge import GOOD
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider

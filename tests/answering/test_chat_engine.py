@@ -13,7 +13,7 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from llama_index_contextual.answering.guards import Guards, is_safe, sanitise
-from llama_index_contextual.answering.personal_data import mask_personal_data
+from llama_index_contextual.answering.guards import Guards, is_safe, mask_personal_data, sanitise
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.reveal import Reveal
+from llama_index_contextual.answering.streaming import StreamFilter
 from llama_index_contextual.errors import ConfigurationError
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
@@ -182,7 +181,7 @@ def assert_renders_harmless(clean: str) -> None:
 
 def streamed(text: str, size: int = 1) -> list[str]:
     """Return what a reader gets of an answer that comes in pieces."""
-    reveal = Reveal("instruction", Guards(mask=()))
+    reveal = StreamFilter("instruction", Guards(mask=()))
     parts = [reveal.feed(text[at : at + size]) for at in range(0, len(text), size)]
     return [part for part in (*parts, reveal.rest()) if part]
 

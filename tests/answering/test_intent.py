@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.base_retriever import BaseRetriever
 
-from llama_index_contextual.answering.intent import INTENTS, PLANS, SearchPlan, aspects_of, guess_intent, read_intent
+from llama_index_contextual.answering.intent import (
+    INTENTS,
+    PLANS,
+    IntentRetriever,
+    SearchPlan,
+    aspects_of,
+    guess_intent,
+    read_intent,
+)
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.answering.routing import IntentRetriever
+from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
 

@@ -15,7 +15,7 @@ from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.judge import FALLBACK, Judge
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.faults import FaultKind
 from tests.support.models import ScriptedLLM

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from llama_index_contextual.cli import app
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.ollama import LoopbackOllama
 from tests.support.server import LoopbackProvider
 

@@ -19,18 +19,17 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
-from llama_index_contextual.answering.draft import AnswerOptions
 from llama_index_contextual.answering.prompts import NOT_FOUND
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-from llama_index_contextual.answering.responses import GroundedResponse
-from llama_index_contextual.answering.streaming import Speaker, Spoken, Timeouts
+from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
+from llama_index_contextual.answering.response import GroundedResponse
+from llama_index_contextual.answering.streaming import AnswerStream, Spoken, Timeouts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.node_parser.tokenizer import count_tokens
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import RetrievalResponse
+from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.response import RetrievalResponse
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -588,6 +587,6 @@ class _BreaksAtTheEnd(ScriptedLLM):
 
 
 def test_what_breaks_behind_a_stream_is_raised_to_its_reader() -> None:
-    speaker = Speaker(_BreaksAtTheEnd())
+    speaker = AnswerStream(_BreaksAtTheEnd())
     with pytest.raises(RuntimeError, match="cannot be closed"):
         list(speaker.stream([ChatMessage("How long?")], Spoken()))

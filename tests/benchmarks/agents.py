@@ -19,7 +19,7 @@ from agno.models.openai.like import OpenAILike
 
 from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.examples import DATA
 from tests.support.records import Request
 from tests.support.replies import Reply

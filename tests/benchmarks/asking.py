@@ -10,10 +10,10 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from numpy.typing import NDArray
 
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex, Postings
-from llama_index_contextual.retrievers.relevance import JUDGED, hit_features, query_features
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, Postings
+from llama_index_contextual.retrievers.confidence import JUDGED, hit_features, query_features
+from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 from tests.benchmarks.calibration import Array
 
 Evidence = list[dict[str, Any]]

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.prices import PriceTable
+from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import BudgetExceededError, ModelError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.records import CHAT_PATH, Record
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT

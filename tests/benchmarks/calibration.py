@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.retrievers.relevance import Logistic
+from llama_index_contextual.retrievers.confidence import Logistic
 
 Array = NDArray[np.float64]
 

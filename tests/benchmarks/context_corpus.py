@@ -13,9 +13,9 @@ from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import Ledger
 from tests.benchmarks import context_corpus as corpus
 from tests.benchmarks.context_corpus import AMPLE, timed, verdict

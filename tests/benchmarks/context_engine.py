@@ -22,7 +22,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.cost import rounds
-from llama_index_contextual.contextualizer.requests import ChunksPerCall
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall
 from llama_index_contextual.models import preload
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger

@@ -17,8 +17,8 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.benchmarks import context_corpus as corpus
 from tests.benchmarks.context_corpus import AMPLE, verdict
 from tests.support.provider_process import ProviderProcess

@@ -20,11 +20,11 @@ import numpy as np
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.benchmarks.sets import first_ranks, recall
 
 KS = (3, 5, 10, 20)

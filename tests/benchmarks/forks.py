@@ -27,8 +27,8 @@ from typing import NoReturn
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import FaissIndex, ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 
 QUESTION = "Which pump runs dry after an agrement?"
 _PARTS = ("pump", "valve", "sensor", "filter", "heater", "motor", "agreement")

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 
 SIZE = 1_000_000
 SHORT = "How long does food keep?"
@@ -125,7 +125,7 @@ def _mcp(project: Project, query: str) -> str:
 
 
 def _command(project: Project, query: str) -> str:
-    from llama_index_contextual.cli import app
+    from llama_index_contextual.cli.app import app
 
     return CliRunner().invoke(app, ["search", project.name, query, "--root", str(project.directory.parent)]).output
 

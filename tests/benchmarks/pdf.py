@@ -20,13 +20,13 @@ from pathlib import Path
 
 from pypdf import PdfReader
 
-from llama_index_contextual.readers.pdf import PdfEngine, read_pdf
-from llama_index_contextual.readers.pdf_content import ContentReader
-from llama_index_contextual.readers.pdf_engine import PageContent
-from llama_index_contextual.readers.pdf_layout import cells_of, rows_of
-from llama_index_contextual.readers.pdf_pypdf import PypdfSource
-from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
-from llama_index_contextual.readers.pdf_running import strip_running
+from llama_index_contextual.readers.pdf.content import ContentReader
+from llama_index_contextual.readers.pdf.engine import PageContent
+from llama_index_contextual.readers.pdf.layout import cells_of, rows_of
+from llama_index_contextual.readers.pdf.pypdf import PypdfSource
+from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
+from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
+from llama_index_contextual.readers.pdf.running import strip_running
 from tests.benchmarks.pdf_oracle import Pages, agreement, found, poppler, share_of_words
 from tests.benchmarks.pdf_typeset import typeset
 from tests.benchmarks.sets import load

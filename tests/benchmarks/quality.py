@@ -19,9 +19,9 @@ from pathlib import Path
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, recall, score
 
 Measure = Callable[[Sequence[int | None]], float]

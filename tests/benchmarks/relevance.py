@@ -25,10 +25,10 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 from numpy.typing import NDArray
 
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.confidence import JUDGED, Logistic
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.relevance import JUDGED, Logistic
 from tests.benchmarks.asking import Asking, Evidence
 from tests.benchmarks.calibration import Array, auroc, brier_skill, calibration_error, fit, separation, threshold
 from tests.benchmarks.quality import build

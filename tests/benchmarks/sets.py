@@ -19,7 +19,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.evaluation.metrics import ndcg as ndcg
 from llama_index_contextual.evaluation.metrics import recall as recall
-from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.retrievers.response import RetrievedChunk
 
 SETS = ("codebase", "contracts", "corpora", "conversations")
 KS = (1, 5, 10, 20)

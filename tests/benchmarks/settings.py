@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.quality import build, bundle
 from tests.benchmarks.sets import KS, SETS, load, ndcg, recall, score
 

@@ -17,8 +17,8 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.quality import bundle
 from tests.benchmarks.sets import KS, load, ndcg, score
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from llama_index_contextual.calls import RetryPolicy
-from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunner
-from llama_index_contextual.contextualizer.batch_files import parse_output, request_line, split
+from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual.contextualizer.batch import BatchProgress, BatchRunner, parse_output, request_line, split
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply
 from llama_index_contextual.storage.ledger_file import LedgerFile

@@ -12,24 +12,23 @@ from hypothesis import strategies as st
 from llama_index.core.schema import Document
 from openai import AsyncOpenAI
 
+from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.config import TokenPrice
+from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.cost import (
     CacheRules,
     CallForm,
+    PriceTable,
     Tokens,
     count_segment,
     output_tokens,
     rounds,
 )
-from llama_index_contextual.contextualizer.prices import PriceTable
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
-from llama_index_contextual.contextualizer.segments import segments
-from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Usage, plan_requests
+from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.templates import ContextPrompt
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from llama_index.core.schema import BaseNode
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer.requests import ContextRequest
-from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.prompts import ContextRequest
+from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.contextualizer.samples import loose

@@ -13,9 +13,9 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from pydantic import PrivateAttr
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.contextualizer.events import ContextCallEvent
+from llama_index_contextual.contextualizer.scheduler import ContextCallEvent
 from tests.contextualizer.segments_of import corpus
 from tests.support.server import LoopbackProvider
 

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 from llama_index.core.schema import BaseNode
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, ChunksPerCall, keyed, plan_requests
-from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.prompts import (
+    DEFAULT_PROMPT,
+    RESPONSE_FORMAT,
+    ChunksPerCall,
+    keyed,
+    plan_requests,
+)
 from llama_index_contextual.storage.ledger import Ledger
-from llama_index_contextual.templates import ContextPrompt
 from tests.contextualizer.samples import chunks, foreign, loose
 from tests.contextualizer.segments_of import answered, corpus, independent_totals, prompt_of
 from tests.support.faults import FaultKind

@@ -88,9 +88,9 @@ def test_only_whole_sets_of_headers_count() -> None:
         },
         {"x-ratelimit-limit-tokens": "5", "x-ratelimit-remaining-tokens": "nan", "x-ratelimit-reset-tokens": "9s"},
     ):
-        limiter.heed(headers)
+        limiter.on_headers(headers)
         assert limiter._seconds({"requests": 1.0, "tokens": 1e9}) <= 0
-    limiter.heed(
+    limiter.on_headers(
         {"x-ratelimit-limit-tokens": "90", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "90s"}
     )
     assert limiter._seconds({"requests": 1.0, "tokens": 9.0}) == pytest.approx(9)

@@ -16,10 +16,10 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS, clean
-from llama_index_contextual.contextualizer.segments import segments
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, clean
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger

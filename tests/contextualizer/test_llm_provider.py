@@ -19,9 +19,9 @@ from llama_index.core.llms import ChatMessage, ChatResponse
 from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
-from llama_index_contextual.calls import ProviderError, RetryPolicy
+from llama_index_contextual._utils.calls import ProviderError, RetryPolicy
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS
+from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.retirement import how_to_switch

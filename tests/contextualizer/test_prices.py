@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.prices import FACTORS, PriceTable
+from llama_index_contextual.contextualizer.cost import FACTORS, PriceTable
 
 
 def test_the_table_knows_the_list_prices_of_the_default_models() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 
+from llama_index_contextual._utils.templates import ContextPrompt, check_template
 from llama_index_contextual.contextualizer import LLMContextualizer, Segment
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, header, neutralise, prefix, suffix
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.templates import ContextPrompt, check_template
 
 PUBLISHED = """<document>
 {{WHOLE_DOCUMENT}}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.contextualizer.quality import MAX_CONTEXT_TOKENS, judge, read_group
+from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, judge, read_group
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.storable import storable_text
 

@@ -12,15 +12,13 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
-from llama_index_contextual.contextualizer.batch_sender import BatchReplies
-from llama_index_contextual.contextualizer.cost import rounds
+from llama_index_contextual.contextualizer.batch import BatchReplies
+from llama_index_contextual.contextualizer.cost import PriceTable, rounds
 from llama_index_contextual.contextualizer.estimate import missing, requests_of
-from llama_index_contextual.contextualizer.prices import PriceTable
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage
-from llama_index_contextual.contextualizer.senders import Reply
+from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
+from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.contextualizer.spending import Spending
-from llama_index_contextual.ingestion.batched import paid_stages
-from llama_index_contextual.ingestion.stages import make_stages
+from llama_index_contextual.ingestion.pipeline import make_stages, paid_stages
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import Ledger
 from tests.contextualizer.segments_of import corpus

@@ -8,17 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from llama_index_contextual.calls import RetryPolicy
-from llama_index_contextual.contextualizer.limits import Limiter
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT
-from llama_index_contextual.contextualizer.requests import ContextRequest, Usage, plan_requests
-from llama_index_contextual.contextualizer.scheduler import Scheduler
-from llama_index_contextual.contextualizer.segments import segments
-from llama_index_contextual.contextualizer.senders import Reply
-from llama_index_contextual.contextualizer.slots import Slots
+from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual._utils.templates import ContextPrompt
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.limits import Limiter, Slots
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Usage, plan_requests
+from llama_index_contextual.contextualizer.scheduler import Reply, Scheduler
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import PROVIDERS, Provider
-from llama_index_contextual.templates import ContextPrompt
 from tests.contextualizer.segments_of import corpus
 
 QUICK = RetryPolicy(attempts=3, base_delay=0.001)

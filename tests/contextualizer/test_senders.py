@@ -15,8 +15,8 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.contextualizer import LLMContextualizer
 from llama_index_contextual.contextualizer.cost import CacheRules, CallForm
-from llama_index_contextual.contextualizer.requests import RESPONSE_FORMAT, Usage
-from llama_index_contextual.contextualizer.senders import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
+from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, Usage
+from llama_index_contextual.contextualizer.scheduler import FLEX_TIMEOUT, LiveSender, Reply, reply_of, usage_of
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.models import PROVIDERS
 from tests.contextualizer.segments_of import corpus

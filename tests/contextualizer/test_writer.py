@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.contextualizer.writer import ContextWriter
+from llama_index_contextual.contextualizer.scheduler import ContextWriter
 from llama_index_contextual.errors import LedgerBusyError
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.embeddings.batching import aembed, batches, unit_vectors
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 
 QUICK = RetryPolicy(attempts=3, base_delay=0)

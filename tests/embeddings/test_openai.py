@@ -11,13 +11,14 @@ import openai
 import pytest
 from llama_index.embeddings.openai import OpenAIEmbedding
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.embeddings import batching
 from llama_index_contextual.embeddings.batching import aembed
 from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import load_embed_model
 from llama_index_contextual.node_parser import count_tokens
-from llama_index_contextual.retrievers import SemanticRetriever, query_embedding
+from llama_index_contextual.retrievers import SemanticRetriever
+from llama_index_contextual.retrievers import semantic as query_embedding
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import passages, vector_index
 from tests.support.embeddings import embed

@@ -11,8 +11,8 @@ import pytest
 
 from llama_index_contextual.answering.batch import QA
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.progress import VariantProgress
-from llama_index_contextual.project import Project
+from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.project.project import Project
 from tests.support.documents import write_texts
 from tests.support.models import ScriptedLLM
 

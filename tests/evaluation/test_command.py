@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from llama_index_contextual import cli
+from llama_index_contextual.cli import app as cli
 from llama_index_contextual.config import ProjectConfig, TokenPrice
-from llama_index_contextual.evaluation.question_files import load_questions, write_questions
-from llama_index_contextual.evaluation.workspace import Workspace
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.evaluation.compare import Workspace
+from llama_index_contextual.evaluation.questions import load_questions, write_questions
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.evaluation.support import QUESTIONS
 from tests.support.models import ScriptedLLM
 

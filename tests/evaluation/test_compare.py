@@ -6,7 +6,7 @@ import pytest
 
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import Comparison, compare
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 from tests.evaluation.support import FixedRetriever, by_id
 
 ASKED = [by_id(f"q{n}", f"a{n}") for n in range(20)]

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ContextualError, InputError
-from llama_index_contextual.evaluation.question_files import load_questions, parse_questions, write_questions
-from llama_index_contextual.evaluation.questions import Evidence, Passage, Question
-from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.evaluation.questions import (
+    Evidence,
+    Passage,
+    Question,
+    load_questions,
+    parse_questions,
+    write_questions,
+)
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.support.shared import shared_data
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.evaluation import page
+from llama_index_contextual.evaluation import report as page
 from llama_index_contextual.evaluation.compare import Comparison, compare
 from llama_index_contextual.evaluation.report import Result, to_csv, to_html, to_json, write_report
 from llama_index_contextual.evaluation.run import Evaluation, evaluate

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.checks import assert_recall
 from llama_index_contextual.evaluation.compare import compare
-from llama_index_contextual.evaluation.question_files import write_questions
-from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.run import evaluate
-from llama_index_contextual.project import Project
+from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
+from llama_index_contextual.evaluation.run import assert_recall, evaluate
+from llama_index_contextual.project.project import Project
 from tests.evaluation.support import QUESTIONS, FixedRetriever, by_id
 from tests.support.models import CountingEmbedding
 

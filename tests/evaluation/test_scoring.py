@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.evaluation.question_files import load_questions
-from llama_index_contextual.evaluation.questions import Passage
-from llama_index_contextual.results import RetrievedChunk
+from llama_index_contextual.evaluation.questions import Passage, load_questions
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.benchmarks.sets import SETS, covers, load
 from tests.support.shared import shared_data
 

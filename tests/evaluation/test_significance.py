@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_index_contextual.evaluation.significance import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 
 thirds = st.integers(-3, 3).map(lambda n: n / 3)
 

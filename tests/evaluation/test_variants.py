@@ -11,11 +11,11 @@ import pytest
 
 from llama_index_contextual.config import ContextKind, ProjectConfig, TokenPrice
 from llama_index_contextual.errors import InputError, NoVersionError, ProjectLockedError
-from llama_index_contextual.evaluation.progress import VariantProgress
+from llama_index_contextual.evaluation.compare import workspace
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.evaluation.workspace import workspace
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.project_file import write_lock
 from tests.evaluation.support import QUESTIONS
 from tests.support.models import ScriptedLLM

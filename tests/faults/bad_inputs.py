@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.evaluation.question_files import parse_questions
+from llama_index_contextual.evaluation.questions import parse_questions
 from llama_index_contextual.storage.current import CURRENT
 from llama_index_contextual.storage.manifest import MANIFEST
 from llama_index_contextual.storage.project_file import PROJECT_FILE

@@ -18,10 +18,10 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError, ProjectExistsError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.storage import files, kvstore
 from llama_index_contextual.storage.current import NEW, leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore

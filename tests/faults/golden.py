@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.storage.lock import LOCK_FILE
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM

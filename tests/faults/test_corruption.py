@@ -139,7 +139,7 @@ def test_one_changed_bit_of_the_small_files_is_noticed_or_means_the_same(copy: P
 
 def run_remedy(remedy: str, folder: Path) -> None:
     """Run a command that `verify` printed, with the documents' folder for PATHS."""
-    from llama_index_contextual.cli import app
+    from llama_index_contextual.cli.app import app
 
     words = [str(folder) if word == "PATHS" else word for word in shlex.split(remedy)]
     assert words[0] == "llama-index-contextual"

@@ -13,8 +13,8 @@ import pytest
 from llama_index_contextual import config
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.manifest import FORMAT_VERSION, checksum
 from tests.faults.golden import CONTEXT, FORMATS, NAME, make

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.evaluation.question_files import parse_questions
-from llama_index_contextual.manager import check_name
+from llama_index_contextual.evaluation.questions import parse_questions
+from llama_index_contextual.project.manager import check_name
 from llama_index_contextual.storage.check import check_files, check_headers
 from llama_index_contextual.storage.current import CURRENT, read_current
 from llama_index_contextual.storage.ledger import Ledger

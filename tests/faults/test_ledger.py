@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import PrivateAttr
 
-from llama_index_contextual.contextualizer.writer import ContextWriter
+from llama_index_contextual.contextualizer.scheduler import ContextWriter
 from llama_index_contextual.embeddings.batching import unit_vectors
 from llama_index_contextual.errors import CorruptVersionError, FormatError, LedgerBusyError
 from llama_index_contextual.storage import kvstore, ledger_file

@@ -15,8 +15,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.current import leftovers
 from tests.faults.cases import attempt
 from tests.faults.system import FAULTS, Fault, FaultySystem

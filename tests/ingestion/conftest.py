@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.current import leftovers, version_names
 from tests.support.models import CountingEmbedding
 

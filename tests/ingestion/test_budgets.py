@@ -14,8 +14,8 @@ from llama_index.core.schema import TextNode
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import salvage
 from llama_index_contextual.storage.receipts import Receipts, RunCost

@@ -11,13 +11,13 @@ import httpx
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.ingestion import pipeline
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 from tests.support.server import LoopbackProvider
 

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from llama_index_contextual.config import ProjectConfig, TokenPrice
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.models import CountingEmbedding
 
 NODES = [TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook of the yard.") for at in range(20)]

@@ -12,12 +12,11 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import Tokens
-from llama_index_contextual.contextualizer.prices import money
+from llama_index_contextual.contextualizer.cost import Tokens, money
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from tests.support.batches import BatchPlan
 from tests.support.log_check import check

@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual import project as project_module
-from llama_index_contextual import project_base, project_writing
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
-from llama_index_contextual.contextualizer import engine, structural
+from llama_index_contextual.contextualizer import llm as engine
+from llama_index_contextual.contextualizer import structural
 from llama_index_contextual.embeddings import batching
-from llama_index_contextual.ingestion import batched, stages
+from llama_index_contextual.ingestion import pipeline as batched
+from llama_index_contextual.ingestion import pipeline as stages
 from llama_index_contextual.ingestion.builder import VersionBuilder
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project import project as project_base
+from llama_index_contextual.project import project as project_module
+from llama_index_contextual.project import project as project_writing
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import Ledger
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider

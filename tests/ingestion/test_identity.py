@@ -10,8 +10,8 @@ from llama_index.core.schema import BaseNode, Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.documents import MARKDOWN, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk

@@ -12,8 +12,8 @@ import xxhash
 from llama_index.core.schema import Document
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.ingestion import jobs
-from llama_index_contextual.ingestion.jobs import Intake, Job
+from llama_index_contextual.ingestion import plan as jobs
+from llama_index_contextual.ingestion.plan import Intake, Job
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage.manifest import DocumentRecord
 from tests.support.nodes import chunk

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from llama_index_contextual.ingestion.progress import ProgressCounter, progress_bar
-from llama_index_contextual.ingestion.report import IngestProgress
+from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter, progress_bar
 
 
 def test_it_begins_with_what_there_is_to_do_and_adds_up_what_was_done() -> None:

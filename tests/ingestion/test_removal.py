@@ -7,8 +7,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.current import version_names
 from tests.ingestion.test_run import nodes_of, vectors_of
 from tests.support.models import CountingEmbedding, ScriptedLLM

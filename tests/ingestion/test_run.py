@@ -28,9 +28,9 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.report import IngestProgress
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser import ChunkNodeParser
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, ReadLimits
 from llama_index_contextual.storage.current import current_name, leftovers, version_names
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore

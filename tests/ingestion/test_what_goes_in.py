@@ -11,9 +11,9 @@ from llama_index.core.schema import BaseNode, Document, TextNode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.readers import DocumentReader, content_hash, read_documents
 from llama_index_contextual.storage.current import version_names
 from llama_index_contextual.storage.manifest import DocumentRecord
@@ -97,13 +97,13 @@ def test_facts_that_change_between_hash_and_parsing_are_known_by_what_was_stored
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / name, FORMATS[name]("The pump runs."))
-    from llama_index_contextual.readers import files
+    from llama_index_contextual.readers import discovery as files
 
     opened: list[Path] = []
     real = files.open_file
     monkeypatch.setattr(files, "open_file", lambda path: opened.append(path) or real(path))
     from llama_index_contextual.readers.markdown import read_markdown
-    from llama_index_contextual.readers.pdf import read_pdf
+    from llama_index_contextual.readers.pdf.reader import read_pdf
     from llama_index_contextual.readers.text import read_text
 
     read: Any = {".txt": read_text, ".md": read_markdown, ".pdf": read_pdf}[path.suffix]
@@ -180,7 +180,7 @@ def test_a_document_without_chunks_from_before_leaves_with_its_reason(
 ) -> None:
     write(text_folder / "scan.pdf", scan())
     # As it was published when scans still counted as documents.
-    from llama_index_contextual.ingestion import identity
+    from llama_index_contextual.ingestion import plan as identity
     from llama_index_contextual.storage import version
 
     counted.ingest([text_folder / "manual.txt", text_folder / "quarter.md"])

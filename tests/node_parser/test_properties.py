@@ -11,7 +11,7 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
-from llama_index_contextual.node_parser.spans import TokenMap
+from llama_index_contextual.node_parser.tokens import TokenMap
 from tests.node_parser.invariants import check_chunks, check_segment_nodes, tokens
 from tests.node_parser.texts import prose, real_paragraphs, split, texts
 

@@ -11,8 +11,14 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.metadata import DocumentMap, Heading
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
-from llama_index_contextual.node_parser.boundaries import Rank, blocks, heading_offsets, structural_offsets
-from llama_index_contextual.node_parser.graphemes import grapheme_boundaries, is_grapheme_boundary
+from llama_index_contextual.node_parser.boundaries import (
+    Rank,
+    blocks,
+    grapheme_boundaries,
+    heading_offsets,
+    is_grapheme_boundary,
+    structural_offsets,
+)
 from tests.node_parser.invariants import GRAPHEME
 from tests.node_parser.texts import prose, split, texts
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from llama_index.core.schema import Document, TextNode
 
-from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens, spans
-from llama_index_contextual.node_parser.spans import TokenMap
-from llama_index_contextual.node_parser.tokenizer import PIECE_SIZE, get_tokenizer, pieces
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
+from llama_index_contextual.node_parser import tokens as spans
+from llama_index_contextual.node_parser.tokens import PIECE_SIZE, TokenMap, get_tokenizer, pieces
 from tests.node_parser.texts import prose, split
 
 _OFFLINE = """

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.results import LegScore, ScoredChunk
+from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
 
 
 def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc", **facts: Any) -> list[TextNode]:

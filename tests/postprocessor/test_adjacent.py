@@ -15,10 +15,10 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, MergedChunk
-from llama_index_contextual.postprocessor.passages import joint_section
-from llama_index_contextual.results import LegScore, RetrievedChunk
+from llama_index_contextual.postprocessor.adjacent import joint_section
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.postprocessor.documents import chunks_of, cut_documents, hit
 from tests.support.models import CountingEmbedding

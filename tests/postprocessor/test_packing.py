@@ -15,12 +15,11 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
 from llama_index_contextual.errors import ConfigurationError
-from llama_index_contextual.node_parser.tokenizer import count_tokens
+from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
-from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS
-from llama_index_contextual.postprocessor.sentences import best_run, split_sentences
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import ScoredChunk
+from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.response import ScoredChunk
 from tests.postprocessor.documents import chunks_of, cut_documents, hit
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."

@@ -13,9 +13,10 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.manager import ProjectManager
 from llama_index_contextual.metadata import HEADINGS, PAGES, TITLE, DocumentMap
-from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, content_hash, pdf, read_documents
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, content_hash, read_documents
+from llama_index_contextual.readers.pdf import reader as pdf
 from tests.support.trees import write
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.metadata import OWN_KEYS, TITLE
-from llama_index_contextual.readers.front_matter import MAX_CHARACTERS, read_front_matter
-from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.markdown import MAX_CHARACTERS, read_front_matter, read_markdown
 from tests.support.trees import write
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.errors import InputError, ReadError
 from llama_index_contextual.readers import FileRef, ReadLimits, content_hash, discover, read_documents
-from llama_index_contextual.readers.inputs import names_of
-from llama_index_contextual.readers.names import printable
+from llama_index_contextual.readers.discovery import names_of, printable
 from tests.support.trees import contracts_folder, ids, reasons, write
 
 

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers import ParsedFile, outline
-from llama_index_contextual.readers.linescan import line_starts, scan_headings
-from llama_index_contextual.readers.markdown import TITLE_REACH, read_markdown
-from llama_index_contextual.readers.outline import markdown_headings
+from llama_index_contextual.readers import ParsedFile
+from llama_index_contextual.readers import markdown as outline
+from llama_index_contextual.readers.markdown import (
+    TITLE_REACH,
+    line_starts,
+    markdown_headings,
+    read_markdown,
+    scan_headings,
+)
 
 Reader = Callable[[str], ParsedFile]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers.names import one_line, printable
+from llama_index_contextual.readers.discovery import one_line, printable
 
 names = st.text(st.characters(), max_size=12)
 

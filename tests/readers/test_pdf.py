@@ -12,8 +12,8 @@ from pypdf.errors import DependencyError
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
-from llama_index_contextual.readers.pdf import PdfEngine, read_pdf
-from llama_index_contextual.readers.pdf_engine import sensible_title
+from llama_index_contextual.readers.pdf.engine import sensible_title
+from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
 from tests.support.pdf_files import RawPdf, lines, pdf_of, show
 
 

@@ -7,8 +7,8 @@ from io import BytesIO
 import pytest
 from pypdf import PdfReader
 
-from llama_index_contextual.readers.pdf_content import ContentReader
-from llama_index_contextual.readers.pdf_pieces import Run
+from llama_index_contextual.readers.pdf.content import ContentReader
+from llama_index_contextual.readers.pdf.pieces import Run
 from tests.support.pdf_files import RawPdf
 
 # Widths of Helvetica in thousandths: a 556, b 556, space 278.

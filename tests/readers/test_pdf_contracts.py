@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.readers.pdf import read_pdf
+from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.support.shared import shared_data
 
 NAMES = ("OAKTREE", "IdeanomicsInc", "COOLTECHNOLOGIES", "JOINTCORP_09", "TRANSPHORM")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llama_index_contextual.readers.pdf import PdfEngine, read_pdf
+from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
 from tests.support.pdf_sample import sample
 
 FLAG = "LLAMA_INDEX_CONTEXTUAL_REGENERATE"

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.readers import pdf_layout, pdf_pypdf
-from llama_index_contextual.readers.pdf import read_pdf
-from llama_index_contextual.readers.pdf_content import ContentReader
-from llama_index_contextual.readers.pdf_pieces import Cell
+from llama_index_contextual.readers.pdf import layout as pdf_layout
+from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
+from llama_index_contextual.readers.pdf.content import ContentReader
+from llama_index_contextual.readers.pdf.pieces import Cell
+from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
 
 HELLO = show(50, 700, "Hello")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers.pdf_layout import Run, page_lines
+from llama_index_contextual.readers.pdf.layout import Run, page_lines
 
 SIZE = 10.0
 GLYPH = 5.0  # width of every glyph in these tests

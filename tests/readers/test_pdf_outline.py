@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf_engine import OutlineEntry
-from llama_index_contextual.readers.pdf_outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.engine import OutlineEntry
+from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
 
 
 def placed(*pages: list[str]) -> list[list[PlacedLine]]:

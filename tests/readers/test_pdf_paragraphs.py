@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf import _page_text, _place
-from llama_index_contextual.readers.pdf_outline import PlacedLine
-from llama_index_contextual.readers.pdf_paragraphs import goes_on
-from llama_index_contextual.readers.pdf_pieces import Line
+from llama_index_contextual.readers.pdf.outline import PlacedLine
+from llama_index_contextual.readers.pdf.paragraphs import goes_on
+from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.reader import _page_text, _place
 
 GLYPH, SIZE, STEP = 5.0, 10.0, 12.0
 PROSE = (

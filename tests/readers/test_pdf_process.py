@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
-from llama_index_contextual.readers import pdf_process
 from llama_index_contextual.readers.base import ReadLimits
-from llama_index_contextual.readers.pdf import PdfWorker, read_pdf
+from llama_index_contextual.readers.pdf import process as pdf_process
+from llama_index_contextual.readers.pdf.reader import PdfWorker, read_pdf
 from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers.pdf_repair import HyphenJoiner, clean
+from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 
 
 @pytest.mark.parametrize(

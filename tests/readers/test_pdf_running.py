@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.readers.pdf_engine import PageContent
-from llama_index_contextual.readers.pdf_pieces import Line
-from llama_index_contextual.readers.pdf_running import Running, strip_running
+from llama_index_contextual.readers.pdf.engine import PageContent
+from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.running import Running, strip_running
 
 WORDS = ["apples", "plums", "pears", "figs", "dates", "limes", "grapes", "melons", "quinces", "cherries"]
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers import ParsedFile, ReadLimits
-from llama_index_contextual.readers.decoding import PIECE_BYTES
-from llama_index_contextual.readers.text import read_text
+from llama_index_contextual.readers.text import PIECE_BYTES, read_text
 
 Reader = Callable[[bytes], ParsedFile]
 

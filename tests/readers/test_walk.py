@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.readers import discover
-from llama_index_contextual.readers.walk import MAX_DEPTH, FoundFile, Pattern, walk
+from llama_index_contextual.readers.discovery import MAX_DEPTH, FoundFile, Pattern, walk
 from tests.support.trees import contracts_folder, ids, reasons, write
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 

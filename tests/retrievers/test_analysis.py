@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, normalise, tokens
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 
 english = Analyzer("english")
 plain = Analyzer("none")

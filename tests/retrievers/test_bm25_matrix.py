@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.bm25_matrix import SortedBM25
+from llama_index_contextual.retrievers.bm25 import SortedBM25
 
 VOCABULARY = {"pump": 0, "dry": 1, "valve": 2, "sump": 3}
 texts = st.lists(st.lists(st.sampled_from(list(VOCABULARY.values())), max_size=9), min_size=1, max_size=9)

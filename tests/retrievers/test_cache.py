@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from llama_index_contextual.retrievers.cache import LRUCache
+from llama_index_contextual._utils.cache import LRUCache
 
 
 def test_what_was_not_used_for_longest_goes() -> None:

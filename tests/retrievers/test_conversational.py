@@ -14,12 +14,12 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import QueryBlend
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.base import specificity_of
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
+from llama_index_contextual.retrievers.response import QueryBlend
 from tests.retrievers.corpus import FixedRetriever, both_legs, hits, passages
 from tests.support.models import CountingEmbedding
 

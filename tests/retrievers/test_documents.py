@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
 from llama_index_contextual.retrievers.documents import (
     DocumentIndex,
@@ -19,8 +18,8 @@ from llama_index_contextual.retrievers.documents import (
     DocumentLeg,
     document_entry,
 )
-from llama_index_contextual.retrievers.fusion import Hits
-from llama_index_contextual.retrievers.support import add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.fusion import Hits, add_support, best_of_group, reciprocal_shares, scaled_shares
+from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from tests.retrievers.corpus import FixedRetriever, hits
 

@@ -10,8 +10,8 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"

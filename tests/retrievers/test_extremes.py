@@ -8,8 +8,8 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 
 pytest.importorskip("wordllama")
 

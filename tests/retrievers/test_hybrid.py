@@ -19,9 +19,9 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.results import LegScore, ScoredChunk
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
 from llama_index_contextual.retrievers.fusion import reciprocal_rank_fusion, score_fusion
+from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
 from tests.retrievers.test_semantic import BUNDLES
 from tests.support.models import CountingEmbedding, ScriptedLLM

@@ -25,10 +25,10 @@ from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.results import ScoredChunk
 from llama_index_contextual.retrievers import LexicalRetriever
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalIndexBuilder
-from llama_index_contextual.retrievers.trace import Trace
+from llama_index_contextual.retrievers.base import Trace
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalIndexBuilder
+from llama_index_contextual.retrievers.response import ScoredChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import CountingStore, passages, vector_index
@@ -388,7 +388,7 @@ def test_the_query_is_not_changed() -> None:
 def test_importing_the_index_leaves_the_log_quiet() -> None:
     script = (
         "import logging; logging.basicConfig(level=logging.INFO);"
-        "import llama_index_contextual.retrievers.lexical_index as m;"
+        "import llama_index_contextual.retrievers.bm25 as m;"
         "m.LexicalIndex.build(['pump', 'valve']).scores('pump');"
         "print(logging.getLogger('bm25s').getEffectiveLevel())"
     )

@@ -21,13 +21,13 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
-from llama_index_contextual.results import RetrievalResponse, ScoredChunk
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import live
+from llama_index_contextual.retrievers.base import Trace
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
-from llama_index_contextual.retrievers.trace import Trace
+from llama_index_contextual.retrievers.response import RetrievalResponse, ScoredChunk
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"

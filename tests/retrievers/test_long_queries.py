@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import Document, QueryBundle
 
-from llama_index_contextual import excerpts
-from llama_index_contextual.answering import personal_data
-from llama_index_contextual.answering.figures import Facts, figures_of
+from llama_index_contextual._utils import text as excerpts
+from llama_index_contextual.answering import guards as personal_data
+from llama_index_contextual.answering.citations import Facts, figures_of
 from llama_index_contextual.answering.intent import aspects_of, guess_intent
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input, embedding_tokens
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
-from llama_index_contextual.retrievers import lexical_index
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers import bm25 as lexical_index
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.retrievers.time_words import explicit_times
 from tests.benchmarks.long_queries import QUERIES
 from tests.support.models import CountingEmbedding, ScriptedLLM

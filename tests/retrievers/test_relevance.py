@@ -9,13 +9,13 @@ import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
-from llama_index_contextual.retrievers import relevance
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers import confidence as relevance
+from llama_index_contextual.retrievers.base import Trace
+from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalQuery
+from llama_index_contextual.retrievers.confidence import Logistic, hit_features, judge, query_features
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex, LexicalQuery
-from llama_index_contextual.retrievers.relevance import Logistic, hit_features, judge, query_features
-from llama_index_contextual.retrievers.trace import Trace
 from tests.support.models import CountingEmbedding
 
 

@@ -14,8 +14,8 @@ from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ModelError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.rerank import Reranker, Rerankers
 from tests.support.models import CountingEmbedding, ScriptedLLM
 

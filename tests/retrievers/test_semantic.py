@@ -16,12 +16,13 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexRetrieve
 from llama_index.core.schema import Document, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ModelError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.results import LegScore, ScoredChunk
-from llama_index_contextual.retrievers import SemanticRetriever, query_embedding, semantic
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.retrievers import SemanticRetriever, semantic
+from llama_index_contextual.retrievers import semantic as query_embedding
+from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import PASSAGES, CountingStore, both_legs, passages, vector_index
 from tests.support.models import CountingEmbedding

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
-from llama_index_contextual.retrievers.spelling import may_be_misspelt, one_slip_away
+from llama_index_contextual.retrievers.analysis import may_be_misspelt, one_slip_away
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 
 words = st.text("abc", min_size=1, max_size=5)
 

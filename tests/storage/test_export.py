@@ -11,7 +11,7 @@ from llama_index.retrievers.bm25 import BM25Retriever
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 
 

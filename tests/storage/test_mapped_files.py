@@ -15,10 +15,10 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.questions import Evidence, Question
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.documents import DocumentIndex
-from llama_index_contextual.retrievers.lexical_index import LexicalIndex
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.support.models import CountingEmbedding

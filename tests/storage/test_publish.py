@@ -12,8 +12,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError, CorruptVersionError, InputError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage import publish as publishing
 from llama_index_contextual.storage.current import current_name, leftovers, version_names

@@ -12,8 +12,8 @@ from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import FormatError, LedgerBusyError, LedgerError
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage import files, ledger_file
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
 from llama_index_contextual.storage.project_file import ledger_identity, read_config

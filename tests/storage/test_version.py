@@ -24,8 +24,8 @@ from llama_index_contextual.errors import (
     InputError,
     ReadOnlyVersionError,
 )
-from llama_index_contextual.manager import ProjectManager
-from llama_index_contextual.project import Project
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.check import Check
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.manifest import FAISS_FILE, Manifest

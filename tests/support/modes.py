@@ -24,10 +24,10 @@ from zlib import crc32
 import numpy as np
 from llama_index.core.schema import Document, MetadataMode
 
-from llama_index_contextual.calls import RetryPolicy
+from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.manager import ProjectManager
+from llama_index_contextual.project.manager import ProjectManager
 from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, Answer, Request
 from tests.support.server import LoopbackProvider
 

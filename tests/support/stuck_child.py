@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from llama_index_contextual.readers.pdf_process import NEXT_FILE
+from llama_index_contextual.readers.pdf.process import NEXT_FILE
 
 
 def main() -> None:

@@ -1,0 +1,301 @@
+"""How a model is called: bounded retries of what may succeed later, and one sentence for what will not.
+
+The clients of the providers retry on their own and multiply each other's attempts, so the models made by `models.py`
+do not retry at all and this module does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.retirement import how_to_switch, retirement_of
+
+T = TypeVar("T")
+
+RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+RETRYABLE_NAMES = frozenset(
+    {"APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "RemoteProtocolError", "ReadError"}
+)
+
+
+class ProviderError(Exception):
+    """Stands in for an exception of a model's client, which may hold API keys: see `stand_in`.
+
+    Attributes:
+        status_code: HTTP status of the answer, or None.
+        code: The provider's word for the error, or None.
+        retry_after: Seconds that the provider asked to wait, or None.
+    """
+
+    def __init__(
+        self, message: str, *, status_code: int | None = None, code: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(scrub(message))
+        self.status_code, self.code, self.retry_after = status_code, code, retry_after
+
+
+_KEPT_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
+_LONGEST_CHAIN = 8
+
+
+def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
+    """Return an exception of the same name and text, without keys, for one that a model's client has raised.
+
+    An exception of a client carries the request with its headers and the provider's answer. The stand-in has the
+    original's traceback and stand-ins of its causes; errors of this package are returned as they are.
+    """
+    if isinstance(error, (ContextualError, ProviderError)):
+        return error
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    made = _kind_like(type(error))(
+        str(error),
+        status_code=status if isinstance(status, int) else None,
+        code=scrub(code) if isinstance(code, str) else None,
+        retry_after=retry_after(error),
+    )
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and depth:
+        made.__cause__ = stand_in(cause, depth=depth - 1)
+    return made.with_traceback(error.__traceback__)
+
+
+def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
+    bases = (ProviderError, *(base for base in _KEPT_BASES if issubclass(kind, base)))
+    return type(kind.__name__, bases, {"__module__": kind.__module__, "__doc__": ProviderError.__doc__})
+
+
+async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
+    """Await `send()`; what it raises is replaced by its stand-in."""
+    try:
+        return await send()
+    except Exception as error:  # noqa: BLE001 - any client may raise anything; its stand-in is raised
+        failed = stand_in(error)
+    raise failed
+
+
+def without_secrets(send: Callable[[], T]) -> T:
+    """Return `send()`; what it raises is replaced by its stand-in."""
+    try:
+        return send()
+    except Exception as error:  # noqa: BLE001 - as above
+        failed = stand_in(error)
+    raise failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """When to send a failed call again.
+
+    Attributes:
+        attempts: Calls in all, the first one included.
+        base_delay: Seconds before the second attempt; doubled before each further one, with jitter.
+        max_delay: Seconds between two attempts, at most, unless the provider asks for more by Retry-After.
+        max_retry_after: Seconds of a Retry-After that are waited for; a longer one ends the attempts.
+    """
+
+    attempts: int = 5
+    base_delay: float = 0.5
+    max_delay: float = 20.0
+    max_retry_after: float = 120.0
+
+    def delay(self, attempt: int, error: Exception) -> float | None:
+        """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up."""
+        if attempt >= self.attempts or not is_retryable(error):
+            return None
+        asked = retry_after(error)
+        if asked is not None:
+            return asked if asked <= self.max_retry_after else None
+        return float(min(self.max_delay, self.base_delay * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return whether the same call may succeed later."""
+    code = getattr(error, "code", None)
+    if code in ("insufficient_quota", "model_not_found"):
+        return False
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in RETRYABLE_STATUS
+    # An answer that breaks off in the middle may be no JSON; and a client that lives longer than an event loop may hold
+    # a connection of one that has ended, which it lets go when it fails.
+    closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
+    return is_connection_error(error) or is_json or closed
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Return whether no answer has come: the provider is not there, or the way to it is broken."""
+    return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
+
+
+_NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror"})
+_CHARGED_PERHAPS = frozenset({408, 499, 502, 504, 522, 524})
+
+
+def may_be_charged(error: BaseException) -> bool:
+    """Return whether a call that failed may have been worked on by the provider, who then charges it.
+
+    A provider that refuses a call or breaks down says so by a status, and charges nothing; the statuses of gateways
+    that stopped waiting say nothing about the provider behind them. Without a status the answer was late, was lost on
+    the way or could not be read, unless no connection came about.
+    """
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in _CHARGED_PERHAPS
+    if isinstance(error, ValueError) and "nknown model" in str(error):
+        return False  # LlamaIndex's own check, before anything is sent
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in _NEVER_SENT:
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Return the seconds that the provider asked to wait, by its Retry-After header."""
+    if isinstance(error, ProviderError):
+        return error.retry_after
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    if headers is None:
+        return None
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    if (seconds := _number(headers.get("retry-after"))) is not None:
+        return seconds
+    return _seconds_until(headers.get("retry-after"))
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return max(0.0, float(value)) if value else None
+    except ValueError:
+        return None
+
+
+def _seconds_until(http_date: str | None) -> float | None:
+    try:
+        return max(0.0, parsedate_to_datetime(http_date).timestamp() - time.time()) if http_date else None
+    except ValueError:
+        return None
+
+
+async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
+    """Await `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
+    attempt, cancelled = 1, cancellations()
+    while True:
+        try:
+            return await awithout_secrets(send)
+        except Exception as error:  # any client may raise anything; what the policy does not know is raised
+            if cancellations() > cancelled:
+                raise asyncio.CancelledError from error
+            delay = policy.delay(attempt, error)
+            if delay is None:
+                raise
+        await asyncio.sleep(delay)
+        attempt += 1
+
+
+def cancellations() -> int:
+    """Return how often the running task was told to stop.
+
+    A client whose own time is up that instant takes the cancellation for its own and raises another error: whoever
+    would send again then looks here before.
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def call(send: Callable[[], T], policy: RetryPolicy) -> T:
+    """Call `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
+    attempt = 1
+    while True:
+        try:
+            return without_secrets(send)
+        except Exception as error:  # as above
+            delay = policy.delay(attempt, error)
+            if delay is None:
+                raise
+        time.sleep(delay)
+        attempt += 1
+
+
+def describe(error: BaseException, *, setting: str, model: str) -> str:
+    """Return what went wrong in a call to a model and what to do, in one sentence without secrets.
+
+    Args:
+        error: What the client raised.
+        setting: Name of the project setting that chose the model, such as "llm".
+        model: Name of the model, as in the settings.
+    """
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    if status == 401:
+        return f"The provider of {model!r} refused the API key: check the key in the environment."
+    if status == 403:
+        return f"The provider of {model!r} refused access: check that the key may use this model from this place."
+    if status == 404 or code == "model_not_found" or "nknown model" in str(error):
+        if setting == "llm" and (ended := retirement_of(model)) is not None:
+            return (
+                f"The provider does not know the model {model!r}, whose end it has announced for"
+                f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
+            )
+        return (
+            f"The provider does not know the model {model!r}: change the setting {setting!r}"
+            f" (for instance `project.update_config({setting}=...)`) to one that it offers."
+        )
+    if code == "insufficient_quota":
+        return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
+    if status == 429:
+        return f"The provider of {model!r} keeps answering 429 (rate limit): lower the concurrency, or try later."
+    if is_connection_error(error):
+        return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
+    if isinstance(status, int) and status >= 500:
+        return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."
+    text = scrub(" ".join(str(error).split()))  # before it is cut: a part of a key is not recognised
+    return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
+
+
+def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end, also from inside a running event loop (then in a thread of its own)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+
+    async def main() -> T:
+        running.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await make()
+
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        result = executor.submit(context.run, lambda: asyncio.run(main()))
+        try:
+            return result.result()
+        except KeyboardInterrupt:
+            # An interrupted notebook cell: the work must not go on, and be published, behind the user's back.
+            loop, task = running.result()
+            if task is not None and not result.done():
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+async def to_its_end(work: Callable[[], T]) -> T:
+    """Work in a thread; whoever is cancelled meanwhile waits for its end, so that nobody takes its files away."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise

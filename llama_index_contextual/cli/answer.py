@@ -1,0 +1,304 @@
+"""Commands that answer: a search, one question, or a conversation."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.cells import cell_len
+
+from llama_index_contextual.cli.options import (
+    DEFAULT_ROOT,
+    QUESTIONS,
+    BetweenTokens,
+    ByIntent,
+    CallTimeout,
+    Confidence,
+    Day,
+    FirstToken,
+    FollowUps,
+    Guard,
+    Json,
+    Judged,
+    Name,
+    Root,
+    SearchMode,
+    Style,
+    open_project,
+)
+from llama_index_contextual.cli.terminal import (
+    err,
+    errors_in_one_line,
+    out,
+    safe,
+    say,
+    say_error,
+    say_json,
+    show_response,
+)
+from llama_index_contextual.config import Mode
+from llama_index_contextual.errors import ContextualError, ModelError
+
+if TYPE_CHECKING:
+    from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+    from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
+    from llama_index_contextual.project.project import Project
+    from llama_index_contextual.retrievers.response import RetrievalResponse
+
+answering = typer.Typer()
+
+SHOWN_WITHOUT_LLM = 3
+
+
+@answering.command(rich_help_panel=QUESTIONS)
+def search(
+    name: Name,
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    mode: SearchMode = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why these passages, and why not the next.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Show the passages that answer a question best."""
+    with errors_in_one_line():
+        response = open_project(root, name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
+        if as_json:
+            say_json(response.to_dict())
+        else:
+            show_response(response)
+
+
+@answering.command(rich_help_panel=QUESTIONS)
+def ask(
+    name: Name,
+    question: Annotated[str, typer.Argument(help="The question.")],
+    style: Style = "instruction",
+    mode: SearchMode = None,
+    min_confidence: Confidence = None,
+    guard: Guard = False,
+    judge: Judged = False,
+    intents: ByIntent = False,
+    reference_date: Day = None,
+    first_token_timeout: FirstToken = 30.0,
+    between_tokens_timeout: BetweenTokens = 10.0,
+    call_timeout: CallTimeout = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Answer a question from the documents, with sources; without an LLM, show the best passages."""
+    with errors_in_one_line():
+        project = open_project(root, name)
+        options = _with_timeouts(
+            project,
+            (first_token_timeout, between_tokens_timeout, call_timeout),
+            style=style,
+            min_confidence=min_confidence,
+            guards=guard,
+            judge=judge,
+            intents=intents,
+            reference_date=reference_date,
+        )
+        try:
+            engine = project.as_query_engine(mode=mode, streaming=not as_json, **options)
+        except ModelError as error:
+            _show_passages(project, question, mode, error, as_json=as_json)
+            return
+        if as_json:
+            say_json(cast("GroundedResponse", engine.query(question)).to_dict())
+            return
+        stream = cast("GroundedStream", engine.query(question))
+        _show_pieces(stream.response_gen)
+        _show_findings(stream.get_response())
+
+
+@answering.command(rich_help_panel=QUESTIONS)
+def chat(
+    name: Name,
+    style: Style = "instruction",
+    mode: SearchMode = None,
+    min_confidence: Confidence = None,
+    guard: Guard = False,
+    judge: Judged = False,
+    intents: ByIntent = False,
+    reference_date: Day = None,
+    first_token_timeout: FirstToken = 30.0,
+    between_tokens_timeout: BetweenTokens = 10.0,
+    call_timeout: CallTimeout = None,
+    follow_ups: FollowUps = "blend",
+    history: Annotated[Path | None, typer.Option(help="File that the conversation is taken from and kept in.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
+    with errors_in_one_line():
+        from llama_index_contextual.storage import files
+
+        project = open_project(root, name)
+        options = _with_timeouts(
+            project,
+            (first_token_timeout, between_tokens_timeout, call_timeout),
+            style=style,
+            min_confidence=min_confidence,
+            guards=guard,
+            judge=judge,
+            intents=intents,
+            reference_date=reference_date,
+        )
+        try:
+            engine: GroundedChatEngine | None = project.as_chat_engine(mode=follow_ups, search_mode=mode, **options)
+        except ModelError as error:
+            engine = None
+            say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
+        if engine is not None and history is not None:
+            files.require_folder(history)
+            if history.exists():
+                engine.load(history)
+        if sys.stdin.isatty():
+            say("[dim]One question a line; /reset forgets the conversation, /quit ends it.[/]", to=err)
+        turns = []
+        try:
+            for line in _lines():
+                if line == "/reset":
+                    _forget(engine, as_json=as_json)
+                else:
+                    turns.append(_turn(project, engine, line, mode, as_json=as_json))
+                if engine is not None and history is not None:
+                    engine.save(history)
+        except KeyboardInterrupt:
+            _end_line()
+            raise typer.Exit(130) from None
+        if as_json:
+            say_json(turns)
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input that say something, up to its end."""
+    while True:
+        if sys.stdin.isatty():
+            err.print("[bold cyan]?[/] ", end="")
+        line = sys.stdin.readline()
+        if not line:
+            _end_line()
+        if not line or line.strip() == "/quit":
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def _end_line() -> None:
+    """Leave the line of a prompt that was not answered."""
+    if sys.stdin.isatty():
+        err.print()
+
+
+def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:
+    if engine is not None:
+        engine.reset()
+    if not as_json:
+        say("[dim]The conversation is forgotten.[/]", to=err)
+
+
+def _turn(
+    project: Project, engine: GroundedChatEngine | None, question: str, mode: Mode | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Answer one line; an error is told and the conversation goes on."""
+    try:
+        if engine is None:
+            found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+            if not as_json:
+                show_response(found)
+            return {"question": question, **_passages(found)}
+        if as_json:
+            answer = cast("GroundedResponse", engine.chat(question).grounded)
+        else:
+            stream = engine.stream_chat(question)
+            _show_pieces(stream.response_gen)
+            answer = cast("GroundedResponse", stream.grounded)
+            _show_findings(answer)
+        return {"question": question, **answer.to_dict()}
+    except ContextualError as error:
+        if not as_json:
+            say_error(str(error))
+        return {"question": question, "answer": None, "error": str(error)}
+
+
+def _with_timeouts(project: Project, given: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
+    from llama_index_contextual.answering.streaming import Timeouts  # whoever asks for `--help` need not wait for it
+
+    first_token, between_tokens, call = given
+    whole = next(seconds for seconds in (call, project.config.call_timeout, Timeouts.whole) if seconds is not None)
+    return {**options, "timeouts": Timeouts(first_token=first_token, between_tokens=between_tokens, whole=whole)}
+
+
+def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
+    found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+    if as_json:
+        say_json({**_passages(found), "error": str(error)})
+        return
+    say(f"[yellow]No answer is written: {safe(str(error))} These are the passages that answer best.[/]", to=err)
+    show_response(found)
+
+
+def _passages(found: RetrievalResponse) -> dict[str, Any]:
+    return {"answer": None, "retrieval": found.to_dict()}
+
+
+def _show_pieces(pieces: Iterable[str]) -> None:
+    harmless = ("".join(sign if sign.isprintable() or sign in "\n\t" else " " for sign in piece) for piece in pieces)
+    for text in wrapped(harmless, out.width) if out.is_terminal else harmless:
+        out.print(text, end="", markup=False, soft_wrap=True)
+    out.print()
+
+
+def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
+    """Yield a text word by word as it comes, with line breaks where a line would be full.
+
+    Example:
+        >>> "".join(wrapped(["one tw", "o three"], 8))
+        'one two \\nthree'
+    """
+    column, word = 0, ""
+    for piece in pieces:
+        *whole, word = re.split(r"(?<=\s)", word + piece)
+        for shown in whole:
+            column = yield from _placed(shown, column, width)
+    yield from _placed(word, column, width)
+
+
+def _placed(word: str, column: int, width: int) -> Generator[str, None, int]:
+    """Yield a word with the white space behind it, and return the column behind them."""
+    length = cell_len(word.rstrip("\n"))
+    if column and column + length > width:
+        yield "\n"
+        column = 0
+    yield word
+    return 0 if word.endswith("\n") else column + length
+
+
+def _show_findings(answer: GroundedResponse) -> None:
+    """Print the sources of an answer, and what a reader should know of it."""
+    report = answer.citations
+    for warning in answer.retrieval.warnings if answer.retrieval else ():
+        say(f"[yellow]{safe(warning)}[/]", to=err)
+    if answer.partial:
+        say(f"[yellow]The answer is not whole: {safe(answer.partial)}[/]", to=err)
+    if answer.verdict and "error" in answer.verdict:
+        say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
+    elif answer.verdict and not answer.found:
+        say("[yellow]The judge held back what the model wrote: the passages do not bear it out.[/]", to=err)
+    for number in dict.fromkeys(report.invalid if report else ()):
+        say(f"[yellow]Source {number} does not exist.[/]", to=err)
+    for quotation in report.quotations if report else ():
+        if quotation.status != "verified":
+            status = quotation.status.replace("_", " ")
+            say(f"[yellow]Quotation {status}:[/] {safe(' '.join(quotation.text.split()))}", to=err)
+    if report and report.unsupported:
+        figures = ", ".join(figure.text for figure in report.unsupported)
+        say(f"[yellow]In no cited passage:[/] {safe(figures)}", to=err)
+    for number, source in answer.shown_sources:
+        say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

@@ -1,0 +1,243 @@
+"""The command line: `llama-index-contextual COMMAND`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual._version import __version__
+from llama_index_contextual.cli.answer import answering
+from llama_index_contextual.cli.evaluate import evaluating
+from llama_index_contextual.cli.ingest import ingesting
+from llama_index_contextual.cli.options import (
+    DEFAULT_ROOT,
+    PROJECTS,
+    Json,
+    Name,
+    Root,
+    Yes,
+    confirm,
+    open_project,
+    open_root,
+    parse_setting,
+)
+from llama_index_contextual.cli.serve import serving
+from llama_index_contextual.cli.terminal import (
+    err,
+    errors_in_one_line,
+    safe,
+    say,
+    say_error,
+    say_json,
+    say_traceback,
+    show_answer,
+    show_cost,
+    show_info,
+    show_settings,
+)
+from llama_index_contextual.cli.upkeep import upkeep
+from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.retirement import retirement_notice
+from llama_index_contextual.settings import OF_A_COMMAND, environment_settings, explained, file_settings, read_dotenv
+
+if TYPE_CHECKING:
+    from llama_index_contextual.project.manager import ProjectManager
+
+app = typer.Typer(
+    name="llama-index-contextual",
+    help="Contextual Retrieval over your PDF, TXT and Markdown documents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+TRACEBACK_VARIABLE = "LLAMA_INDEX_CONTEXTUAL_TRACEBACK"
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a letter must not end the command.
+            stream.reconfigure(errors="backslashreplace")
+    read_dotenv(Path(".env"), os.environ)
+    # Warnings are in the output of the commands; without a handler, Python would print them once more.
+    logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
+    try:
+        app()
+    except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
+        # Nothing is swallowed: a defect ends the command with code 1, in one line as every error, and with the way to
+        # see the traceback. What is foreseen was caught by `errors_in_one_line`.
+        if os.environ.get(TRACEBACK_VARIABLE):
+            say_traceback(error)
+            raise SystemExit(1) from None
+        say_error(
+            f"{type(error).__name__}: {error} (this is a defect: please report it, with what the same command prints"
+            f" when {TRACEBACK_VARIABLE}=1 is set)"
+        )
+        raise SystemExit(1) from None
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        say(__version__)
+        raise typer.Exit
+
+
+@app.command(rich_help_panel=PROJECTS)
+def create(
+    name: Name,
+    local: Annotated[bool, typer.Option("--local", help="Work without key and network.")] = False,
+    context: Annotated[ContextKind | None, typer.Option(help="Who writes the context of a chunk.")] = None,
+    language: Annotated[str | None, typer.Option(help="Language of the documents, for stemming.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Any setting that `settings` lists; may be repeated."),
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="JSON file of settings; --set wins over it.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Create an empty project."""
+    with errors_in_one_line():
+        changes = environment_settings(os.environ) | (file_settings(config_file) if config_file else {})
+        changes |= dict(parse_setting(item) for item in settings or [])
+        changes |= {k: v for k, v in (("context", context), ("language", language)) if v is not None}
+        config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)
+        project = open_root(root).create(name, config)
+        if as_json:
+            say_json({"name": project.name, "config": config.model_dump()})
+            return
+        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            say(f"[yellow]note[/] {safe(notice)}", to=err)
+        say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
+        say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
+
+
+@app.command("settings", rich_help_panel=PROJECTS)
+def list_settings(
+    name: Annotated[str | None, typer.Argument(help="Project whose values are shown; otherwise the defaults.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """List every setting with its value and what it is for; `create` and `configure` set them."""
+    with errors_in_one_line():
+        config = ProjectConfig() if name is None else open_project(root, name).config
+        if as_json:
+            say_json([asdict(setting) for setting in explained(config)])
+        else:
+            held = () if name is None else environment_settings(os.environ).keys() & OF_A_COMMAND
+            show_settings(explained(config), by_environment=held)
+
+
+@app.command("list", rich_help_panel=PROJECTS)
+def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List the projects."""
+    with errors_in_one_line():
+        names = open_root(root).list()
+        if as_json:
+            say_json(names)
+            return
+        if not names:
+            say(f"No projects in {safe(str(root))} yet. Create one: llama-index-contextual create NAME", to=err)
+        for name in names:
+            say(safe(name))
+
+
+@app.command(rich_help_panel=PROJECTS)
+def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Show what a project is and holds."""
+    with errors_in_one_line():
+        found = open_project(root, name).info()
+        if as_json:
+            say_json({**asdict(found), "config": found.config.model_dump(), "cost": found.cost.to_dict()})
+        else:
+            show_info(found)
+
+
+@app.command(rich_help_panel=PROJECTS)
+def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Show what a project has cost so far, in all and by run."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).cost()
+        if as_json:
+            say_json(found.to_dict())
+        else:
+            show_cost(found)
+
+
+@app.command(rich_help_panel=PROJECTS)
+def delete(
+    name: Name,
+    keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
+    yes: Yes = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Delete a project for good."""
+    with errors_in_one_line():
+        manager = open_root(root)
+        what = _what_is_deleted(manager, name, keep_ledger=keep_ledger)
+        confirm(f"Delete project {name!r}{what}?", yes=yes)
+        manager.delete(name, keep_ledger=keep_ledger)
+        if as_json:
+            say_json({"deleted": name, "ledger_kept": keep_ledger})
+        else:
+            say(f"Deleted project [bold]{safe(name)}[/]." + (" Its ledger is kept." if keep_ledger else ""))
+
+
+def _what_is_deleted(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
+    try:
+        found = manager.load(name).info()
+    except ProjectNotFoundError:
+        raise
+    except ContextualError as error:
+        # A damaged project can be deleted too.
+        say(f"[yellow]{safe(str(error))}[/]", to=err)
+        return ""
+    contexts = "" if keep_ledger else f" and {pluralize(found.ledger.contexts, 'paid context')}"
+    return f" with {pluralize(found.documents, 'document')}{contexts}"
+
+
+@app.command(rich_help_panel=PROJECTS)
+def demo(as_json: Json = False) -> None:
+    """Show what contexts change, on example documents: no key, no network."""
+    from llama_index_contextual.cli.demo import TOP_K, run_demo
+
+    with errors_in_one_line():
+        answers = run_demo(lambda step: say(f"[dim]{safe(step)} …[/]", to=err))
+        if as_json:
+            rows = [{"question": a.question, "rank_without": a.rank_without, "rank_with": a.rank_with} for a in answers]
+            say_json(rows)
+            return
+        for answer in answers:
+            show_answer(answer, top_k=TOP_K)
+        say("\nYour own documents:")
+        say("  llama-index-contextual create mine --local")
+        say("  llama-index-contextual ingest mine FOLDER")
+
+
+app.add_typer(ingesting)
+app.add_typer(answering)
+app.add_typer(evaluating)
+app.add_typer(upkeep)
+app.add_typer(serving)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The same questions with and without contexts, on the example documents: no key, no network.
+
+The contexts were recorded: they come from a ledger file beside the documents, as if they had been paid for before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
+from llama_index.core.llms import CustomLLM
+from pydantic import Field
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.readers import read_documents
+from llama_index_contextual.retrievers.response import RetrievedChunk
+
+CONTEXTS_FILE = "contexts.jsonl"
+QUESTIONS_FILE = "questions.jsonl"
+DOCUMENT_SUFFIXES = (".pdf", ".md", ".txt")
+TOP_K = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoAnswer:
+    """One question, answered by both projects.
+
+    Attributes:
+        question: What was asked.
+        evidence: The text that answers it.
+        rank_without: Rank of the passage that holds the evidence without contexts, or None when it is not found.
+        rank_with: The same with contexts.
+        instead: What ranks first without contexts.
+        found: The passage, as found with contexts.
+    """
+
+    question: str
+    evidence: str
+    rank_without: int | None
+    rank_with: int | None
+    instead: RetrievedChunk | None
+    found: RetrievedChunk | None
+
+
+class RecordedLLM(CustomLLM):
+    """Stands in for the default LLM, under whose name the contexts were recorded, and is never asked for more.
+
+    Without it a key in the environment would be used, and paid for, where a context is missing.
+    """
+
+    model: str = Field(default="gpt-4.1", description="The LLM that it stands in for.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which the model table knows the LLM that it stands in for."""
+        return "openai_llm"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Return what LlamaIndex asks of every LLM."""
+        return LLMMetadata(model_name=self.model)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Refuse to answer."""
+        raise InputError(
+            "There is no recorded context for this chunk: the package cuts the example documents otherwise than it"
+            " did when they were recorded. Run `python examples/record_contexts.py`."
+        )
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Refuse to answer."""
+        yield self.complete(prompt, formatted, **kwargs)
+
+
+def data_directory() -> Path:
+    """Return the folder of the example documents: inside the installed package, or in the source tree.
+
+    Raises:
+        InputError: It is in neither place.
+    """
+    here = Path(__file__).parents[1]
+    for candidate in (here / "_demo_data", here.parent / "examples" / "data"):
+        if (candidate / CONTEXTS_FILE).is_file():
+            return candidate
+    raise InputError("The example documents are not installed: install the package from its wheel or its source tree.")
+
+
+def documents(folder: Path) -> list[Path]:
+    """Return the example documents."""
+    return sorted(p for p in folder.iterdir() if p.suffix in DOCUMENT_SUFFIXES)
+
+
+def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
+    """Ingest the example documents twice, ask the demo questions, and return the answers.
+
+    Args:
+        report: Called with a sentence before each step.
+    """
+    folder = data_directory()
+    files = documents(folder)
+    questions = [json.loads(line) for line in (folder / QUESTIONS_FILE).read_text(encoding="utf-8").splitlines()]
+    with TemporaryDirectory(prefix="llama-index-contextual-") as root:
+        manager = ProjectManager(root)
+        plain = manager.create("without-context", ProjectConfig.local(context="none"))
+        contextual = manager.create("with-context", ProjectConfig.local(context="llm"), llm=RecordedLLM())
+        contextual.import_contexts(folder / CONTEXTS_FILE)
+        report(f"Reading {len(files)} documents")
+        read = read_documents(files)
+        for skipped in read.skipped:
+            report(f"{skipped.path}: {skipped.reason}")
+        report("Ingesting them without contexts")
+        plain.ingest(read.documents)
+        report("Ingesting them with recorded contexts")
+        if failures := contextual.ingest(read.documents).failures:
+            report(f"Chunks with a structural context instead: {len(failures)}. {failures[0].error}")
+        report("Asking")
+        return [_answer(row, plain, contextual) for row in questions if row.get("demo")]
+
+
+def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> DemoAnswer:
+    without = plain.retrieve(row["question"], top_k=TOP_K).results
+    found = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
+    missed = first_with_evidence(without, row)
+    return DemoAnswer(
+        question=row["question"],
+        evidence=row["evidence"][0],
+        rank_without=missed.rank if missed else None,
+        rank_with=found.rank if found else None,
+        instead=without[0] if without else None,
+        found=found,
+    )
+
+
+def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any]) -> RetrievedChunk | None:
+    """Return the first result that holds one of the texts that answer a question, white space aside, or None.
+
+    Args:
+        results: Best first.
+        row: A row of `questions.jsonl`.
+    """
+    wanted = [_words(text) for text in row["evidence"]]
+    for result in results:
+        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in wanted):
+            return result
+    return None
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,224 @@
+"""The command that measures retrieval: one project, its variants, or a sweep over settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from rich.table import Table
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli.options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, interruptible, open_project
+from llama_index_contextual.cli.terminal import err, errors_in_one_line, out, safe, say, say_json, snippet
+from llama_index_contextual.errors import InputError
+
+if TYPE_CHECKING:
+    from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.questions import Question
+    from llama_index_contextual.evaluation.report import Result
+    from llama_index_contextual.evaluation.run import Evaluation, VariantProgress
+    from llama_index_contextual.evaluation.sweep import Sweep
+    from llama_index_contextual.project.project import Project
+
+evaluating = typer.Typer()
+
+
+@evaluating.command("evaluate", rich_help_panel=QUESTIONS)
+def evaluate_project(
+    name: Name,
+    questions: Annotated[
+        Path | None, typer.Argument(help="Questions with evidence as JSON lines; without it, the LLM writes some.")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try, with each mode: 400,800,1200.")
+    ] = None,
+    sample: Annotated[int | None, typer.Option(help="Documents to build for --compare and --sweep, at most.")] = None,
+    ks: Annotated[str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results to look at.")] = "1,5,10,20",
+    metric: Annotated[str | None, typer.Option(help="What --compare recommends by, such as recall@10.")] = None,
+    number: Annotated[int, typer.Option(help="Questions to write where no file is given.")] = 50,
+    save: Annotated[Path | None, typer.Option(help="Where to keep questions that were written.")] = None,
+    similarity: Annotated[
+        bool, typer.Option("--similarity", help="Also embed the passages: similarity with the question.")
+    ] = False,
+    report: Annotated[
+        list[Path] | None, typer.Option(help="Report to write: .html, .json or .csv; may be repeated.")
+    ] = None,
+    max_cost: Annotated[float | None, typer.Option(help="Dollars that --compare and --sweep may spend.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Measure how well a project finds the evidence of questions, and whether context pays on its documents."""
+    with errors_in_one_line():
+        from llama_index_contextual.evaluation.questions import load_questions, write_questions
+        from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
+        from llama_index_contextual.evaluation.run import evaluate
+        from llama_index_contextual.evaluation.sample import absent_files
+        from llama_index_contextual.storage import files
+
+        project = open_project(root, name)
+        numbers = _numbers(ks, "--k")
+        for path in report or ():
+            check_report(path)
+        if save is not None:
+            files.require_folder(save)
+        asked = load_questions(questions) if questions is not None else _written(project, number)
+        if questions is None and save is not None:
+            write_questions(asked, save)
+        with _Steps(ask=not yes and max_cost is None, sample=sample) as steps:
+            building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
+            result: Result
+            if sweep is not None:
+                contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
+                trying: dict[str, Any] = {"chunk_sizes": sizes, "contexts": contexts, "top_ks": numbers}
+                result = interruptible(project, lambda: project.sweep(asked, **trying, **building))
+            elif compare is not None:
+                trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
+                result = interruptible(project, lambda: project.compare(asked, **trying, **building))
+            else:
+                for note in absent_files(project.documents(), asked):
+                    say(f"[yellow]{note}[/]", to=err)
+                embed_model = project.embed_model if similarity else None
+                shown = None if as_json else steps.asked
+                result = evaluate(project, asked, name=name, ks=numbers, embed_model=embed_model, progress=shown)
+        written = [write_report(result, path) for path in report or ()]
+        if as_json:
+            say_json(to_dict(result))
+            return
+        _show(result)
+        for path in written:
+            say(f"Wrote {safe(str(path))}.", to=err)
+
+
+class _Steps:
+    """Says on standard error what is being done and how far it is, and asks before money is spent."""
+
+    def __init__(self, *, ask: bool, sample: int | None) -> None:
+        self._ask, self._sample, self._last = ask, sample, ""
+        self._status = err.status("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def show(self, progress: VariantProgress) -> None:
+        """Show how far a step is; the price is confirmed where it is not nothing."""
+        if progress.stage == "price":
+            self._price(progress.dollars)
+        elif progress.stage == "build":
+            self._say(f"Building {progress.name!r} …", pluralize(progress.done, "chunk"))
+        elif progress.stage == "ask":
+            self.asked(progress.done, progress.total)
+
+    def asked(self, done: int, total: int) -> None:
+        """Show how many questions were asked."""
+        self._say("Asking the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
+
+    def _say(self, step: str, far: str) -> None:
+        if step != self._last:
+            say(f"[dim]{safe(step)}[/]", to=err)
+            self._last = step
+        if err.is_terminal:
+            self._status.update(f"[dim]{far}[/]")
+            self._status.start()
+
+    def _price(self, dollars: float | None) -> None:
+        if dollars == 0:
+            return
+        shown = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
+        say(f"Contexts and embeddings will cost {shown}; the ledger keeps what is paid for.", to=err)
+        if self._sample is None:
+            say("[dim]That is for all documents: --sample 20 builds twenty of them first.[/]", to=err)
+        if self._ask:
+            typer.confirm("Go on?", abort=True, err=True)
+
+
+def _written(project: Project, number: int) -> Sequence[Question]:
+    say(f"[dim]Letting the LLM write {pluralize(number, 'question')} …[/]", to=err)
+    return project.generate_questions(number)
+
+
+def _names(text: str) -> list[Any]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    parts = _names(text)
+    if not parts or not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 for part in parts):
+        raise InputError(f"{option} is {text!r}: give whole numbers from 1, with commas between.", value=text)
+    return [int(part[:9]) for part in parts]
+
+
+def _show(result: Result) -> None:
+    from llama_index_contextual.evaluation.compare import Comparison
+    from llama_index_contextual.evaluation.run import Evaluation
+
+    if isinstance(result, Comparison):
+        _show_comparison(result)
+    elif isinstance(result, Evaluation):
+        _show_figures([result])
+        _show_failures(result)
+    else:
+        _show_sweep(result)
+
+
+def _show_comparison(result: Comparison) -> None:
+    for note in result.notes:
+        say(f"[dim]{safe(note)}[/]")
+    _show_figures(result.evaluations)
+    for found in result.differences():
+        mark = "[bold green]*[/] " if found.significant else "  "
+        say(f"{mark}{safe(f'{found.variant} − {found.baseline}, {found.metric}: {found}')}")
+    for name, cost in result.costs.items():
+        if cost != 0:
+            per_point = result.cost_per_point(name)
+            points = "" if per_point is None else f", ${per_point:.4f} per point of {result.metric}"
+            say(f"  {safe(name)}: contexts {'of unknown cost' if cost is None else f'${cost:.4f}'}{safe(points)}")
+    say(f"[bold]{safe(result.recommendation)}[/]")
+
+
+def _show_figures(evaluations: Sequence[Evaluation]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("per cent")
+    for evaluation in evaluations:
+        table.add_column(safe(evaluation.name), justify="right")
+    summaries = [evaluation.summary() for evaluation in evaluations]
+    for metric in evaluations[0].metrics:
+        table.add_row(metric, *(f"{100 * evaluation.mean(metric):.1f}" for evaluation in evaluations))
+    for label, key in (("p50, ms", "p50_ms"), ("p95, ms", "p95_ms")):
+        table.add_row(label, *(f"{summary[key]:.1f}" for summary in summaries))
+    if summaries[0]["context_relevance"] is not None:
+        table.add_row("embedding similarity", *(f"{summary['context_relevance']:.3f}" for summary in summaries))
+    out.print(table)
+
+
+def _show_failures(result: Evaluation) -> None:
+    failed = result.failures()
+    asked, first = pluralize(len(result.results), "question"), pluralize(max(result.ks), "result")
+    say(f"Without all evidence among the first {first}: {len(failed)} of {asked}.")
+    for found in failed[:5]:
+        instead = next(iter(found.hard_negatives(max(result.ks))), None)
+        came = f"first came {instead.source}" if instead else "nothing was found"
+        say(f"[dim]{snippet(found.question.text, 100)}: {safe(came)}[/]", indent=2)
+
+
+def _show_sweep(result: Sweep) -> None:
+    for note in result.notes:
+        say(f"[dim]{safe(note)}[/]")
+    table = Table(box=None, pad_edge=False)
+    for column in ("context", "chunk size", "mode", "top k", "recall", "precision", "nDCG", "tokens", "p50, ms"):
+        table.add_column(column, justify="left" if column in ("context", "mode") else "right")
+    best = result.best()
+    for row in result.rows:
+        figures = [f"{100 * value:.1f}" for value in (row.recall, row.precision, row.ndcg)]
+        cells = [row.context, str(row.chunk_size), row.mode, str(row.top_k), *figures]
+        style = "bold" if row == best else None
+        table.add_row(*cells, f"{row.tokens:,.0f}", f"{row.p50_ms:.1f}", style=style)
+    out.print(table)

@@ -1,0 +1,287 @@
+"""What the command line prints: text that cannot act on the terminal, paragraphs, JSON, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import traceback
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from llama_index_contextual._utils.redaction import scrub
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.errors import ContextualError, PathNotFoundError
+
+if TYPE_CHECKING:
+    from llama_index_contextual.cli.demo import DemoAnswer
+    from llama_index_contextual.ingestion.estimate import CostEstimate
+    from llama_index_contextual.ingestion.report import IngestReport
+    from llama_index_contextual.project.info import ProjectInfo
+    from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
+    from llama_index_contextual.settings import Setting
+    from llama_index_contextual.storage.receipts import ProjectCost
+
+# Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
+out = Console(emoji=False, highlight=False)
+err = Console(stderr=True, emoji=False, highlight=False)
+
+
+def safe(text: str) -> str:
+    """Return text from documents or the user without control characters, for use within Rich markup."""
+    # The readers import LlamaIndex, which `--help` and `--version` do without.
+    from llama_index_contextual.readers.discovery import printable
+
+    # Names in messages and reports are printable already: their backslashes are not doubled once more.
+    return escape("\\".join(printable(part) for part in text.split("\\")))
+
+
+def snippet(text: str, width: int) -> str:
+    """Return the beginning of a document's text as one line of at most `width` characters, for use within markup."""
+    from llama_index_contextual.readers.discovery import one_line
+
+    return escape(one_line(text, width))
+
+
+def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
+    """Print a paragraph: wrapped at words on a terminal, in one line elsewhere, where another program may read it."""
+    if to.is_terminal:
+        to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
+    else:
+        to.print(f"{' ' * indent}{markup}", soft_wrap=True)
+
+
+def say_beside(markup: str, facts: str) -> None:
+    """Print a name and facts about it, dimmed: in one line, or in two where that of a terminal is too short."""
+    if out.is_terminal and Text.from_markup(f"{markup}  {facts}", emoji=False).cell_len > out.width:
+        say(markup)
+        say(f"[dim]{facts}[/]", indent=4)
+    else:
+        say(f"{markup}  [dim]{facts}[/]")
+
+
+def say_json(value: Any) -> None:
+    """Print a value as JSON on standard output, and nothing that could act on the terminal."""
+    text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in _dump(value, ascii_only=False))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = _dump(value, ascii_only=True)
+    sys.stdout.write(f"{text}\n")
+
+
+def _dump(value: Any, *, ascii_only: bool) -> str:
+    return json.dumps(value, ensure_ascii=ascii_only, indent=2)
+
+
+def say_error(message: str) -> None:
+    """Print what went wrong in one line on standard error."""
+    say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
+
+
+def say_traceback(error: BaseException) -> None:
+    """Print a traceback on standard error, without API keys."""
+    sys.stderr.write(scrub("".join(traceback.format_exception(error))))
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the command with one line where something is wrong with the input, the files or a model.
+
+    The exit code is 1, or 2 where a path that was given does not exist.
+    """
+    code = 1
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # nobody reads on: there is nobody to tell
+    except PathNotFoundError as error:
+        message, code = str(error), 2
+    except ContextualError as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}." if error.filename and error.strerror else f"{error}."
+    except sqlite3.Error as error:
+        message = f"SQLite: {error}."
+    else:
+        return
+    say_error(message)
+    raise typer.Exit(code)
+
+
+def show_info(found: ProjectInfo) -> None:
+    """Print what a project is and holds."""
+    failed = f"{pluralize(found.fallback_chunks, 'chunk')} without an LLM context (`retry` asks again)"
+    waiting = found.ledger.batched_requests
+    rows = [
+        ("project", found.name),
+        ("live version", found.version or "none yet"),
+        ("documents", f"{found.documents:,}"),
+        ("chunks", f"{found.chunks:,} ({pluralize(found.tokens, 'token')})"),
+        *([("fallback", failed)] if found.fallback_chunks else []),
+        ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
+        ("ledger", f"{pluralize(found.ledger.contexts, 'context')}, {pluralize(found.ledger.embeddings, 'embedding')}"),
+        *([("in batches", f"{pluralize(waiting, 'request')} under way")] if waiting else []),
+        *([("cost so far", _cost_in_all(found.cost))] if found.cost.runs else []),
+        ("embedding", found.config.embed_model),
+        ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
+        ("mode", f"{found.config.mode}, top {found.config.top_k}"),
+    ]
+    for label, value in rows:
+        say(f"[dim]{label:<14}[/]{safe(value)}")
+
+
+def _cost_in_all(cost: ProjectCost) -> str:
+    from llama_index_contextual.contextualizer.cost import money
+
+    booked = f", of which {money(cost.booked)} for calls whose price is not known" if cost.booked else ""
+    unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
+    damaged = f"; {pluralize(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
+    return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
+
+
+def show_cost(cost: ProjectCost) -> None:
+    """Print what a project has cost, run by run and in all."""
+    from llama_index_contextual.contextualizer.cost import money
+
+    for run in cost.runs:
+        day = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+        parts = [pluralize(run.calls, "call")] if run.calls else []
+        parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
+        if run.unsettled:
+            parts.append(
+                f"{money(run.unsettled)} booked for {pluralize(run.unsettled_calls, 'call')} timed out or cut off"
+            )
+        if run.batches:
+            parts.append(f"{money(sum(run.batches.values()))} booked for batches under way")
+        if run.ended is None:
+            parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
+        models = " + ".join(name for name in (run.llm, run.embed_model) if name)
+        say_beside(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+    say(f"in all: {safe(_cost_in_all(cost))}; questions and answers are not counted")
+
+
+def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:
+    """Print every setting as it could be given, with what it is for; what differs from the default stands out."""
+    for setting in settings:
+        value = snippet(json.dumps(setting.value, ensure_ascii=False), 60)
+        shown = value if setting.value == setting.default else f"[bold green]{value}[/]"
+        mark = "rebuild" if setting.rebuild else "environment" if setting.name in by_environment else ""
+        say(f"[bold]{setting.name}[/]={shown}{f'  [yellow]{mark}[/]' if mark else ''}")
+        say(f"[dim]{safe(setting.description)}[/]", indent=4)
+    say(
+        "\nrebuild: a change has no effect before the next `rebuild` or `ingest`. To set them: `create NAME --set"
+        " FIELD=VALUE`, `configure NAME FIELD=VALUE`; or LLAMA_INDEX_CONTEXTUAL_FIELD in the environment or in a `.env`"
+        " file, which `create` keeps, and which holds for every command where no rebuild is needed."
+    )
+
+
+def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> None:
+    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then.
+
+    Args:
+        report: What it did.
+        retry: The command that asks again for contexts that failed.
+        as_json: Whether to print JSON.
+    """
+    from llama_index_contextual.ingestion.report import skipped_lines
+
+    if as_json:
+        say_json(report.to_dict())
+        return
+    for former, doc_id in report.renamed.items():
+        say(f"[dim]renamed[/] {safe(former)} to {safe(doc_id)}", to=err)
+    for notice in report.notices:
+        say(f"[yellow]note[/] {safe(notice)}", to=err)
+    for doc_id in report.missing:
+        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
+    for line in skipped_lines(report.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
+    for warning in report.warnings:
+        say(f"[yellow]note[/] {safe(warning.path)}: {safe(warning.message)}", to=err)
+    for line in report.failure_lines():
+        say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
+    if report.failures:
+        say("These chunks have the structural context. To ask again:", to=err)
+        say(safe(retry), to=err, indent=2)
+    asked = f" {pluralize(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
+    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
+    if receipt := report.receipt():
+        say(f"[dim]{safe(receipt)}.[/]")
+
+
+def show_estimate(found: CostEstimate) -> None:
+    """Print what an ingestion will cost, every way of asking for contexts in a row of its own."""
+    from llama_index_contextual.ingestion.estimate import CHOSEN
+    from llama_index_contextual.ingestion.report import skipped_lines
+
+    for line in skipped_lines(found.skipped):
+        say(f"[yellow]skipped[/] {safe(line)}", to=err)
+    for line in str(found).splitlines():
+        if line.startswith(("  ", CHOSEN)):  # a row: what wraps words would close up its columns
+            out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
+        else:
+            say(safe(line))
+
+
+def show_response(response: RetrievalResponse) -> None:
+    """Print the passages that a search found."""
+    for warning in response.warnings:
+        say(f"[yellow]{safe(warning)}[/]", to=err)
+    if not response.results:
+        say("Nothing was found.")
+    for chunk in response.results:
+        legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
+        ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
+        say_beside(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
+        if chunk.context:
+            say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
+        say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)
+        for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
+            say_lines(str(reason).splitlines()[1:])
+        say("")
+    if response.near_misses:
+        say("[bold]Near misses[/]")
+        for reason in response.near_misses:
+            say_lines(str(reason).splitlines())
+
+
+def say_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are, dimmed."""
+    for line in lines:
+        say(f"[dim]{safe(line.strip())}[/]", indent=4)
+
+
+def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
+    """Print where one question of the demo found its answer, without contexts and with them."""
+    say("")
+    say(f"[bold]{safe(answer.question)}[/]")
+    lines = Table.grid(padding=(0, 2))
+    lines.add_row("without contexts", _rank(answer.rank_without, top_k))
+    if answer.rank_without != 1 and answer.instead is not None:
+        lines.add_row("  first instead", safe(_place(answer.instead)))
+    lines.add_row("with contexts", _rank(answer.rank_with, top_k))
+    if answer.found is not None:
+        lines.add_row("  passage", safe(_place(answer.found)))
+        lines.add_row("  its context", f"[italic dim]{safe(answer.found.context or '')}[/]")
+    lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
+    out.print(lines)
+
+
+def _place(chunk: RetrievedChunk) -> str:
+    first, last = chunk.source.page_start, chunk.source.page_end
+    pages = "" if first is None else f", page {first}" if first == last else f", pages {first}–{last}"
+    return f"{chunk.source.file_name}{pages}"
+
+
+def _rank(rank: int | None, top_k: int) -> str:
+    return f"[red]absent from the first {top_k}[/]" if rank is None else f"[green]rank {rank}[/]"

@@ -1,0 +1,285 @@
+"""Commands that look after a project: versions, damage, settings, single documents, the ledger."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.cli.options import (
+    DEFAULT_ROOT,
+    DOCUMENTS,
+    UPKEEP,
+    Json,
+    Name,
+    Root,
+    Yes,
+    confirm,
+    interruptible,
+    open_project,
+    open_root,
+    parse_setting,
+    proposed,
+    require_answer,
+)
+from llama_index_contextual.cli.terminal import (
+    err,
+    errors_in_one_line,
+    out,
+    safe,
+    say,
+    say_beside,
+    say_json,
+    show_report,
+)
+from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from llama_index_contextual.storage.forget import Forgotten
+
+upkeep = typer.Typer()
+_FINAL = "This cannot be undone, and no rollback is possible."
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+
+@upkeep.command("versions", rich_help_panel=UPKEEP)
+def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List the versions of a project."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).versions()
+        if as_json:
+            say_json([asdict(version) for version in found])
+            return
+        for version in found:
+            if version.damage is None:
+                sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
+                facts = f"{version.created}  {sizes}"
+            else:
+                facts = f"[red]damaged[/]  {safe(version.damage)}"
+            say(f"{version.name}  {facts}  {'[green]live[/]' if version.live else ''}")
+
+
+@upkeep.command(rich_help_panel=UPKEEP)
+def rollback(
+    name: Name,
+    to: Annotated[str | None, typer.Option(help="Name of the version; otherwise the one before.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Make an earlier version the live one."""
+    with errors_in_one_line():
+        live = open_root(root).load(name).rollback(to)
+        if as_json:
+            say_json({"live": live})
+        else:
+            say(f"Version [bold]{live}[/] is live.")
+
+
+@upkeep.command(rich_help_panel=UPKEEP)
+def verify(
+    name: Name,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without the documents.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Compare every file with its checksum, and say what mends what is damaged."""
+    with errors_in_one_line():
+        report = open_root(root).load(name).verify(repair=repair)
+        if as_json:
+            say_json(asdict(report))
+        for problem in report.problems if not as_json else ():
+            colour = "yellow" if problem.harmless else "red"
+            mend = f"To mend it: {safe(problem.remedy)}"
+            say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {mend}")
+        if not as_json and not report.problems:
+            say(f"Sound: {pluralize(len(report.versions), 'version')} and the ledger.")
+        if not report.sound:
+            raise typer.Exit(1)
+
+
+@upkeep.command(rich_help_panel=UPKEEP)
+def export(
+    name: Name,
+    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Write the live version for LlamaIndex's stock stores."""
+    with errors_in_one_line():
+        open_root(root).load(name).export(directory)
+        if as_json:
+            say_json({"exported": str(directory)})
+        else:
+            say(f"Exported to {safe(str(directory))}.")
+
+
+@upkeep.command(rich_help_panel=DOCUMENTS)
+def remove(
+    name: Name,
+    doc_ids: Annotated[list[str], typer.Argument(help="Ids of documents, as `documents` lists them.")],
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also do what `forget` does: no rollback is possible then.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --forget.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Publish a version without some documents."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        if forget:
+            require_answer(yes=yes)
+            if not yes:
+                versions = [version.name for version in project.versions()]
+                what = f"{pluralize(len(set(doc_ids)), 'document')}, {pluralize(len(versions), 'version')}"
+                say(
+                    f"`remove --forget` removes for good: {what} ({', '.join(versions)}), and the contexts and"
+                    f" embeddings that no other document uses. {_FINAL}",
+                    to=err,
+                )
+            confirm("Remove them?", yes=yes)
+        report = project.remove(list(doc_ids))
+        gone = project.forget() if forget else None
+        if as_json:
+            say_json(report.to_dict() | ({"forgotten": asdict(gone)} if gone else {}))
+            return
+        show_report(report, retry=proposed("retry", name, root))
+        if gone is not None:
+            _show_forgotten(gone)
+
+
+@upkeep.command(rich_help_panel=DOCUMENTS)
+def forget(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    yes: Yes = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Remove from the disk what the live version does not hold: other versions, and their paid contexts."""
+    with errors_in_one_line():
+        project = open_root(root).load(name)
+        if not dry_run:
+            require_answer(yes=yes)
+        if not dry_run and not yes:
+            _show_doomed(project.forget(dry_run=True), to=err)
+            confirm("Remove them?", yes=yes)
+        gone = project.forget(dry_run=dry_run)
+        if as_json:
+            say_json(asdict(gone) | ({"dry_run": True} if dry_run else {}))
+        elif dry_run:
+            _show_doomed(gone, to=out)
+        else:
+            _show_forgotten(gone)
+
+
+def _paid(gone: Forgotten) -> str:
+    return f"{pluralize(gone.contexts, 'context')}, {pluralize(gone.embeddings, 'embedding')}"
+
+
+def _show_doomed(gone: Forgotten, *, to: Console) -> None:
+    named = f" ({', '.join(gone.versions)})" if gone.versions else ""
+    say(
+        f"`forget` removes for good: {pluralize(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
+        to=to,
+    )
+    if gone.batched_requests:
+        requests = pluralize(gone.batched_requests, "request")
+        say(f"[yellow]It gives up {requests} in batches: the provider may go on and charge.[/]", to=to)
+
+
+def _show_forgotten(gone: Forgotten) -> None:
+    say(f"Removed for good: {pluralize(len(gone.versions), 'version')}, {_paid(gone)}.")
+    if gone.batched_requests:
+        requests = pluralize(gone.batched_requests, "request")
+        say(f"[yellow]given up[/] {requests} in batches: the provider may go on and charge", to=err)
+
+
+@upkeep.command(rich_help_panel=DOCUMENTS)
+def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List the documents of the live version."""
+    with errors_in_one_line():
+        found = open_root(root).load(name).documents()
+        if as_json:
+            say_json([asdict(record) for record in found])
+        for record in found if not as_json else ():
+            facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
+            say_beside(safe(record.doc_id), facts)
+
+
+@upkeep.command(rich_help_panel=UPKEEP)
+def configure(
+    name: Name,
+    settings: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE", help="Settings to change.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Change settings, and say which need a `rebuild`."""
+    with errors_in_one_line():
+        changes = dict(parse_setting(item) for item in settings)
+        pending = open_root(root).load(name).update_config(**changes)
+        if as_json:
+            say_json({"needs_rebuild": pending})
+            return
+        if pending:
+            fields = ", ".join(pending)
+            say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(shlex.quote(name))}`.")
+        else:
+            say("Changed; the next query uses it.")
+        for field in sorted(changes.keys() & environment_settings(os.environ).keys() & OF_A_COMMAND):
+            say(f"[yellow]{PREFIX}{field.upper()} is set, and holds in its place.[/]", to=err)
+
+
+@upkeep.command(rich_help_panel=DOCUMENTS)
+def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Publish a version by the present settings, from the documents as they are stored."""
+    with errors_in_one_line():
+        project = open_project(root, name)
+        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
+
+
+@upkeep.command(rich_help_panel=DOCUMENTS)
+def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Ask again for the contexts that the LLM failed to write."""
+    with errors_in_one_line():
+        project = open_project(root, name)
+        report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
+        show_report(report, retry=proposed("retry", name, root), as_json=as_json)
+
+
+ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)
+upkeep.add_typer(ledger, name="ledger", rich_help_panel=UPKEEP)
+LedgerPath = Annotated[Path, typer.Argument(help="A JSON lines file.")]
+
+
+@ledger.command("export")
+def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Write the contexts as JSON lines."""
+    with errors_in_one_line():
+        _tell_count(open_root(root).load(name).export_contexts(path), "exported", as_json)
+
+
+@ledger.command("import")
+def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Add contexts from JSON lines."""
+    with errors_in_one_line():
+        _tell_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
+
+
+def _tell_count(count: int, what: str, as_json: bool) -> None:
+    if as_json:
+        say_json({what: count})
+    else:
+        say(
+            f"{pluralize(count, 'context')} {what}."
+            if count or what != "exported"
+            else "No context has been paid for: nothing exported."
+        )

@@ -1,0 +1,1 @@
+"""Projects: isolated knowledge bases in one root folder."""

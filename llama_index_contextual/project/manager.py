@@ -1,0 +1,257 @@
+"""The root folder of projects: create, list, load, delete."""
+
+from __future__ import annotations
+
+import logging
+import os
+import unicodedata
+from collections.abc import Collection
+from pathlib import Path
+
+import regex  # type: ignore[import-untyped]  # the package ships no types
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
+from llama_index_contextual.project.project import Project, require_llm
+from llama_index_contextual.retirement import retirement_notice
+from llama_index_contextual.storage import files
+from llama_index_contextual.storage.current import CURRENT, VERSIONS, write_current
+from llama_index_contextual.storage.ledger import LEDGER_FILE
+from llama_index_contextual.storage.lock import LOCK_FILE
+from llama_index_contextual.storage.project_file import (
+    PROJECT_FILE,
+    is_project,
+    read_config,
+    write_config,
+    write_lock,
+)
+from llama_index_contextual.storage.scratch import remove_scratch
+from llama_index_contextual.storage.verify import damaged_ledgers
+
+logger = logging.getLogger(__name__)
+
+MAX_NAME_LENGTH = 64
+MAX_NAME_BYTES = 255
+
+_WINDOWS = os.name == "nt"
+_LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
+"""The ledger, and what SQLite needs to bring it in order again after an interruption: never the first without the
+second."""
+_DELETED = (VERSIONS, *_LEDGER, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
+"""What a project consists of but for its settings, in the order in which it is deleted: CURRENT says `none` before, so
+that readers see an empty project; with project.json left, an interrupted deletion can be repeated."""
+_OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
+
+# Letters, digits and combining marks, but none that a reader cannot see (fillers, joiners, variation selectors).
+_NAME = regex.compile(
+    r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
+    regex.VERBOSE,
+)
+_WINDOWS_NAMES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
+
+
+class ProjectManager:
+    """The projects of one root folder.
+
+    Args:
+        root: The folder; it is created with the first project.
+
+    Example:
+        >>> manager = ProjectManager("knowledge")  # doctest: +SKIP
+        >>> project = manager.create("contracts", ProjectConfig.local())  # doctest: +SKIP
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def create(
+        self,
+        name: str,
+        config: ProjectConfig | None = None,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
+    ) -> Project:
+        """Create an empty project.
+
+        Args:
+            name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
+            config: Its settings; None takes the defaults.
+            llm: Writes contexts and answers, instead of the one that the settings name.
+            embed_model: Embeds chunks and queries, instead of the one that the settings name. Its `model_name` says
+                which model it is.
+            model_id: What to call the model of `llm`, such as "my-model@2": for an object that does not say which model
+                it is. Contexts are kept under that name, so change it when the model changes.
+
+        Raises:
+            ConfigurationError: There is a `model_id` without `llm`.
+            InputError: The name cannot be that of a directory everywhere, or something else has it already.
+            ProjectExistsError: A project of that name is there already.
+        """
+        require_llm(llm, model_id)
+        directory = _no_link(self.root / check_name(name))
+        if (taken := self._directory_like(name)) is not None:
+            raise _exists(taken.name)
+        self._require_free(directory)
+        config = config or ProjectConfig()
+        files.make_directory(directory)
+        # Also where it was there before: what an interrupted run has made may not have come to the disk.
+        files.sync_directory(self.root)
+        files.sync_directory(self.root.absolute().parent)
+        with write_lock(directory):
+            if is_project(directory):
+                raise _exists(name)
+            # What an interrupted deletion has left must not come to life again.
+            _remove_own(directory, keep=_LEDGER)
+            write_current(directory, None)
+            write_config(directory, config)
+        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            logger.warning(notice)
+        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+
+    def load(
+        self,
+        name: str,
+        *,
+        llm: LLM | None = None,
+        embed_model: BaseEmbedding | None = None,
+        model_id: str | None = None,
+    ) -> Project:
+        """Open a project.
+
+        Args:
+            name: Its name.
+            llm: As for `create`.
+            embed_model: As for `create`.
+            model_id: As for `create`.
+
+        Raises:
+            ConfigurationError: There is a `model_id` without `llm`.
+            ProjectNotFoundError: There is none of that name.
+            ProjectError: Its project.json is damaged.
+            FormatError: A newer release wrote it.
+        """
+        directory = self._existing(name)
+        config = read_config(directory)
+        return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
+
+    def list(self) -> list[str]:
+        """Return the names of all projects, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path.name for path in self.root.iterdir() if is_project(path) and not path.is_symlink())
+
+    def delete(self, name: str, *, keep_ledger: bool = False) -> None:
+        """Delete a project for good; files in its directory that are not the project's are left alone.
+
+        Args:
+            name: Its name.
+            keep_ledger: Leave `ledger.sqlite`, so that a project of the same name pays for no context again.
+
+        Raises:
+            ProjectNotFoundError: There is none of that name.
+            ProjectLockedError: Another process is writing to it.
+        """
+        directory = self._existing(name)
+        with write_lock(directory):
+            remove_scratch(directory)
+            write_current(directory, None)
+            _remove_own(directory, keep=_LEDGER if keep_ledger else ())
+            for path in damaged_ledgers(directory):
+                files.remove(path)
+            files.remove(directory / PROJECT_FILE)
+            files.sync_directory(directory)
+            if not _WINDOWS:
+                # While it is held, because afterwards it may be another one's.
+                files.remove(directory / LOCK_FILE)
+        if _WINDOWS:
+            files.remove(directory / LOCK_FILE)
+        files.remove_if_empty(directory)
+
+    def _existing(self, name: str) -> Path:
+        directory = _no_link(self.root / check_name(name))
+        if not is_project(directory):
+            known = ", ".join(self.list()) or "none yet"
+            raise ProjectNotFoundError(
+                f"There is no project {name!r} in {self.root}; projects there: {known}.", name=name
+            )
+        return directory
+
+    def _directory_like(self, name: str) -> Path | None:
+        """Return the project whose name only differs in case or Unicode form, which some systems take for the same."""
+        folded = _folded(name)
+        return next((self.root / other for other in self.list() if _folded(other) == folded), None)
+
+    def _require_free(self, directory: Path) -> None:
+        """See that a new project does not move in with somebody else's files.
+
+        Raises:
+            InputError: It would.
+        """
+        for path in (self.root, directory):
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is a file: take another name or another root folder.", value=str(path))
+        own = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
+        foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
+        if foreign:
+            raise InputError(
+                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs one of its own; take"
+                f" another name or another root folder.",
+                value=directory.name,
+            )
+
+
+def check_name(name: str) -> str:
+    """Return the name of a project.
+
+    Raises:
+        InputError: It cannot be the name of a directory on every system, or would leave the root folder.
+    """
+    if not isinstance(name, str) or not name:
+        raise InputError("A project needs a name.", value=name)
+    stem = name.split(".")[0].strip().casefold()
+    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
+    if fits and stem in _WINDOWS_NAMES:
+        raise InputError(f"{name!r} is reserved on Windows: take another name.", value=name)
+    if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
+        raise InputError(
+            f"{name[:80]!r} cannot be the name of a project: use letters, digits, spaces, '-', '_' and single dots,"
+            f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
+            value=name,
+        )
+    return name
+
+
+def _no_link(directory: Path) -> Path:
+    """Return the directory of a project, which is in the root folder and nowhere else.
+
+    Raises:
+        InputError: It is a link to another place.
+    """
+    if directory.is_symlink():
+        raise InputError(
+            f"{directory} is a symbolic link: a project is a directory in its root folder; open the one that the link"
+            f" points to by its own root folder.",
+            value=directory.name,
+        )
+    return directory
+
+
+def _exists(name: str) -> ProjectExistsError:
+    return ProjectExistsError(
+        f"Project {name!r} is there already: load it, delete it, or take another name.", name=name
+    )
+
+
+def _remove_own(directory: Path, *, keep: Collection[str]) -> None:
+    for entry in _DELETED:
+        path = directory / entry
+        if entry not in keep:
+            (files.remove_tree if path.is_dir() and not path.is_symlink() else files.remove)(path)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()

@@ -1,0 +1,83 @@
+"""What an engine that parses PDFs provides, and what both engines share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from llama_index_contextual.readers.pdf.pieces import Line
+
+PdfEngine = Literal["pypdf", "pdfium"]
+
+MIN_PATHS = 100  # drawn on a page without text: fewer are frames and backgrounds, more may be letters
+WRONG_PASSWORD = "the PDF is encrypted and the password given does not open it"
+NO_PASSWORD = "the PDF is encrypted: give its password"
+
+_PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
+_NO_TITLE = re.compile(
+    r"(?i)(?:untitled|unnamed|no title|title|document|presentation|slide|layout|print|null|none|unknown)[\s\d._-]*"
+    r"|.*\.(?:docx?|odt|rtf|pptx?|xlsx?|pdf|indd|qxd|tex|dvi|ps|txt|html?|p65|fm)"
+    r"|(?:file|https?):.*|[A-Za-z]:\\.*|\S*/\S*"
+)
+
+
+class OutlineEntry(NamedTuple):
+    """A bookmark.
+
+    Attributes:
+        title: As the outline shows it.
+        level: 1 for the topmost.
+        page: Index of the page that it points to, from 0.
+        top: The height on that page, in points from the bottom, or None.
+    """
+
+    title: str
+    level: int
+    page: int
+    top: float | None = None
+
+
+class PageContent(NamedTuple):
+    """One page.
+
+    Attributes:
+        lines: In reading order.
+        span: The heights of the lower and the upper edge of the page, in the measure of `Line.y`.
+        is_drawn: Whether images, or many shapes, are drawn; without text such a page is a scan.
+    """
+
+    lines: Sequence[Line]
+    is_drawn: bool
+    span: tuple[float, float]
+
+
+class PdfSource(Protocol):
+    """An open PDF. What cannot be read raises `ReadError`."""
+
+    @property
+    def page_count(self) -> int:
+        """Number of pages."""
+
+    def page(self, index: int) -> PageContent:
+        """Return the page of that index, from 0."""
+
+    def title(self) -> str | None:
+        """Return the title as the file states it."""
+
+    def labels(self) -> list[str]:
+        """Return the page labels, one for each page; empty where the file has none."""
+
+    def outline(self) -> list[OutlineEntry]:
+        """Return the bookmarks in their order."""
+
+    def close(self) -> None:
+        """Give back the file."""
+
+
+def sensible_title(title: str | None) -> str | None:
+    """Return the title without the name of the program that wrote it, or None for a file name, a path, "Untitled"."""
+    text = _PROGRAM.sub("", " ".join((title or "").split()))
+    if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NO_TITLE.fullmatch(text):
+        return None
+    return text

@@ -1,0 +1,102 @@
+"""Turns positioned pieces of text into the lines of a page, in reading order. Pure; knows nothing of PDF syntax.
+
+The order in which a page draws its text is nearly always the order in which it is read, so that order is kept; geometry
+decides where a line ends and where a space belongs, and puts columns in order where the drawing misleads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from llama_index_contextual.readers.pdf.columns import columns_in_order, figures_beside_labels
+from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run, beside
+
+SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
+WORD_GAP = 0.5  # of the width of a space
+CELL_GAP = 1.2  # of the font size: more than any space between words of one column
+WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
+MAX_CELLS = 30  # of a row that are compared with the next one
+MAX_ROWS = 2_000  # of a page; with more it is no page of text, and its drawing order is kept
+
+
+def page_lines(runs: Sequence[Run]) -> list[Line]:
+    """Return the lines of one page in reading order; those that run in another direction than most have no height."""
+    upright = main_angle(runs)
+    rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
+    if len(rows) <= MAX_ROWS:
+        rows = columns_in_order(figures_beside_labels(rows))
+    return [_line(row, upright) for row in rows]
+
+
+def main_angle(runs: Iterable[Run]) -> int:
+    """Return the direction in which most of the text runs, in degrees."""
+    letters: Counter[int] = Counter()
+    for run in runs:
+        letters[run.angle] += len(run.text)
+    return max(letters, key=letters.__getitem__, default=0)
+
+
+def _line(row: Row, upright: int) -> Line:
+    texts = [" ".join(cell.text.split()) for cell in row]
+    largest = max(row, key=lambda cell: cell.size)
+    y = largest.y if largest.angle == upright else math.nan
+    return Line(" ".join(filter(None, texts)), y, largest.size, len(row), row[0].x0, max(cell.x1 for cell in row))
+
+
+def cells_of(runs: Iterable[Run]) -> list[Cell]:
+    """Join the runs that stand together on one line, with a space where the gap between them shows one."""
+    cells: list[Cell] = []
+    last: Run | None = None
+    for run in runs:
+        if last is not None and _drawn_twice(last, run):
+            continue
+        cell = cells[-1] if cells else None
+        gap = run.x0 - last.x1 if last is not None else 0.0
+        if cell is None or last is None or not _same_line(cell, run) or abs(gap) > CELL_GAP * max(run.size, last.size):
+            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle))
+        else:
+            if _is_word_gap(gap, last, run):
+                cell.text += " "
+            cell.text += run.text
+            cell.x0, cell.x1 = min(cell.x0, run.x0), max(cell.x1, run.x1)
+            if run.size > cell.size:
+                cell.y, cell.size = run.y, run.size
+        last = run
+    return cells
+
+
+def _same_line(cell: Cell, run: Run) -> bool:
+    return cell.angle == run.angle and abs(cell.y - run.y) <= SAME_LINE * min(cell.size, run.size)
+
+
+def _drawn_twice(last: Run, run: Run) -> bool:
+    """Whether the run repeats the last one a hair's breadth aside, which is how some programs print bold."""
+    return (
+        run.text == last.text
+        and bool(run.text.strip())
+        and abs(run.x0 - last.x0) + abs(run.y - last.y) < 0.2 * run.size
+    )
+
+
+def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
+    if last.text.endswith(" ") or run.text.startswith(" ") or not last.text or not run.text:
+        return False
+    if ord(last.text[-1]) >= WIDE_GLYPHS and ord(run.text[0]) >= WIDE_GLYPHS:
+        return gap > 0.5 * run.size
+    return abs(gap) > WORD_GAP * min(last.space, run.space)
+
+
+def rows_of(cells: Iterable[Cell]) -> list[Row]:
+    """Put cells that are drawn one after the other on the same baseline into one row, from left to right."""
+    rows: list[Row] = []
+    for cell in cells:
+        row = rows[-1] if rows else None
+        if row is not None and all(beside(other, cell) for other in row[-MAX_CELLS:]):
+            row.append(cell)
+        else:
+            rows.append([cell])
+    for row in rows:
+        row.sort(key=lambda cell: cell.x0)
+    return rows

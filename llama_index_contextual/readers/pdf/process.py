@@ -1,0 +1,186 @@
+"""The parent's side of the process that parses PDFs and can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict
+from io import TextIOWrapper
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.discovery import one_line
+from llama_index_contextual.readers.pdf.engine import PdfEngine
+
+CHILD = "llama_index_contextual._pdf_worker"
+START_SECONDS = 120.0
+NEXT_FILE = "\x1e\n"  # the child writes it to stderr before each file: what it wrote before concerns the files before
+MAX_COMPLAINT = 200  # characters of the child's last error line
+DEFAULT_MEMORY = 4_000_000_000
+DEFAULT_LIMITS = ReadLimits()
+
+_SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
+
+
+class PdfWorker:
+    """Parses PDFs in a child process, so that a hostile file can neither hang nor crash this one.
+
+    The child is started at the first file, kept for the following ones, and killed when a file needs more than
+    `limits.max_seconds`; the next file starts another. Use it as a context manager, from one thread at a time.
+
+    Args:
+        max_memory: Bytes of address space that the child may have, where the system can limit it
+            (`resource.setrlimit`).
+    """
+
+    def __init__(self, *, max_memory: int = DEFAULT_MEMORY) -> None:
+        self._max_memory = max_memory
+        self._child: subprocess.Popen[str] | None = None
+        self._complaint: _LastLine | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process; a later `read` starts another."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            if self._complaint is not None:
+                self._complaint.join(10.0)
+            with child:  # closes the pipes and waits
+                pass
+
+    def read(
+        self,
+        path: Path,
+        *,
+        password: str | None = None,
+        limits: ReadLimits = DEFAULT_LIMITS,
+        engine: PdfEngine = "pypdf",
+    ) -> ParsedFile:
+        """Read one PDF in the child process; arguments and errors are those of `read_pdf`.
+
+        Raises:
+            ReadError: Also when the child crashed, or needed more than `limits.max_seconds`; the reason of a crash
+                ends with the last line that the child wrote to stderr.
+            ConfigurationError: The package of the engine is not installed.
+        """
+        request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
+        child = self._running(path)
+        line = None
+        try:
+            line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
+        finally:
+            if line is None:  # late or interrupted: what the child still answers belongs to no one
+                self.close()
+        if line is None:
+            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
+        if not line.endswith("\n"):
+            raise self._crash(path, child)
+        return _parsed(path, json.loads(line))
+
+    def _running(self, path: Path) -> subprocess.Popen[str]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self.close()
+        child = self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", CHILD, str(self._max_memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="surrogatepass",
+            env=_environment(),
+        )
+        self._complaint = _LastLine(child.stderr)
+        if not _exchange(child, "", START_SECONDS):  # it says that it is ready
+            raise self._crash(path, child)
+        return child
+
+    def _crash(self, path: Path, child: subprocess.Popen[str]) -> ReadError:
+        self.close()
+        code = child.returncode
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+        complaint = one_line(self._complaint.text, MAX_COMPLAINT) if self._complaint is not None else ""
+        return ReadError(str(path), f"the parser crashed ({': '.join(filter(None, (name, complaint)))})")
+
+
+class _LastLine(threading.Thread):
+    """Empties the child's stderr and keeps the beginning of the last line that concerns the present file."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self.text = ""
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        self.start()
+
+    def run(self) -> None:
+        """Read until the child is gone."""
+        is_beginning = True
+        with suppress(OSError, ValueError):  # closed by the other thread
+            while self._stream is not None and (piece := self._stream.readline(MAX_COMPLAINT)):
+                if is_beginning and (piece == NEXT_FILE or piece.strip()):
+                    self.text = piece.strip()
+                is_beginning = piece.endswith("\n")
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment and module path, without what a hostile file might be after."""
+    env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+
+
+def _exchange(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
+    """Send a line and return the one that comes back: cut short when the child is gone, None when time is up."""
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_talk, args=(child, request, answers), daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        return None
+
+
+def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue[str]) -> None:
+    line = ""
+    try:
+        if child.stdin is not None and child.stdout is not None:
+            child.stdin.write(request)
+            child.stdin.flush()
+            line = child.stdout.readline()
+    except (OSError, ValueError):  # the child is gone, or its pipes were closed after the time was up
+        line = ""
+    answers.put(line)
+
+
+def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
+    if "configuration" in answer:
+        raise ConfigurationError(answer["configuration"], setting=answer["setting"])
+    if "reason" in answer:
+        raise ReadError(str(path), answer["reason"])
+    return ParsedFile(
+        text=answer["text"],
+        map=DocumentMap.from_metadata(answer["map"]),
+        title=answer["title"],
+        warnings=tuple(answer["warnings"]),
+        metadata=answer["metadata"],
+        digest=answer["digest"],
+    )

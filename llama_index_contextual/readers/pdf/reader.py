@@ -1,0 +1,222 @@
+"""Reads PDF files: text in reading order, pages, printed page numbers, headings, title."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from stat import S_ISREG
+from typing import TypeVar
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.metadata import DocumentMap
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
+from llama_index_contextual.readers.discovery import read_once
+from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
+from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.paragraphs import goes_on
+from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.process import PdfWorker
+from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
+from llama_index_contextual.readers.pdf.running import strip_running
+
+__all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
+
+T = TypeVar("T")
+
+DEFAULT_LIMITS = ReadLimits()
+END = 1024  # bytes at either end of the file, among which its marks must be
+NO_PAGE = PageContent((), False, (0.0, 0.0))
+SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
+BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
+MAX_SINGLE_WARNINGS = 20  # more pages without text than this are named as ranges
+
+
+def read_pdf(
+    path: Path,
+    *,
+    password: str | None = None,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    engine: PdfEngine = "pypdf",
+) -> ParsedFile:
+    """Read one PDF in this process.
+
+    Running headers and footers are left out of the text and kept in the metadata as "running_header" and
+    "running_footer". `limits.max_seconds` is looked at between pages; `PdfWorker` keeps it under all circumstances.
+
+    Args:
+        path: The file.
+        password: Of an encrypted PDF; ignored by the others.
+        limits: What the file may cost.
+        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+
+    Returns:
+        The text, its pages joined by line feeds; each character belongs to a page of the map.
+
+    Raises:
+        ReadError: The file cannot be read, or exceeds a limit; `reason` says why.
+        ConfigurationError: The package of the engine is not installed.
+    """
+    data, digest = _bytes(path, limits)
+    notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
+    if engine == "pdfium":
+        from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
+
+        return replace(_read(PdfiumSource(path, data, password), path, limits, notes), digest=digest)
+    from pypdf import apply_configuration
+
+    from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
+
+    with apply_configuration(CONFIGURATION):
+        return replace(_read(PypdfSource(path, data, password), path, limits, notes), digest=digest)
+
+
+def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
+    """Return the bytes of the file, which is read a single time, and their xxh3-128."""
+    try:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise ReadError(str(path), "this is no regular file")
+        size = status.st_size
+        if size <= limits.max_bytes:
+            data, digest = read_once(path, max_bytes=limits.max_bytes)
+            size = len(data)
+    except OSError as error:
+        raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
+    if size > limits.max_bytes:
+        raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
+    if not data:
+        raise ReadError(str(path), "the file is empty (0 bytes)")
+    if b"%PDF-" not in data[:END]:
+        raise ReadError(str(path), "this is no PDF: it does not begin with %PDF-")
+    return data, digest
+
+
+def _read(source: PdfSource, path: Path, limits: ReadLimits, notes: list[str]) -> ParsedFile:
+    try:
+        if not source.page_count:
+            raise ReadError(str(path), "the PDF has no pages")
+        if source.page_count > limits.max_pages:
+            count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
+            raise ReadError(str(path), f"the PDF has {count}")
+        pages, warnings = _read_pages(source, path, limits)
+        parsed = _assemble(pages, notes + warnings, source)
+        if not has_text(parsed.text):
+            raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
+        return parsed
+    finally:
+        source.close()
+
+
+def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list[PageContent], list[str]]:
+    """Return the pages and warnings about some of them."""
+    deadline = time.monotonic() + limits.max_seconds
+    pages: list[PageContent] = []
+    failed: list[str] = []
+    scanned: list[int] = []
+    blank: list[int] = []
+    size = 0
+    for number in range(1, source.page_count + 1):
+        if time.monotonic() >= deadline:
+            raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
+        try:
+            page = source.page(number - 1)
+        except ReadError as error:
+            failed.append(f"page {number} was left out: {error.reason}")
+            page = NO_PAGE
+        else:
+            cleaned = (replace(line, text=clean(line.text).strip()) for line in page.lines)
+            page = page._replace(lines=[line for line in cleaned if line.text])
+            if not page.lines:
+                (scanned if page.is_drawn else blank).append(number)
+        pages.append(page)
+        size += sum(len(line.text) + 1 for line in page.lines)
+        if size > limits.max_characters:
+            raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")
+    if len(failed) == len(pages):
+        raise ReadError(str(path), f"no page could be read; {failed[0]}")
+    return pages, [*failed, *_without_text(scanned, ""), *_without_text(blank, " unless {} blank")]
+
+
+def _without_text(pages: Sequence[int], unless: str) -> list[str]:
+    ranges: list[list[int]] = []
+    for page in pages:
+        if ranges and len(pages) > MAX_SINGLE_WARNINGS and ranges[-1][1] == page - 1:
+            ranges[-1][1] = page
+        else:
+            ranges.append([page, page])
+    one, many = unless.format("it is"), unless.format("they are")
+    return [
+        f"page {first} has no text: it needs OCR{one}"
+        if first == last
+        else f"pages {first}–{last} have no text: they need OCR{many}"
+        for first, last in ranges
+    ]
+
+
+def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSource) -> ParsedFile:
+    running = strip_running(content)
+    pages = _place(running.pages)
+    labels = _optional(source.labels, warnings) or running.labels
+    outline = _optional(source.outline, warnings) or []
+    found = headings((entry._replace(title=clean(entry.title)) for entry in outline), pages)
+    return ParsedFile(
+        text=_text(pages, {heading.start for heading in found}),
+        map=DocumentMap(
+            page_starts=_page_starts(pages),
+            page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
+            headings=tuple(found),
+        ),
+        title=sensible_title(clean(_optional(source.title, warnings) or "")),
+        warnings=tuple(warnings),
+        metadata={
+            key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text
+        },
+    )
+
+
+def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
+    """Join the words that line ends cut, give each line its offset, and find the paragraphs."""
+    joiner = HyphenJoiner([[line.text for line in page] for page in pages])
+    placed: list[list[PlacedLine]] = []
+    start = 0
+    for page in pages:
+        lines: list[PlacedLine] = []
+        for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
+            end = " " if flows else "\n"
+            if text:
+                lines.append(PlacedLine(text, start, line.y, end))
+                start += len(text) + 1
+            elif lines:
+                lines[-1] = lines[-1]._replace(end=end)
+        start += not lines
+        placed.append(lines)
+    return placed
+
+
+def _text(pages: Sequence[Sequence[PlacedLine]], heads: set[int]) -> str:
+    """Return the whole text: pages are joined by line feeds, and a heading begins a line."""
+    return "\n".join(_page_text(page, heads) for page in pages)
+
+
+def _page_text(page: Sequence[PlacedLine], heads: set[int]) -> str:
+    parts: list[str] = []
+    for line, following in pairwise(page):
+        parts += (line.text, "\n" if following.start in heads else line.end)
+    return "".join([*parts, *(line.text for line in page[-1:])])
+
+
+def _page_starts(pages: Sequence[Sequence[PlacedLine]]) -> tuple[int, ...]:
+    lengths = (sum(len(line.text) + 1 for line in page) or 1 for page in pages)
+    return tuple(accumulate(lengths, initial=0))[:-1]
+
+
+def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
+    """Return what can be done without, or None and a warning."""
+    try:
+        return get()
+    except ReadError as error:
+        warnings.append(error.reason)
+        return None

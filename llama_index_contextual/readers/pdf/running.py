@@ -1,0 +1,206 @@
+"""Recognises what is repeated at the head and foot of the pages. Pure.
+
+Repeated is a line that stands outermost on at least three pages, after those that stand further out and are repeated
+too; its numbers stay the same or count with the pages. A repeated line is running when it is nothing but a page number
+that counts; or when it stands in the margin, set off from the body by more than the usual distance of lines; or when it
+is on most of the pages, these differ, and it stands in the margin or near a running line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from llama_index_contextual.readers.pdf.engine import PageContent
+from llama_index_contextual.readers.pdf.pieces import Line
+
+MIN_PAGES = 3
+MIN_PAGES_ELSEWHERE = 5  # of a text that stands on less than half of the pages
+MOST = 0.66  # of the pages: a text on so many different ones need not be set off
+MAX_STEP = 2  # left and right pages may differ
+MAX_LINES = 5  # at one edge of a page
+MAX_SIZE = 1.6  # of the usual font size: more is a heading
+MARGIN = 0.12  # of the height of a page
+NARROW_MARGIN = 0.07  # where the pages are copies of each other
+SET_OFF = 1.25  # of the usual distance of lines
+SET_OFF_SIZE = 2.5  # of the font size
+NEAR = 4.0  # of the font size
+
+_DIGITS = re.compile(r"\d{1,9}")
+_ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+_PAGE_NUMBER = re.compile(
+    r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
+)
+_NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
+
+
+class Running(NamedTuple):
+    """What was found.
+
+    Attributes:
+        pages: The lines of each page without the running ones.
+        header: The distinct running lines at the head, joined; bare page numbers are not among them.
+        footer: The same of the foot.
+        labels: The page number printed on each page, "" where none was found.
+    """
+
+    pages: list[list[Line]]
+    header: str
+    footer: str
+    labels: list[str]
+
+
+class _Candidate(NamedTuple):
+    page: int
+    line: Line
+    numbers: tuple[int, ...]
+    printed: tuple[str, ...]
+    margin: float  # from the edge of the page, as a share of its height
+    is_set_off: bool  # from the next line further in
+    is_near: bool  # to the next line further out
+
+
+class _Chain(NamedTuple):
+    key: str
+    members: list[_Candidate]
+    counter: int | None  # which of the numbers counts the pages
+
+    @property
+    def is_page_number(self) -> bool:
+        return self.counter is not None and _PAGE_NUMBER.fullmatch(self.key) is not None
+
+
+def strip_running(pages: Sequence[PageContent]) -> Running:
+    """Take the running headers and footers off the pages."""
+    labels = [""] * len(pages)
+    footer, below = _texts(_find(pages, foot=True), labels)
+    header, above = _texts(_find(pages, foot=False), labels)
+    running = below | above
+    left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
+    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
+
+
+def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
+    """Return the texts of the chains and the lines to leave out, and note the page numbers in `labels`."""
+    texts: dict[str, str] = {}
+    lines: set[tuple[int, int]] = set()
+    for key, members, counter in chains:
+        copies = members
+        if counter is None and members[0].line.cells > 1 and key not in texts:
+            copies = members[1:]  # these may be the column heads of a table: the first one stays
+        if not _PAGE_NUMBER.fullmatch(key):
+            texts.setdefault(key, members[0].line.text)
+        lines.update((member.page, id(member.line)) for member in copies)
+        for member in members:
+            if counter is not None:
+                labels[member.page] = labels[member.page] or member.printed[counter]
+    return list(texts.values()), lines
+
+
+def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
+    """Return the running lines at one edge, the outer ones first."""
+    inward = [_inward(page.lines, foot=foot) for page in pages]
+    steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)
+    step = steps[len(steps) // 4] if steps else 0.0  # short pages have more gaps than lines that follow each other
+    largest = MAX_SIZE * median([line.size for lines in inward for line in lines] or [0.0])
+    shapes = [hash(tuple(_shape(line.text)[0] for line in page.lines)) for page in pages]
+    levels: list[list[_Chain]] = []
+    reached = [True] * len(pages)
+    for level in range(MAX_LINES):
+        groups: dict[str, list[_Candidate]] = defaultdict(list)
+        for at, lines in enumerate(inward):
+            if reached[at] and len(lines) > level + 1 and lines[level].size <= largest:
+                line, (bottom, top) = lines[level], pages[at].span
+                key, numbers, printed = _shape(line.text)
+                margin = (line.y - bottom if foot else top - line.y) / ((top - bottom) or 1.0)
+                gap = abs(line.y - lines[level + 1].y)
+                is_set_off = gap > SET_OFF * step or gap > SET_OFF_SIZE * line.size
+                is_near = level > 0 and abs(line.y - lines[level - 1].y) <= NEAR * line.size
+                groups[key].append(_Candidate(at, line, numbers, printed, margin, is_set_off, is_near))
+        levels.append([chain for key, group in groups.items() for chain in _repeated(key, group, len(pages))])
+        reached = [False] * len(pages)
+        for chain in levels[-1]:
+            for member in chain.members:
+                reached[member.page] = True
+    return _accept(levels, shapes)
+
+
+def _inward(lines: Sequence[Line], *, foot: bool) -> list[Line]:
+    placed = [line for line in lines if not math.isnan(line.y)]
+    if not placed:
+        return list(reversed(lines) if foot else lines)
+    return sorted(placed, key=lambda line: line.y if foot else -line.y)
+
+
+def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_Chain]:
+    """Return the chains that are running, the outer ones first."""
+    different = {id(chain): len({shapes[m.page] for m in chain.members}) for level in levels for chain in level}
+    accepted: set[int] = set()
+    further_out: set[int] = set()  # pages with a running line there
+    for level in levels:
+        for chain in level:
+            is_everywhere = different[id(chain)] >= max(MIN_PAGES_ELSEWHERE, MOST * len(shapes))
+            placed = sum(m.margin <= MARGIN or (m.is_near and m.page in further_out) for m in chain.members)
+            if chain.is_page_number or (is_everywhere and 2 * placed >= len(chain.members)):
+                accepted.add(id(chain))
+        further_out = {m.page for chain in level if id(chain) in accepted for m in chain.members}
+    further_in: set[int] = set()
+    for level in reversed(levels):
+        for chain in level:
+            margin = MARGIN if different[id(chain)] >= MIN_PAGES else NARROW_MARGIN
+            placed = sum(m.margin <= margin and (m.is_set_off or m.page in further_in) for m in chain.members)
+            if 2 * placed >= len(chain.members):
+                accepted.add(id(chain))
+        further_in |= {m.page for chain in level if id(chain) in accepted for m in chain.members}
+    return [chain for level in levels for chain in level if id(chain) in accepted]
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+    """Return the text with "#" for each number, the numbers, and how they are printed; a lone Roman one counts too."""
+    roman = _ROMAN.fullmatch(text)
+    if roman and roman[2]:
+        return f"{roman[1]}#{roman[3]}", (_roman_value(roman[2].lower()),), (roman[2],)
+    printed = _DIGITS.findall(text)
+    return _DIGITS.sub("#", text).casefold(), tuple(map(int, printed)), tuple(printed)
+
+
+def _roman_value(digits: str) -> int:
+    values = [_ROMAN_VALUES[digit] for digit in digits]
+    return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
+
+
+def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:
+    """Return the lines of one shape that are repeated, those that count on from each other together."""
+    runs: list[list[_Candidate]] = []
+    for candidate in group:
+        if runs and _continues(runs[-1][-1], candidate):
+            runs[-1].append(candidate)
+        else:
+            runs.append([candidate])
+    chains = [_Chain(key, run, _counter(run)) for run in runs if len(run) > 1]
+    return chains if any(_is_repeated(chain, page_count) for chain in chains) else []
+
+
+def _continues(one: _Candidate, other: _Candidate) -> bool:
+    step = other.page - one.page
+    return all(b - a in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True))
+
+
+def _counter(run: Sequence[_Candidate]) -> int | None:
+    first, last = run[0].numbers, run[-1].numbers
+    return next((at for at, (a, b) in enumerate(zip(first, last, strict=True)) if a != b), None)
+
+
+def _is_repeated(chain: _Chain, page_count: int) -> bool:
+    near = 1 + sum(b.page - a.page <= MAX_STEP for a, b in pairwise(chain.members))
+    if chain.counter is not None:
+        return near >= MIN_PAGES and (
+            bool(_PAGE_NUMBER.fullmatch(chain.key)) or not _NUMBERED_WORD.fullmatch(chain.key)
+        )
+    return len(chain.members) >= MIN_PAGES and (2 * len(chain.members) >= page_count or near >= MIN_PAGES_ELSEWHERE)
