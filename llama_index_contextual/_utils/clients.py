@@ -93,7 +93,7 @@ async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGene
 
 
 def _watch(lent: Any, on_headers: HeaderCallback) -> None:
-    """Let `heed` see the headers of all answers; a client that the user brought is left as it is."""
+    """Let `on_headers` see the headers of all answers; a client that the user brought is left as it is."""
     if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
         return
 
@@ -132,7 +132,7 @@ def own_client(model: T, on_headers: HeaderCallback | None = None) -> AbstractAs
 
     Args:
         model: A LlamaIndex model.
-        heed: Called with the headers of each answer, where the model's client lets us see them.
+        on_headers: Called with the headers of each answer, where the model's client lets us see them.
     """
     return asynccontextmanager(_lend)(model, on_headers)
 

@@ -97,6 +97,7 @@ def test_facts_that_change_between_hash_and_parsing_are_known_by_what_was_stored
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / name, FORMATS[name]("The pump runs."))
+    digest = content_hash(path)
     from llama_index_contextual.readers import discovery as files
 
     opened: list[Path] = []
@@ -107,7 +108,7 @@ def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monk
     from llama_index_contextual.readers.text import read_text
 
     read: Any = {".txt": read_text, ".md": read_markdown, ".pdf": read_pdf}[path.suffix]
-    assert read(path).digest == content_hash(path)
+    assert read(path).digest == digest
     assert opened == [path]
 
 
