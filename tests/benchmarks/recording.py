@@ -13,6 +13,7 @@ price of an ingest by an LLM. Results are compared to 1e-9 in their scores and e
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import sys
@@ -29,6 +30,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from llama_index_contextual import (
     ConversationalRetriever,
     ConversationQuery,
+    IngestReport,
     Project,
     ProjectConfig,
     ProjectManager,
@@ -70,7 +72,7 @@ def record(data: Path | None, sets: Sequence[str]) -> Iterator[Record]:
             questions = load(data, name)
             project = manager.create(name, ProjectConfig.local())
             report = project.ingest([questions.folder] if questions.folder else questions.nodes(context=True))
-            yield from version(project, name, [f"{file.path}: {file.reason}" for file in report.skipped])
+            yield from version(project, name, report)
             yield from answers(project, name, [question.text for question in questions.questions])
             manager.delete(name)
 
@@ -79,9 +81,10 @@ def examples(manager: ProjectManager) -> Iterator[Record]:
     """Yield the records of the example documents."""
     project = manager.create("examples", ProjectConfig.local())
     report = project.ingest([DATA])
-    yield from version(project, "examples", [f"{file.path}: {file.reason}" for file in report.skipped])
+    yield from version(project, "examples", report)
     yield from answers(project, "examples", [row["question"] for row in rows(DATA / "questions.jsonl")])
     estimated = manager.create("estimated", ProjectConfig(llm="openai:gpt-4.1")).estimate([DATA]).to_dict()
+    estimated["skipped"] = len(estimated["skipped"])
     yield {"key": "examples/estimate", "value": estimated}
 
 
@@ -100,8 +103,8 @@ def encodings(manager: ProjectManager, folder: Path) -> Iterator[Record]:
     }
 
 
-def version(project: Project, name: str, skipped: Sequence[str]) -> Iterator[Record]:
-    """Yield what a version consists of; the manifest without its times."""
+def version(project: Project, name: str, report: IngestReport) -> Iterator[Record]:
+    """Yield what a version consists of, without its times and without the place of its documents."""
     live = project.info().version
     assert live is not None
     directory = project.directory / "versions" / live
@@ -111,8 +114,9 @@ def version(project: Project, name: str, skipped: Sequence[str]) -> Iterator[Rec
         if path.is_file() and path.name != "manifest.json"
     }
     yield {"key": f"{name}/files", "value": files}
-    yield {"key": f"{name}/documents", "value": [asdict(document) for document in project.documents()]}
-    yield {"key": f"{name}/skipped", "value": list(skipped)}
+    documents = [{**asdict(document), "origin": None} for document in project.documents()]
+    yield {"key": f"{name}/documents", "value": documents}
+    yield {"key": f"{name}/skipped", "value": [f"{Path(file.path).name}: {file.reason}" for file in report.skipped]}
 
 
 def answers(project: Project, name: str, questions: Sequence[str]) -> Iterator[Record]:
@@ -169,7 +173,10 @@ def differences(before: Any, after: Any, at: str, tolerance: float = TOLERANCE) 
 
 def load_records(path: Path) -> dict[str, Any]:
     """Read a recording, by key."""
-    return {row["key"]: row["value"] for row in rows(path)}
+    if path.suffix != ".gz":
+        return {row["key"]: row["value"] for row in rows(path)}
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return {row["key"]: row["value"] for row in map(json.loads, file)}
 
 
 def main() -> None:
