@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import json
+import pydoc
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +27,10 @@ from llama_index_contextual._utils.calls import (
     ProviderError,
     RetryPolicy,
     acall,
+    blocking,
     call,
     describe,
+    in_thread,
     is_connection_error,
     is_retryable,
     may_be_charged,
@@ -405,6 +409,41 @@ async def test_errors_come_back_from_the_other_loop() -> None:
 
     with pytest.raises(KeyError, match="lost"):
         run_sync(fail)
+
+
+class Twins:
+    async def adouble(self, number: int, *, times: int = 1) -> int:
+        """Double a number."""
+        await asyncio.sleep(0)
+        return number * 2**times
+
+    double = blocking(adouble)
+
+    def halve(self, number: int, *, digits: int = 0) -> float:
+        """Halve a number."""
+        return round(number / 2, digits)
+
+    ahalve = in_thread(halve)
+
+
+@pytest.mark.parametrize("name", ["double", "halve"])
+def test_a_derived_method_has_the_signature_and_the_documentation_of_its_twin(name: str) -> None:
+    work, awaited = getattr(Twins, name), getattr(Twins, f"a{name}")
+    assert inspect.signature(work) == inspect.signature(awaited)
+    assert work.__doc__ == awaited.__doc__
+    assert (work.__qualname__, awaited.__qualname__) == (f"Twins.{name}", f"Twins.a{name}")
+    assert (inspect.iscoroutinefunction(work), inspect.iscoroutinefunction(awaited)) == (False, True)
+    assert f"{name}(self, number: 'int'" in pydoc.plain(pydoc.render_doc(Twins))
+
+
+async def test_a_derived_method_runs_inside_and_outside_a_loop() -> None:
+    assert (Twins().double(3, times=2), await asyncio.to_thread(Twins().double, 3)) == (12, 6)
+    assert await Twins().ahalve(5, digits=1) == 2.5
+
+
+def test_a_wrong_keyword_of_a_derived_method_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'time'"):
+        Twins().double(3, time=2)  # type: ignore[call-arg]
 
 
 async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import json
 import random
 import time
@@ -15,13 +16,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.retirement import how_to_switch, retirement_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 RETRYABLE_NAMES = frozenset(
@@ -292,10 +294,61 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def to_its_end(work: Callable[[], T]) -> T:
-    """Work in a thread; whoever is cancelled meanwhile waits for its end, so that nobody takes its files away."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
+    """Run a function in a thread; a task that is cancelled meanwhile waits for its end, so that its files stay."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([working])
+        await asyncio.wait([running])
         raise
+
+
+def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the synchronous form of an async function or method.
+
+    Signature and docstring are the same; the name loses its first letter: `aingest` gives `ingest`. It can be called
+    from inside a running event loop too (see `run_sync`).
+
+    Example:
+        >>> async def adouble(number: int, *, times: int = 1) -> int:
+        ...     return number * 2**times
+        >>> double = blocking(adouble)
+        >>> double.__name__, double(3, times=2)
+        ('double', 12)
+    """
+
+    @functools.wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        coroutine = work(*args, **kwargs)  # here, so that a wrong argument is reported before a loop is started
+        return run_sync(lambda: coroutine)
+
+    run.__name__ = work.__name__.removeprefix("a")
+    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
+    return run
+
+
+def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the async form of a synchronous function or method, which runs in a thread.
+
+    Signature and docstring are the same; the name gets an "a" in front: `estimate` gives `aestimate`.
+
+    Args:
+        work: The function.
+        finish: Whether a task that is cancelled waits for the end of the work, for work that changes files.
+
+    Example:
+        >>> def double(number: int) -> int:
+        ...     return 2 * number
+        >>> adouble = in_thread(double)
+        >>> adouble.__name__, asyncio.run(adouble(3))
+        ('adouble', 6)
+    """
+
+    @functools.wraps(work)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        call = functools.partial(work, *args, **kwargs)
+        return await (to_its_end(call) if finish else asyncio.to_thread(call))
+
+    run.__name__ = f"a{work.__name__}"
+    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
+    return run
