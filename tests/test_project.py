@@ -31,6 +31,9 @@ from llama_index_contextual.errors import (
     ProjectError,
     ReadOnlyVersionError,
 )
+from llama_index_contextual.evaluation.answers import sweep_answers
+from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -353,18 +356,50 @@ async def test_the_synchronous_methods_work_inside_a_running_loop(project: Proje
 
 
 def twins() -> list[tuple[str, str]]:
-    """Name every method of a project that can be awaited, and before it the one that blocks."""
+    """Return the names of every method of a project that blocks and of its async twin."""
     names = [name for name, member in inspect.getmembers(Project, inspect.iscoroutinefunction) if name[0] != "_"]
     return [(name.removeprefix("a"), name) for name in names]
 
 
-def test_what_takes_long_on_a_server_can_be_awaited_with_the_same_arguments() -> None:
+def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentation() -> None:
     assert [name for name, _ in twins()] == ["estimate", "ingest", "rebuild", "remove", "retrieve", "retry_failed"]
     for name, awaited in twins():
-        assert inspect.signature(getattr(Project, name)) == inspect.signature(getattr(Project, awaited))
+        blocking, twin = getattr(Project, name), getattr(Project, awaited)
+        assert not inspect.iscoroutinefunction(blocking)
+        assert inspect.signature(blocking) == inspect.signature(twin)
+        for method, expected in ((blocking, name), (twin, awaited)):
+            assert (method.__name__, method.__qualname__) == (expected, f"Project.{expected}")
+            assert method.__doc__
+        if name != "retrieve":
+            assert blocking.__doc__ == twin.__doc__
 
 
-async def test_what_is_awaited_does_what_the_blocking_method_does(manager: ProjectManager, text_folder: Path) -> None:
+def test_only_the_settings_are_open_ended_keywords() -> None:
+    methods = dict(inspect.getmembers(Project, inspect.isfunction))
+    takes_any = [
+        name
+        for name, method in methods.items()
+        if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(method).parameters.values())
+    ]
+    assert takes_any == ["update_config"]
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "sweep_answers"])
+def test_an_evaluation_has_the_defaults_of_the_function_behind_it(name: str) -> None:
+    behind = {"compare": compare_variants, "sweep": sweep_variants, "sweep_answers": sweep_answers}[name]
+    expected = dict(inspect.signature(behind).parameters)
+    own = inspect.signature(getattr(Project, name)).parameters
+    shared = expected.keys() - {"origin", "llm", "options"}
+    assert {key: own[key].default for key in shared} == {key: expected[key].default for key in shared}
+
+
+@pytest.mark.parametrize("name", ["ingest", "retrieve", "as_tool", "compare", "sweep", "sweep_answers"])
+def test_an_unknown_keyword_is_a_type_error(reports: Project, name: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'topk'"):
+        getattr(reports, name)(*([] if name == "as_tool" else ["x"]), topk=3)
+
+
+async def test_an_async_method_does_the_same_as_its_blocking_twin(manager: ProjectManager, text_folder: Path) -> None:
     llm = ScriptedLLM()
     project = manager.create("awaited", ProjectConfig(), llm=llm, embed_model=CountingEmbedding())
     expected = project.estimate([text_folder], batch=True)

@@ -13,7 +13,7 @@ from typing import Any
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
-from llama_index_contextual.answering.build import grounded_engine
+from llama_index_contextual.answering.build import EngineOptions, grounded_engine
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
@@ -109,7 +109,7 @@ def sweep_answers(
     concurrency: int = 8,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
-    **options: Any,
+    options: EngineOptions | None = None,
 ) -> AnswerSweep:
     """Answer the questions with every combination; versions are built for it, and removed afterwards.
 
@@ -125,7 +125,7 @@ def sweep_answers(
         max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
             What the answers cost is not counted.
         progress: Called as the work proceeds; with the price before anything is built, where it may raise.
-        **options: How the answers are written, as for `as_query_engine`: style, answer_tokens, min_confidence, …
+        options: How the answers are written, as for `Project.as_query_engine`; None takes the defaults.
 
     Raises:
         InputError: There is nothing to try, or the cost would be higher than `max_cost`.
@@ -149,7 +149,7 @@ def sweep_answers(
             variant = space.build(config, progress=told(tell, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-                engine = grounded_engine(retriever, origin.load_embed_model, llm, **options)
+                engine = grounded_engine(retriever, origin.load_embed_model, llm, options or EngineOptions())
                 row = AnswerRow(
                     context=config.context,
                     chunk_size=config.chunk_size,

@@ -1,7 +1,8 @@
-"""Engines from keyword arguments: what each option gives, and that no wrong one is passed over."""
+"""Engines from keyword arguments: the effect of each option, and errors for wrong ones."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from llama_index.core import Document
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
+from llama_index_contextual.answering.build import EngineOptions, StockOptions
 from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import SearchPlan
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
@@ -35,21 +38,63 @@ def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
 
 
 @pytest.mark.parametrize("typo", ["stlye", "min_confidnce", "retriever", "answers"])
-def test_an_option_that_nothing_knows_is_refused_with_those_that_are_known(reports: Project, typo: str) -> None:
+def test_an_unknown_option_is_a_type_error(reports: Project, typo: str) -> None:
     for make in (reports.as_query_engine, reports.as_chat_engine):
-        with pytest.raises(ConfigurationError, match=f"'{typo}' is unknown.*min_confidence.*style") as raised:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{typo}'"):
             make(llm=MockLLM(), **{typo: "x"})  # type: ignore[operator]
-        assert raised.value.setting == typo
 
 
-def test_options_of_both_engines_at_once_are_refused(reports: Project) -> None:
-    with pytest.raises(ConfigurationError, match=r"`response_mode` gives LlamaIndex's own engine.*no `style`"):
-        reports.as_query_engine(llm=MockLLM(), response_mode="refine", style="persona")
-    with pytest.raises(ConfigurationError, match="'response_mode' is unknown"):
-        reports.as_chat_engine(llm=MockLLM(), response_mode="refine")
+@pytest.mark.parametrize(
+    ("name", "value"), [("style", "persona"), ("cache", True), ("answer_tokens", 100), ("adjacent", "bridge")]
+)
+def test_options_of_both_engines_at_once_are_refused(reports: Project, name: str, value: Any) -> None:
+    expected = f"`response_mode` selects LlamaIndex's own engine.*no `{name}`"
+    with pytest.raises(ConfigurationError, match=expected) as raised:
+        reports.as_query_engine(llm=MockLLM(), response_mode="refine", **{name: value})
+    assert raised.value.setting == name
 
 
-def test_what_both_engines_know_goes_with_either(reports: Project) -> None:
+def test_a_chat_engine_has_no_options_of_the_stock_engine(reports: Project) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'response_mode'"):
+        reports.as_chat_engine(llm=MockLLM(), response_mode="refine")  # type: ignore[call-arg]
+
+
+def defaults(function: Any) -> dict[str, Any]:
+    """Return the keywords of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("name", "different"),
+    [
+        ("as_query_engine", set()),
+        ("as_chat_engine", {"max_passages"}),  # three, unless the question's intent decides
+        ("sweep_answers", {"streaming"}),  # nobody reads along
+    ],
+)
+def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, different: set[str]) -> None:
+    options, taken = defaults(EngineOptions), defaults(getattr(Project, name))
+    assert {key for key, value in options.items() if taken.get(key, ...) != value} == different
+
+
+def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
+    of_project = {"answer_tokens", "context"}
+    options = defaults(EngineOptions)
+    assert {key: options[key] for key in defaults(AnswerOptions)} == {
+        key: None if key in of_project else value for key, value in defaults(AnswerOptions).items()
+    }
+    chat = defaults(Project.as_chat_engine)
+    assert defaults(GroundedChatEngine).items() <= chat.items()
+
+
+def test_every_option_of_the_stock_engine_can_be_given() -> None:
+    stock = set(inspect.signature(RetrieverQueryEngine.from_args).parameters) - {"retriever", "llm", "kwargs"}
+    assert set(defaults(StockOptions)) == stock - set(defaults(EngineOptions))
+    assert stock <= set(defaults(Project.as_query_engine))
+
+
+def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
     stock = reports.as_query_engine(llm=MockLLM(), response_mode="refine", streaming=True, intents=True)
     assert type(stock) is RetrieverQueryEngine
     assert grounded(reports, streaming=True).streaming
