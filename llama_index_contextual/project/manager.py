@@ -195,13 +195,13 @@ class ProjectManager:
         """
         for path in (self.root, directory):
             if path.exists() and not path.is_dir():
-                raise InputError(f"{path} is a file: take another name or another root folder.", value=str(path))
+                raise InputError(f"{path} is a file: choose another name or another root folder.", value=str(path))
         own = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
         foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
         if foreign:
             raise InputError(
-                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs one of its own; take"
-                f" another name or another root folder.",
+                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs its own folder;"
+                f" choose another name or another root folder.",
                 value=directory.name,
             )
 
@@ -217,10 +217,10 @@ def check_name(name: str) -> str:
     stem = name.split(".")[0].strip().casefold()
     fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
     if fits and stem in _WINDOWS_NAMES:
-        raise InputError(f"{name!r} is reserved on Windows: take another name.", value=name)
+        raise InputError(f"{name!r} is reserved on Windows: choose another name.", value=name)
     if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
         raise InputError(
-            f"{name[:80]!r} cannot be the name of a project: use letters, digits, spaces, '-', '_' and single dots,"
+            f"{name[:80]!r} is not a valid project name: use letters, digits, spaces, '-', '_' and single dots,"
             f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
             value=name,
         )
@@ -235,8 +235,8 @@ def _no_link(directory: Path) -> Path:
     """
     if directory.is_symlink():
         raise InputError(
-            f"{directory} is a symbolic link: a project is a directory in its root folder; open the one that the link"
-            f" points to by its own root folder.",
+            f"{directory} is a symbolic link: a project is a directory in its root folder; open the project that the"
+            f" link points to through its own root folder.",
             value=directory.name,
         )
     return directory
@@ -244,7 +244,7 @@ def _no_link(directory: Path) -> Path:
 
 def _exists(name: str) -> ProjectExistsError:
     return ProjectExistsError(
-        f"Project {name!r} is there already: load it, delete it, or take another name.", name=name
+        f"Project {name!r} exists already: load it, delete it, or choose another name.", name=name
     )
 
 
