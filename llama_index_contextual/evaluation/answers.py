@@ -121,11 +121,11 @@ def sweep_answers(
         contexts: Kinds of context; none takes the project's.
         modes: Which indexes answer; none takes the project's.
         top_ks: Numbers of results.
-        concurrency: Questions under way at the same time, at most.
-        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
-            What the answers cost is not counted.
-        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
-        options: How the answers are written, as for `Project.as_query_engine`; None takes the defaults.
+        concurrency: Maximum number of questions answered at the same time.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown. The cost of the answers is not included.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        options: Options of the answers, as for `Project.as_query_engine`; None takes the defaults.
 
     Raises:
         InputError: There is nothing to try, or the cost would be higher than `max_cost`.
