@@ -1,4 +1,4 @@
-"""A search as an agent's tool: what the model reads, and the LlamaIndex tool that gives it."""
+"""The search as a tool for agents: the LlamaIndex tool, and the text that the model reads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 
 _SHOWN_DOCUMENTS = 8
 _LONGEST_TITLE = 60
-_NO_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
 
 
 def passages(response: RetrievalResponse, *, places: bool = False) -> str:
-    """Return an answer's passages as a model reads them: source, context, original text.
+    """Return the passages of a response as text for a model: source, context, original text.
 
-    The context is marked as background, because it is no text of the document and cannot be quoted.
+    The context is marked as background, because it is not part of the document and must not be quoted.
 
     Args:
-        response: The answer.
-        places: Whether to say the document's id and the offsets, for a model that can read on.
+        response: The response.
+        places: Whether to add the document's id and the offsets, for a model that can read on from there.
     """
     notes = [*response.warnings, *doubts(response)]
     blocks = [f"Note: {note}" for note in notes]
@@ -39,12 +39,12 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
 
 
 def place(source: Source) -> str:
-    """Return where a passage can be read on, in words for a model."""
+    """Return the place of a passage in its document, as text for a model."""
     return f"doc_id {source.doc_id!r}, characters {source.start_char} to {source.end_char}"
 
 
 def doubts(response: RetrievalResponse) -> list[str]:
-    """Return what a model should know before it relies on an answer."""
+    """Return warnings for a model that reads a response: nothing was found, or the confidence is low."""
     if not response.results:
         return ["Nothing was found: try other words, or say that the documents do not answer this."]
     if response.confidence_level == "low":
@@ -56,7 +56,7 @@ def doubts(response: RetrievalResponse) -> list[str]:
 
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
-    """Return what a search over a project is good for, in words for a model that has to choose a tool."""
+    """Return a description of the search over a project, for a model that has to choose a tool."""
     titles = dict.fromkeys(record.title or record.file_name or record.doc_id for record in documents)
     shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
     more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
@@ -69,15 +69,15 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
 
 
 def tool_name(name: str) -> str:
-    """Return a name for a tool that every provider takes: at most 64 letters a to z, digits, `_` and `-`.
+    """Return a tool name that every provider accepts: at most 64 letters a to z, digits, `_` and `-`.
 
-    Where something is replaced or cut off, a hash of the whole name follows, so that no two names become one.
+    If characters are replaced or cut off, a hash of the whole name follows, so that different names stay different.
 
     Example:
         >>> tool_name("search_contracts"), tool_name("search_契約"), tool_name("search_報告")
         ('search_contracts', 'search_8d4d03b7', 'search_f8f44404')
     """
-    plain = _NO_TOOL_NAME.sub("_", name)[:_LONGEST_TOOL_NAME]
+    plain = _INVALID_IN_TOOL_NAME.sub("_", name)[:_LONGEST_TOOL_NAME]
     if plain == name and name:
         return name
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -91,16 +91,16 @@ def search_tool(
     retrieve: Callable[[str], RetrievalResponse],
     aretrieve: Callable[[str], Awaitable[RetrievalResponse]],
 ) -> FunctionTool:
-    """Return a search as a LlamaIndex tool, for FunctionAgent, ReActAgent, or any other.
+    """Return a search as a LlamaIndex tool for FunctionAgent, ReActAgent or any other agent.
 
-    The model reads `passages`; `ToolOutput.raw_output` is the `RetrievalResponse`. An error reaches the model as its
-    sentence, so that it can act on it.
+    The model reads `passages`; `ToolOutput.raw_output` is the `RetrievalResponse`. The model also reads the message of
+    an error, so that it can react.
 
     Args:
         name: Name of the tool; see `tool_name`.
-        description: What the search is good for.
+        description: When to use the search.
         retrieve: The search.
-        aretrieve: The same for agents, which await their tools.
+        aretrieve: The same search, awaited.
     """
 
     def search(query: str) -> RetrievalResponse | ContextualError:
@@ -115,8 +115,8 @@ def search_tool(
         except ContextualError as error:
             return error
 
-    def as_text(found: Any) -> str:
-        return passages(found) if isinstance(found, RetrievalResponse) else f"The search failed: {found}"
+    def as_text(output: Any) -> str:
+        return passages(output) if isinstance(output, RetrievalResponse) else f"The search failed: {output}"
 
     return FunctionTool.from_defaults(
         search,

@@ -1,11 +1,13 @@
-"""Retries of what may succeed later, and one sentence for what will not."""
+"""Retries, messages of failed calls, and the bridge between sync and async code."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import json
+import pydoc
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +27,10 @@ from llama_index_contextual._utils.calls import (
     ProviderError,
     RetryPolicy,
     acall,
+    blocking,
     call,
     describe,
+    in_thread,
     is_connection_error,
     is_retryable,
     may_be_charged,
@@ -68,7 +72,7 @@ TIMEOUT = openai.APITimeoutError(request=httpx.Request("POST", "http://127.0.0.1
     ],
     ids=repr,
 )
-def test_what_may_succeed_later_is_retryable(error: Exception) -> None:
+def test_temporary_errors_are_retryable(error: Exception) -> None:
     assert is_retryable(error)
 
 
@@ -84,7 +88,7 @@ def test_what_may_succeed_later_is_retryable(error: Exception) -> None:
     ],
     ids=repr,
 )
-def test_what_will_fail_again_is_not(error: Exception) -> None:
+def test_permanent_errors_are_not_retryable(error: Exception) -> None:
     assert not is_retryable(error)
 
 
@@ -121,11 +125,11 @@ def test_the_last_attempt_is_followed_by_none() -> None:
         ({}, None),
     ],
 )
-def test_the_provider_says_how_long(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_can_be_a_number_of_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(api_error(429, headers=headers)) == seconds
 
 
-def test_the_provider_may_say_until_when() -> None:
+def test_retry_after_can_be_a_date() -> None:
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=1000), usegmt=True)
     seconds = retry_after(api_error(503, headers={"retry-after": later}))
     assert seconds is not None
@@ -134,12 +138,12 @@ def test_the_provider_may_say_until_when() -> None:
     assert retry_after(api_error(503, headers={"retry-after": before})) == 0
 
 
-def test_an_error_without_an_answer_says_nothing() -> None:
+def test_an_error_without_a_response_has_no_retry_after() -> None:
     assert retry_after(CONNECTION) is None
     assert retry_after(ValueError()) is None
 
 
-def test_what_the_provider_asks_for_counts_instead_of_the_policys_delay_unless_it_is_too_long() -> None:
+def test_retry_after_replaces_the_delay_of_the_policy_unless_it_is_too_long() -> None:
     policy = RetryPolicy(attempts=5, base_delay=1000, max_delay=1, max_retry_after=120)
     assert policy.delay(1, api_error(429, headers={"retry-after": "90"})) == 90
     assert policy.delay(1, api_error(429, headers={"retry-after": "121"})) is None
@@ -181,7 +185,7 @@ def test_a_call_is_repeated_until_it_succeeds(run: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
-def test_a_call_is_given_up_with_a_stand_in_for_the_last_error(run: Callable[..., str]) -> None:
+def test_a_failed_call_raises_the_stand_in_of_the_last_error(run: Callable[..., str]) -> None:
     flaky = Flaky(*[TimeoutError()] * 3, api_error(503))
     with pytest.raises(ProviderError, match=r"The provider's own words\.") as raised:
         run(flaky, QUICK)
@@ -191,14 +195,14 @@ def test_a_call_is_given_up_with_a_stand_in_for_the_last_error(run: Callable[...
 
 
 @pytest.mark.parametrize("run", runs(), ids=["sync", "async"])
-def test_what_will_fail_again_is_sent_once(run: Callable[..., str]) -> None:
+def test_a_call_with_a_permanent_error_is_sent_once(run: Callable[..., str]) -> None:
     flaky = Flaky(api_error(401))
     with pytest.raises(ProviderError):
         run(flaky, QUICK)
     assert flaky.calls == 1
 
 
-def test_the_wait_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_delay_is_the_requested_one(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -227,7 +231,7 @@ async def test_a_cancelled_call_is_not_repeated() -> None:
     assert started == [1]
 
 
-async def test_a_call_whose_client_took_the_cancellation_for_its_own_is_not_repeated() -> None:
+async def test_a_call_whose_client_turned_the_cancellation_into_an_error_is_not_repeated() -> None:
     started: list[int] = []
 
     async def send() -> str:
@@ -259,7 +263,7 @@ async def test_a_call_whose_client_took_the_cancellation_for_its_own_is_not_repe
     ],
     ids=repr,
 )
-def test_a_stand_in_is_judged_as_its_original(error: Exception) -> None:
+def test_a_stand_in_is_treated_like_its_original(error: Exception) -> None:
     other = stand_in(error)
     assert (type(other).__name__, type(other).__module__) == (type(error).__name__, type(error).__module__)
     assert str(other) == str(error)
@@ -280,7 +284,7 @@ def test_a_stand_in_keeps_the_causes_and_the_traceback() -> None:
     assert repr(other.__cause__) == "ConnectError('name not known')"
 
 
-def test_an_error_of_the_package_stands_for_itself() -> None:
+def test_an_error_of_the_package_is_not_replaced() -> None:
     error = InputError("Ask something.")
     assert stand_in(error) is error
 
@@ -324,17 +328,17 @@ MODEL = "openai:gpt-4.1"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_failure_is_a_sentence(error: Exception, sentence: str) -> None:
+def test_every_failure_has_a_message(error: Exception, sentence: str) -> None:
     assert describe(error, setting="llm", model=MODEL) == sentence
 
 
-def test_a_model_is_unknown_by_status_code_or_words() -> None:
+def test_an_unknown_model_is_recognised_by_status_code_or_text() -> None:
     errors = [api_error(404), api_error(400, "model_not_found"), ValueError("Unknown model 'x'. Please provide ...")]
     for error in errors:
         assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
 
 
-def test_an_unknown_model_that_is_not_known_to_end_names_the_setting() -> None:
+def test_the_message_for_an_unknown_model_names_the_setting() -> None:
     assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
         "The provider does not know the model 'openai:gpt-9': change the setting 'llm' (for instance"
         " `project.update_config(llm=...)`) to one that it offers."
@@ -370,11 +374,11 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
     ids=repr,
 )
-def test_a_failed_call_costs_nothing_only_where_it_was_refused_or_never_sent(error: Exception, charged: bool) -> None:
+def test_only_a_refused_or_unsent_call_costs_nothing_for_certain(error: Exception, charged: bool) -> None:
     assert may_be_charged(error) is charged
 
 
-def test_a_long_error_is_cut() -> None:
+def test_a_long_error_is_shortened() -> None:
     assert len(describe(ValueError("x" * 10_000), setting="llm", model=MODEL)) < 400
 
 
@@ -387,24 +391,59 @@ async def read() -> tuple[str, asyncio.AbstractEventLoop]:
     return VARIABLE.get(), asyncio.get_running_loop()
 
 
-def test_a_coroutine_runs_where_there_is_no_loop() -> None:
+def test_a_coroutine_runs_without_an_event_loop() -> None:
     VARIABLE.set("outside")
     assert run_sync(read)[0] == "outside"
 
 
-async def test_a_coroutine_runs_inside_a_loop_in_a_loop_of_its_own_with_the_same_context() -> None:
+async def test_a_coroutine_inside_a_loop_runs_in_a_separate_loop_with_the_same_context() -> None:
     VARIABLE.set("inside")
     value, loop = run_sync(read)
     assert value == "inside"
     assert loop is not asyncio.get_running_loop()
 
 
-async def test_errors_come_back_from_the_other_loop() -> None:
+async def test_errors_are_raised_from_the_other_loop() -> None:
     async def fail() -> Any:
         raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost"):
         run_sync(fail)
+
+
+class Twins:
+    async def adouble(self, number: int, *, times: int = 1) -> int:
+        """Double a number."""
+        await asyncio.sleep(0)
+        return number * 2**times
+
+    double = blocking(adouble)
+
+    def halve(self, number: int, *, digits: int = 0) -> float:
+        """Halve a number."""
+        return round(number / 2, digits)
+
+    ahalve = in_thread(halve)
+
+
+@pytest.mark.parametrize("name", ["double", "halve"])
+def test_a_derived_method_has_the_signature_and_the_documentation_of_its_twin(name: str) -> None:
+    work, awaited = getattr(Twins, name), getattr(Twins, f"a{name}")
+    assert inspect.signature(work) == inspect.signature(awaited)
+    assert work.__doc__ == awaited.__doc__
+    assert (work.__qualname__, awaited.__qualname__) == (f"Twins.{name}", f"Twins.a{name}")
+    assert (inspect.iscoroutinefunction(work), inspect.iscoroutinefunction(awaited)) == (False, True)
+    assert f"{name}(self, number: 'int'" in pydoc.plain(pydoc.render_doc(Twins))
+
+
+async def test_a_derived_method_runs_inside_and_outside_a_loop() -> None:
+    assert (Twins().double(3, times=2), await asyncio.to_thread(Twins().double, 3)) == (12, 6)
+    assert await Twins().ahalve(5, digits=1) == 2.5
+
+
+def test_a_wrong_keyword_of_a_derived_method_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'time'"):
+        Twins().double(3, time=2)  # type: ignore[call-arg]
 
 
 async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch: pytest.MonkeyPatch) -> None:

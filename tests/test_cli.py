@@ -316,8 +316,8 @@ def test_version_and_help_of_the_whole() -> None:
     ("arguments", "message"),
     [
         (["info", "b"], r"There is no project 'b' in .*; projects there: a\."),
-        (["create", "a"], "Project 'a' is there already: load it, delete it, or take another name"),
-        (["create", "../a"], r"'\.\./a' cannot be the name of a project"),
+        (["create", "a"], "Project 'a' exists already: load it, delete it, or choose another name"),
+        (["create", "../a"], r"'\.\./a' is not a valid project name"),
         (["create", ""], "A project needs a name"),
         (["create", "b", "--set", "chunk_size=0"], "Setting 'chunk_size' cannot be 0"),
         (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
@@ -336,7 +336,7 @@ def test_version_and_help_of_the_whole() -> None:
             "nowhere is no folder: make it, or name another one for x.html",
         ),
         (["delete", "b", "--yes"], "There is no project 'b'"),
-        (["create", "b", "--root", "{file}"], "file.txt is a file: take another name or another root folder"),
+        (["create", "b", "--root", "{file}"], "file.txt is a file: choose another name or another root folder"),
     ],
 )
 def test_an_error_is_one_line_and_exit_code_1(

@@ -84,7 +84,7 @@ def entries(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)
-def test_a_project_of_a_good_name_is_listed_and_loaded(manager: ProjectManager, name: str) -> None:
+def test_a_project_with_a_valid_name_is_listed_and_loaded(manager: ProjectManager, name: str) -> None:
     manager.create(name, ProjectConfig.local())
     assert manager.list() == [name]
     assert manager.load(name).name == name
@@ -92,10 +92,8 @@ def test_a_project_of_a_good_name_is_listed_and_loaded(manager: ProjectManager, 
 
 @pytest.mark.parametrize("call", ["create", "load", "delete"])
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
-def test_a_bad_name_is_refused_before_anything_is_touched(manager: ProjectManager, call: str, name: str) -> None:
-    with pytest.raises(
-        InputError, match=r"cannot be the name of a project: use letters|A project needs a name"
-    ) as raised:
+def test_an_invalid_name_is_refused_and_changes_nothing(manager: ProjectManager, call: str, name: str) -> None:
+    with pytest.raises(InputError, match=r"is not a valid project name: use letters|A project needs a name") as raised:
         getattr(manager, call)(name)
     assert raised.value.value == name
     assert len(str(raised.value)) < 600
@@ -103,13 +101,13 @@ def test_a_bad_name_is_refused_before_anything_is_touched(manager: ProjectManage
 
 
 @pytest.mark.parametrize("name", RESERVED_NAMES)
-def test_a_name_that_is_no_file_on_windows_is_refused_everywhere(manager: ProjectManager, name: str) -> None:
+def test_a_name_reserved_on_windows_is_refused_on_every_system(manager: ProjectManager, name: str) -> None:
     with pytest.raises(InputError, match="is reserved on Windows"):
         manager.create(name)
 
 
 @pytest.mark.parametrize("name", [None, 7, Path("a")])
-def test_a_name_that_is_no_text_is_refused(manager: ProjectManager, name: Any) -> None:
+def test_a_name_that_is_not_a_string_is_refused(manager: ProjectManager, name: Any) -> None:
     with pytest.raises(InputError, match="A project needs a name"):
         manager.create(name)
 
@@ -127,9 +125,9 @@ def test_an_accepted_name_is_one_visible_component_of_a_path(name: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("Contracts", "contracts"), ("straße", "STRASSE"), ("ΣΑΣ", "σας")])
-def test_a_name_that_some_systems_take_for_another_is_taken(manager: ProjectManager, first: str, second: str) -> None:
+def test_a_name_that_differs_in_its_case_only_is_taken(manager: ProjectManager, first: str, second: str) -> None:
     manager.create(first, ProjectConfig.local())
-    with pytest.raises(ProjectExistsError, match=f"'{first}' is there already"):
+    with pytest.raises(ProjectExistsError, match=f"'{first}' exists already"):
         manager.create(second, ProjectConfig.local())
     assert manager.list() == [first]
 
@@ -137,7 +135,7 @@ def test_a_name_that_some_systems_take_for_another_is_taken(manager: ProjectMana
 # ---- create --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_project_is_its_settings_and_nothing_else(manager: ProjectManager) -> None:
+def test_a_new_project_consists_of_its_settings_only(manager: ProjectManager) -> None:
     config = ProjectConfig.local(chunk_size=512)
     project = manager.create("a", config)
     assert project.config == config == manager.load("a").config
@@ -146,48 +144,46 @@ def test_a_new_project_is_its_settings_and_nothing_else(manager: ProjectManager)
     assert (written["format_version"], written["config"]) == (2, config.model_dump())
 
 
-def test_without_settings_the_defaults_are_taken_and_no_key_is_needed(manager: ProjectManager) -> None:
+def test_without_settings_the_defaults_apply_and_no_key_is_needed(manager: ProjectManager) -> None:
     assert manager.create("a").config == ProjectConfig()
 
 
-def test_models_that_are_given_are_used_instead_of_the_named_ones(manager: ProjectManager, text_folder: Path) -> None:
+def test_given_models_are_used_instead_of_the_named_ones(manager: ProjectManager, text_folder: Path) -> None:
     llm = ScriptedLLM()
     manager.create("a", ProjectConfig.local(), llm=llm).ingest([text_folder])
     manager.load("a", llm=llm).as_query_engine(min_confidence=0.0).query("What does error TS-999 mean?")
     assert "the pump runs dry" in str(llm.history[-1])
 
 
-def test_creating_twice_names_the_ways_out_and_keeps_the_first(manager: ProjectManager) -> None:
+def test_creating_a_project_twice_fails_with_advice_and_keeps_the_first(manager: ProjectManager) -> None:
     manager.create("a", ProjectConfig.local())
-    with pytest.raises(ProjectExistsError, match="load it, delete it, or take another name") as raised:
+    with pytest.raises(ProjectExistsError, match="load it, delete it, or choose another name") as raised:
         manager.create("a", ProjectConfig())
     assert raised.value.name == "a"
     assert manager.load("a").config == ProjectConfig.local()
 
 
-def test_a_project_does_not_move_in_with_the_files_of_others(manager: ProjectManager) -> None:
+def test_a_project_is_not_created_in_a_folder_with_other_files(manager: ProjectManager) -> None:
     precious = manager.root / "contracts" / "thesis.txt"
     precious.parent.mkdir(parents=True)
     precious.write_text("years of work")
-    with pytest.raises(InputError, match=r"holds other files \('thesis.txt'\): a project needs one of its own"):
+    with pytest.raises(InputError, match=r"holds other files \('thesis.txt'\): a project needs its own folder"):
         manager.create("contracts", ProjectConfig.local())
     assert entries(manager.root) == ["contracts", "contracts/thesis.txt"]
 
 
 @pytest.mark.parametrize("taken", [".", "a"])
-def test_a_file_in_the_place_of_a_folder_is_named(manager: ProjectManager, taken: str) -> None:
+def test_a_file_instead_of_a_folder_is_named(manager: ProjectManager, taken: str) -> None:
     path = manager.root / taken
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("not a folder")
-    with pytest.raises(InputError, match="is a file: take another name or another root folder"):
+    with pytest.raises(InputError, match="is a file: choose another name or another root folder"):
         manager.create("a", ProjectConfig.local())
     assert manager.list() == []
     assert path.read_text() == "not a folder"
 
 
-def test_what_an_interrupted_deletion_left_does_not_come_to_life_again(
-    manager: ProjectManager, text_folder: Path
-) -> None:
+def test_leftovers_of_an_interrupted_deletion_do_not_reappear(manager: ProjectManager, text_folder: Path) -> None:
     project = manager.create("a", ProjectConfig.local())
     project.ingest([text_folder])
     (project.directory / "project.json").unlink()
@@ -200,7 +196,7 @@ def test_what_an_interrupted_deletion_left_does_not_come_to_life_again(
 # ---- load, list ----------------------------------------------------------------------------------------------------
 
 
-def test_the_list_is_sorted_and_holds_projects_only(manager: ProjectManager) -> None:
+def test_the_list_is_sorted_and_contains_projects_only(manager: ProjectManager) -> None:
     assert manager.list() == []
     for name in ("b", "a", "C"):
         manager.create(name, ProjectConfig.local())
@@ -215,7 +211,7 @@ def test_two_managers_of_one_root_see_the_same_projects(manager: ProjectManager)
 
 
 @pytest.mark.parametrize("call", ["load", "delete"])
-def test_a_project_that_is_not_there_is_answered_with_those_that_are(manager: ProjectManager, call: str) -> None:
+def test_the_error_for_an_unknown_project_lists_the_existing_ones(manager: ProjectManager, call: str) -> None:
     with pytest.raises(ProjectNotFoundError, match=r"There is no project 'a' in .*; projects there: none yet"):
         getattr(manager, call)("a")
     manager.create("b", ProjectConfig.local())
@@ -240,7 +236,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_settings_are_named_with_a_way_out(manager: ProjectManager, content: bytes) -> None:
+def test_damaged_settings_are_named_with_a_solution(manager: ProjectManager, content: bytes) -> None:
     project = manager.create("a", ProjectConfig.local())
     (project.directory / "project.json").write_bytes(content)
     with pytest.raises(ProjectError, match=r"a/project.json is damaged \(\w+\): restore it, or .*create the project"):
@@ -263,7 +259,7 @@ def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager)
         ({"__class__": "os.system"}, r"a/project.json: Unknown setting '__class__'"),
     ],
 )
-def test_a_wrong_setting_in_the_file_is_named(manager: ProjectManager, config: dict[str, Any], message: str) -> None:
+def test_an_invalid_setting_in_the_file_is_named(manager: ProjectManager, config: dict[str, Any], message: str) -> None:
     project = manager.create("a", ProjectConfig.local())
     (project.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": config}))
     with pytest.raises(ProjectError, match=message) as raised:
@@ -291,7 +287,7 @@ def test_a_deleted_project_leaves_nothing(manager: ProjectManager, text_folder: 
     assert (text_folder / "manual.txt").exists()
 
 
-def test_a_kept_ledger_pays_for_the_next_project_of_the_name(manager: ProjectManager, text_folder: Path) -> None:
+def test_a_kept_ledger_is_used_by_the_next_project_of_the_name(manager: ProjectManager, text_folder: Path) -> None:
     filled(manager, text_folder)
     manager.delete("a", keep_ledger=True)
     assert manager.list() == []
@@ -302,7 +298,7 @@ def test_a_kept_ledger_pays_for_the_next_project_of_the_name(manager: ProjectMan
     assert manager.create("a", ProjectConfig.local()).info().ledger.contexts == 0
 
 
-def test_deleting_leaves_files_of_others_alone(manager: ProjectManager, text_folder: Path) -> None:
+def test_deleting_keeps_other_files(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     (project.directory / "notes.txt").write_text("mine")
     manager.delete("a")
@@ -317,7 +313,7 @@ def test_a_damaged_project_can_be_deleted(manager: ProjectManager, text_folder: 
     assert entries(manager.root) == []
 
 
-def test_a_project_is_not_deleted_under_its_writer(manager: ProjectManager, text_folder: Path) -> None:
+def test_a_project_is_not_deleted_while_another_process_writes(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     before = entries(project.directory)
     with (
@@ -348,7 +344,7 @@ def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
     assert entries(manager.root) == []
 
 
-def test_a_project_object_does_not_bring_a_deleted_project_back(manager: ProjectManager, text_folder: Path) -> None:
+def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     manager.delete("a")
     with pytest.raises(ProjectNotFoundError, match="'a' is not there any more: it was deleted or moved"):
@@ -373,7 +369,7 @@ def test_the_umask_is_respected(manager: ProjectManager, text_folder: Path, umas
 
 
 @pytest.mark.skipif(sys.platform == "win32" or (hasattr(os, "geteuid") and os.geteuid() == 0), reason="root may write")
-def test_a_root_folder_that_cannot_be_written_is_an_error_of_the_system(manager: ProjectManager) -> None:
+def test_a_read_only_root_folder_is_an_operating_system_error(manager: ProjectManager) -> None:
     manager.root.mkdir(mode=0o500)
     with pytest.raises(PermissionError):
         manager.create("a", ProjectConfig.local())

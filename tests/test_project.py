@@ -1,4 +1,4 @@
-"""A project as its users meet it: what it answers, what it refuses, and what its files hold."""
+"""`Project`: its answers, its errors and the contents of its files."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ from llama_index_contextual.errors import (
     ProjectError,
     ReadOnlyVersionError,
 )
+from llama_index_contextual.evaluation.answers import sweep_answers
+from llama_index_contextual.evaluation.compare import compare_variants
+from llama_index_contextual.evaluation.sweep import sweep_variants
 from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -67,10 +70,10 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
-# ---- before anything is there --------------------------------------------------------------------------------------
+# ---- before the first version ---------------------------------------------------------------------------------------
 
 
-def test_retrieving_before_ingesting_says_what_to_run(project: Project) -> None:
+def test_retrieving_before_ingesting_names_the_method_to_call(project: Project) -> None:
     with pytest.raises(NoVersionError, match=r"Project 'reports' has no version yet; run `project.ingest\(\[...\]\)`"):
         project.retrieve("anything")
 
@@ -81,7 +84,7 @@ def test_there_is_no_index_before_the_first_version(project: Project, part: str)
         getattr(project, part)
 
 
-def test_inputs_are_one_thing_or_any_iterable_of_them(project: Project, tiny_folder: Path) -> None:
+def test_inputs_are_a_single_item_or_any_iterable(project: Project, tiny_folder: Path) -> None:
     files = sorted(tiny_folder.glob("*.txt"))
     assert files
     assert project.ingest(path for path in files).added == tuple(path.name for path in files)
@@ -91,7 +94,7 @@ def test_inputs_are_one_thing_or_any_iterable_of_them(project: Project, tiny_fol
         project.ingest(7)  # type: ignore[arg-type]
 
 
-def test_reading_about_an_empty_project_writes_nothing(project: Project) -> None:
+def test_reading_an_empty_project_writes_nothing(project: Project) -> None:
     before = digests(project.directory)
     assert project.documents() == ()
     assert project.versions() == []
@@ -123,7 +126,7 @@ def test_reading_about_an_empty_project_writes_nothing(project: Project) -> None
         ({"chunk_sise": 800}, "Unknown setting 'chunk_sise'. Known settings: .*chunk_size"),
     ],
 )
-def test_a_wrong_setting_is_named_and_changes_nothing(project: Project, settings: dict[str, Any], message: str) -> None:
+def test_an_invalid_setting_is_named_with_no_change(project: Project, settings: dict[str, Any], message: str) -> None:
     before = digests(project.directory)
     with pytest.raises(ConfigurationError, match=message):
         ProjectConfig(**settings)
@@ -170,7 +173,7 @@ BOTH_WAYS_OUT = r"needs OPENAI_API_KEY, which is not set. Either set it, or .*`P
     ],
     ids=["both", "llm only", "without faiss"],
 )
-def test_without_a_key_ingesting_says_both_ways_out_and_nothing_is_published(
+def test_without_a_key_ingesting_names_both_solutions_and_publishes_nothing(
     manager: ProjectManager, text_folder: Path, config: ProjectConfig, model: str
 ) -> None:
     project = manager.create("a", config)
@@ -181,14 +184,14 @@ def test_without_a_key_ingesting_says_both_ways_out_and_nothing_is_published(
     assert list((project.directory / "versions").glob("*")) == []
 
 
-def test_without_a_key_an_answering_engine_says_that_an_llm_can_be_passed(reports: Project) -> None:
+def test_without_a_key_the_error_of_an_engine_says_that_an_llm_can_be_passed(reports: Project) -> None:
     with pytest.raises(ModelError, match=r"needs OPENAI_API_KEY.* or an object passed as `llm=`"):
         reports.as_query_engine()
 
 
 @pytest.mark.parametrize("setting", ["embed_model", "llm"])
 @pytest.mark.parametrize("name", ["os:system", "openai", "openai:", "builtins:eval", ""])
-def test_a_model_that_no_provider_has_is_named_with_those_that_there_are(
+def test_an_unknown_embedding_model_is_named_with_the_known_ones(
     manager: ProjectManager, text_folder: Path, setting: str, name: str
 ) -> None:
     project = manager.create("a", ProjectConfig.local(context="llm", **{setting: name}))
@@ -210,7 +213,7 @@ def test_a_model_that_the_provider_does_not_know_is_named_with_its_setting(
     assert project.versions() == []
 
 
-def test_a_refused_key_is_told_without_the_key(
+def test_the_error_of_a_refused_key_does_not_show_the_key(
     manager: ProjectManager, openai: LoopbackProvider, monkeypatch: pytest.MonkeyPatch, text_folder: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-123456")
@@ -219,7 +222,7 @@ def test_a_refused_key_is_told_without_the_key(
     assert "sk-wrong" not in str(raised.value)
 
 
-def test_another_embedding_model_than_the_indexed_one_is_refused(
+def test_a_different_embedding_model_than_the_indexed_one_is_refused(
     manager: ProjectManager, project: Project, text_folder: Path
 ) -> None:
     project.ingest([text_folder])
@@ -232,7 +235,7 @@ def test_another_embedding_model_than_the_indexed_one_is_refused(
     assert other.retrieve("error TS-999", mode="lexical")[0].source.file_name == "manual.txt"
 
 
-def test_a_change_of_the_embedding_model_leaves_the_search_as_it_is_until_the_next_version(
+def test_a_change_of_the_embedding_model_affects_the_search_with_the_next_version_only(
     project: Project, text_folder: Path
 ) -> None:
     project.ingest([text_folder])
@@ -263,20 +266,20 @@ def test_a_top_k_that_is_not_positive_is_refused(reports: Project, top_k: int) -
         reports.retrieve("error", top_k=top_k)
 
 
-def test_an_unknown_mode_is_refused_with_those_that_there_are(reports: Project) -> None:
+def test_an_unknown_mode_is_refused_with_the_known_ones(reports: Project) -> None:
     with pytest.raises(InputError, match="Mode 'magic' is unknown: use semantic, lexical or hybrid"):
         reports.retrieve("error", mode="magic")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
-def test_a_top_k_beyond_the_corpus_gives_what_there_is_every_time(reports: Project, mode: Any) -> None:
+def test_a_top_k_beyond_the_corpus_returns_all_chunks_every_time(reports: Project, mode: Any) -> None:
     for top_k in (10_000, 1, 10_000):
         response = reports.retrieve("error TS-999 revenue", mode=mode, top_k=top_k)
         assert len(response) == min(top_k, reports.info().chunks)
         assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
 
 
-def test_retrieving_asynchronously_answers_the_same(reports: Project) -> None:
+def test_aretrieve_returns_the_same_as_retrieve(reports: Project) -> None:
     expected = reports.retrieve("Which valve is closed?").to_dict()
     assert asyncio.run(reports.aretrieve("Which valve is closed?")).to_dict() == expected
 
@@ -284,7 +287,7 @@ def test_retrieving_asynchronously_answers_the_same(reports: Project) -> None:
 @pytest.mark.parametrize(
     ("absent", "wanted", "used"), [("faiss", "hybrid", "lexical"), ("bm25", "lexical", "semantic")]
 )
-def test_a_mode_whose_index_is_absent_falls_back_with_a_warning(
+def test_a_mode_without_its_index_falls_back_with_a_warning(
     manager: ProjectManager, text_folder: Path, caplog: pytest.LogCaptureFixture, absent: str, wanted: Any, used: str
 ) -> None:
     project = manager.create("a", ProjectConfig.local(**{absent: False}))
@@ -296,13 +299,13 @@ def test_a_mode_whose_index_is_absent_falls_back_with_a_warning(
     assert warning in caplog.messages
 
 
-def test_an_answer_is_json(reports: Project) -> None:
+def test_a_response_can_be_written_as_json(reports: Project) -> None:
     answer = json.loads(json.dumps(reports.retrieve("error TS-999").to_dict(), allow_nan=False))
     assert answer["results"][0]["source"]["file_path"] == "reports/manual.txt"
     assert "TS-999" in answer["results"][0]["text"]
 
 
-def test_a_retriever_that_was_handed_out_follows_the_live_version(project: Project, text_folder: Path) -> None:
+def test_an_existing_retriever_follows_the_live_version(project: Project, text_folder: Path) -> None:
     retriever = project.as_retriever(mode="lexical", similarity_top_k=1)
     project.ingest([text_folder / "manual.txt"])
     assert retriever.retrieve("shipyards") == []
@@ -335,7 +338,7 @@ def test_its_query_engine_shows_the_llm_source_and_text(reports: Project) -> Non
     assert "chunk_index" not in prompt
 
 
-def test_its_storage_context_loads_as_a_stock_index_and_stays_as_it_is(reports: Project) -> None:
+def test_its_storage_context_loads_as_a_stock_index_and_does_not_change(reports: Project) -> None:
     before = digests(reports.directory)
     index = load_index_from_storage(reports.storage_context, embed_model=reports.embed_model)
     assert "TS-999" in str(index.as_query_engine(llm=MockLLM()).query("What does error TS-999 mean?"))
@@ -353,18 +356,50 @@ async def test_the_synchronous_methods_work_inside_a_running_loop(project: Proje
 
 
 def twins() -> list[tuple[str, str]]:
-    """Name every method of a project that can be awaited, and before it the one that blocks."""
+    """Return the names of every method of a project that blocks and of its async twin."""
     names = [name for name, member in inspect.getmembers(Project, inspect.iscoroutinefunction) if name[0] != "_"]
     return [(name.removeprefix("a"), name) for name in names]
 
 
-def test_what_takes_long_on_a_server_can_be_awaited_with_the_same_arguments() -> None:
+def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentation() -> None:
     assert [name for name, _ in twins()] == ["estimate", "ingest", "rebuild", "remove", "retrieve", "retry_failed"]
     for name, awaited in twins():
-        assert inspect.signature(getattr(Project, name)) == inspect.signature(getattr(Project, awaited))
+        blocking, twin = getattr(Project, name), getattr(Project, awaited)
+        assert not inspect.iscoroutinefunction(blocking)
+        assert inspect.signature(blocking) == inspect.signature(twin)
+        for method, expected in ((blocking, name), (twin, awaited)):
+            assert (method.__name__, method.__qualname__) == (expected, f"Project.{expected}")
+            assert method.__doc__
+        if name != "retrieve":
+            assert blocking.__doc__ == twin.__doc__
 
 
-async def test_what_is_awaited_does_what_the_blocking_method_does(manager: ProjectManager, text_folder: Path) -> None:
+def test_only_the_settings_are_open_ended_keywords() -> None:
+    methods = dict(inspect.getmembers(Project, inspect.isfunction))
+    takes_any = [
+        name
+        for name, method in methods.items()
+        if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(method).parameters.values())
+    ]
+    assert takes_any == ["update_config"]
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "sweep_answers"])
+def test_an_evaluation_has_the_defaults_of_the_function_behind_it(name: str) -> None:
+    behind = {"compare": compare_variants, "sweep": sweep_variants, "sweep_answers": sweep_answers}[name]
+    expected = dict(inspect.signature(behind).parameters)
+    own = inspect.signature(getattr(Project, name)).parameters
+    shared = expected.keys() - {"origin", "llm", "options"}
+    assert {key: own[key].default for key in shared} == {key: expected[key].default for key in shared}
+
+
+@pytest.mark.parametrize("name", ["ingest", "retrieve", "as_tool", "compare", "sweep", "sweep_answers"])
+def test_an_unknown_keyword_is_a_type_error(reports: Project, name: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'topk'"):
+        getattr(reports, name)(*([] if name == "as_tool" else ["x"]), topk=3)
+
+
+async def test_an_async_method_does_the_same_as_its_blocking_twin(manager: ProjectManager, text_folder: Path) -> None:
     llm = ScriptedLLM()
     project = manager.create("awaited", ProjectConfig(), llm=llm, embed_model=CountingEmbedding())
     expected = project.estimate([text_folder], batch=True)
@@ -383,7 +418,7 @@ async def test_what_is_awaited_does_what_the_blocking_method_does(manager: Proje
 # ---- documents -----------------------------------------------------------------------------------------------------
 
 
-def test_the_documents_are_listed_with_their_facts(reports: Project) -> None:
+def test_the_documents_are_listed_with_their_metadata(reports: Project) -> None:
     assert [(d.doc_id, d.file_name, d.chunks) for d in reports.documents()] == [
         ("reports/manual.txt", "manual.txt", 1),
         ("reports/quarter.md", "quarter.md", 1),
@@ -396,7 +431,7 @@ def test_the_documents_are_listed_with_their_facts(reports: Project) -> None:
     assert 0 < info.bytes <= size
 
 
-def test_a_result_is_found_again_in_its_document_to_the_character(reports: Project) -> None:
+def test_the_offsets_of_a_result_give_its_text_in_the_document(reports: Project) -> None:
     for chunk in reports.retrieve("revenue of the pump division, error TS-104"):
         source = chunk.source
         assert source.doc_id is not None
@@ -406,7 +441,7 @@ def test_a_result_is_found_again_in_its_document_to_the_character(reports: Proje
     assert reports.read("reports/manual.txt", 0, 9) == documents.TEXT[:9]
 
 
-def test_a_document_that_is_not_there_is_named(reports: Project) -> None:
+def test_an_unknown_document_is_named(reports: Project) -> None:
     with pytest.raises(InputError, match=r"Project 'reports' has no document 'b.pdf'") as raised:
         reports.read("b.pdf")
     assert raised.value.value == "b.pdf"
@@ -430,7 +465,7 @@ def test_the_same_document_has_the_same_node_ids_in_every_project(
     assert len(set(ids[0])) == len(ids[0]) > 2
 
 
-# ---- what its files hold -------------------------------------------------------------------------------------------
+# ---- contents of its files ------------------------------------------------------------------------------------------
 
 
 def test_no_file_of_a_project_holds_an_absolute_path(
@@ -472,7 +507,7 @@ def test_repr_survives_a_damaged_project(project: Project, text_folder: Path) ->
     assert repr(project) == "Project('reports', version=damaged)"
 
 
-def test_a_damaged_ledger_is_named_with_a_way_out(project: Project, text_folder: Path) -> None:
+def test_a_damaged_ledger_is_named_with_a_solution(project: Project, text_folder: Path) -> None:
     project.ingest([text_folder])
     (project.directory / "ledger.sqlite").write_bytes(b"no database " * 500)
     for call in (project.info, lambda: project.ingest([text_folder])):
@@ -484,7 +519,7 @@ def test_a_damaged_ledger_is_named_with_a_way_out(project: Project, text_folder:
 # ---- progress ------------------------------------------------------------------------------------------------------
 
 
-def test_progress_begins_with_what_there_is_to_do_and_ends_with_all_of_it(project: Project, text_folder: Path) -> None:
+def test_progress_starts_with_the_total_and_ends_with_everything_done(project: Project, text_folder: Path) -> None:
     (text_folder / "bad.txt").write_bytes(b"\x00\x01\x02" * 100)
     states: list[IngestProgress] = []
     project.ingest([text_folder], progress=states.append)
@@ -499,7 +534,7 @@ def test_progress_begins_with_what_there_is_to_do_and_ends_with_all_of_it(projec
     assert states[-1].bytes_done == size
 
 
-def test_unchanged_documents_are_no_work_to_wait_for(project: Project, text_folder: Path) -> None:
+def test_unchanged_documents_do_not_count_in_the_progress(project: Project, text_folder: Path) -> None:
     project.ingest([text_folder / "manual.txt"])
     states: list[IngestProgress] = []
     project.ingest([text_folder], progress=states.append)
@@ -520,7 +555,7 @@ def test_a_large_document_moves_the_bar_before_it_is_complete(manager: ProjectMa
     assert max(sizes) <= len(text.encode())
 
 
-def test_an_interruption_leaves_the_old_version_live_and_keeps_what_was_paid_for(
+def test_an_interruption_leaves_the_old_version_live_and_keeps_paid_contexts(
     manager: ProjectManager, text_folder: Path
 ) -> None:
     llm = ScriptedLLM()
@@ -540,7 +575,7 @@ def test_an_interruption_leaves_the_old_version_live_and_keeps_what_was_paid_for
     assert len(llm.history) == asked
 
 
-def test_the_bar_says_what_was_done_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_shows_the_work_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr("sys.stderr", shown)
     monkeypatch.setenv("COLUMNS", "80")

@@ -1,13 +1,14 @@
-"""How a model is called: bounded retries of what may succeed later, and one sentence for what will not.
+"""Calls to models: bounded retries, errors without API keys, and the bridge between sync and async code.
 
-The clients of the providers retry on their own and multiply each other's attempts, so the models made by `models.py`
-do not retry at all and this module does.
+The providers' clients would each retry on their own, which multiplies the attempts. So the models that `models.py`
+loads do not retry, and this module does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import json
 import random
 import time
@@ -15,13 +16,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.retirement import how_to_switch, retirement_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 RETRYABLE_NAMES = frozenset(
@@ -30,11 +32,11 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Stands in for an exception of a model's client, which may hold API keys: see `stand_in`.
+    """Replacement for an exception of a model's client, which may hold API keys: see `stand_in`.
 
     Attributes:
-        status_code: HTTP status of the answer, or None.
-        code: The provider's word for the error, or None.
+        status_code: HTTP status of the response, or None.
+        code: The provider's error code, or None.
         retry_after: Seconds that the provider asked to wait, or None.
     """
 
@@ -50,15 +52,15 @@ _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
-    """Return an exception of the same name and text, without keys, for one that a model's client has raised.
+    """Return an exception with the same name and text as the one that a model's client raised, but without keys.
 
-    An exception of a client carries the request with its headers and the provider's answer. The stand-in has the
-    original's traceback and stand-ins of its causes; errors of this package are returned as they are.
+    A client's exception holds the request with its headers and the provider's response. The replacement has the
+    original traceback and replacements of its causes; errors of this package are returned unchanged.
     """
     if isinstance(error, (ContextualError, ProviderError)):
         return error
     status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    made = _kind_like(type(error))(
+    replacement = _kind_like(type(error))(
         str(error),
         status_code=status if isinstance(status, int) else None,
         code=scrub(code) if isinstance(code, str) else None,
@@ -66,8 +68,8 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     )
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and depth:
-        made.__cause__ = stand_in(cause, depth=depth - 1)
-    return made.with_traceback(error.__traceback__)
+        replacement.__cause__ = stand_in(cause, depth=depth - 1)
+    return replacement.with_traceback(error.__traceback__)
 
 
 def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
@@ -76,32 +78,32 @@ def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
 
 
 async def awithout_secrets(send: Callable[[], Awaitable[T]]) -> T:
-    """Await `send()`; what it raises is replaced by its stand-in."""
+    """Await `send()`; an exception is replaced by its `stand_in`."""
     try:
         return await send()
-    except Exception as error:  # noqa: BLE001 - any client may raise anything; its stand-in is raised
-        failed = stand_in(error)
-    raise failed
+    except Exception as error:  # noqa: BLE001 - clients raise exceptions of any class; the replacement is raised
+        replacement = stand_in(error)
+    raise replacement
 
 
 def without_secrets(send: Callable[[], T]) -> T:
-    """Return `send()`; what it raises is replaced by its stand-in."""
+    """Return `send()`; an exception is replaced by its `stand_in`."""
     try:
         return send()
     except Exception as error:  # noqa: BLE001 - as above
-        failed = stand_in(error)
-    raise failed
+        replacement = stand_in(error)
+    raise replacement
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """When to send a failed call again.
+    """Number of attempts of a call, and the delays between them.
 
     Attributes:
-        attempts: Calls in all, the first one included.
+        attempts: Total number of attempts, including the first.
         base_delay: Seconds before the second attempt; doubled before each further one, with jitter.
-        max_delay: Seconds between two attempts, at most, unless the provider asks for more by Retry-After.
-        max_retry_after: Seconds of a Retry-After that are waited for; a longer one ends the attempts.
+        max_delay: Longest delay in seconds, unless the provider asks for a longer one by Retry-After.
+        max_retry_after: Longest Retry-After in seconds that is respected; a longer one ends the attempts.
     """
 
     attempts: int = 5
@@ -113,9 +115,9 @@ class RetryPolicy:
         """Return the seconds to wait after failed attempt number `attempt` (from 1), or None to give up."""
         if attempt >= self.attempts or not is_retryable(error):
             return None
-        asked = retry_after(error)
-        if asked is not None:
-            return asked if asked <= self.max_retry_after else None
+        requested = retry_after(error)
+        if requested is not None:
+            return requested if requested <= self.max_retry_after else None
         return float(min(self.max_delay, self.base_delay * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 
 
@@ -127,32 +129,32 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
-    # An answer that breaks off in the middle may be no JSON; and a client that lives longer than an event loop may hold
-    # a connection of one that has ended, which it lets go when it fails.
+    # A truncated response may not be valid JSON. A client that outlives an event loop may hold a connection of a closed
+    # one, which it drops when it fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
     return is_connection_error(error) or is_json or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether no answer has come: the provider is not there, or the way to it is broken."""
+    """Return whether no response came: the provider or the network is down."""
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror"})
-_CHARGED_PERHAPS = frozenset({408, 499, 502, 504, 522, 524})
+_MAYBE_CHARGED = frozenset({408, 499, 502, 504, 522, 524})
 
 
 def may_be_charged(error: BaseException) -> bool:
-    """Return whether a call that failed may have been worked on by the provider, who then charges it.
+    """Return whether the provider may charge a failed call, because it may have processed it.
 
-    A provider that refuses a call or breaks down says so by a status, and charges nothing; the statuses of gateways
-    that stopped waiting say nothing about the provider behind them. Without a status the answer was late, was lost on
-    the way or could not be read, unless no connection came about.
+    A provider that refuses a call or fails returns a status, and charges nothing. The status of a gateway that timed
+    out says nothing about the provider behind it. Without a status, the response was late, was lost or could not be
+    read, unless there was no connection at all.
     """
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return status in _CHARGED_PERHAPS
+        return status in _MAYBE_CHARGED
     if isinstance(error, ValueError) and "nknown model" in str(error):
         return False  # LlamaIndex's own check, before anything is sent
     cause: BaseException | None = error
@@ -192,12 +194,12 @@ def _seconds_until(http_date: str | None) -> float | None:
 
 
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
-    """Await `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
+    """Await `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
     attempt, cancelled = 1, cancellations()
     while True:
         try:
             return await awithout_secrets(send)
-        except Exception as error:  # any client may raise anything; what the policy does not know is raised
+        except Exception as error:  # clients raise exceptions of any class; `policy` decides which are raised again
             if cancellations() > cancelled:
                 raise asyncio.CancelledError from error
             delay = policy.delay(attempt, error)
@@ -208,17 +210,17 @@ async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
 
 
 def cancellations() -> int:
-    """Return how often the running task was told to stop.
+    """Return how often the cancellation of the current task was requested.
 
-    A client whose own time is up that instant takes the cancellation for its own and raises another error: whoever
-    would send again then looks here before.
+    A client whose own timeout expires at the same moment takes the cancellation for its own and raises another error.
+    So callers compare this number before they retry.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds or `policy` gives up; the stand-in of the last error is raised."""
+    """Call `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
     attempt = 1
     while True:
         try:
@@ -232,10 +234,10 @@ def call(send: Callable[[], T], policy: RetryPolicy) -> T:
 
 
 def describe(error: BaseException, *, setting: str, model: str) -> str:
-    """Return what went wrong in a call to a model and what to do, in one sentence without secrets.
+    """Return a message without secrets that says why a call to a model failed and what to do.
 
     Args:
-        error: What the client raised.
+        error: The exception that the client raised.
         setting: Name of the project setting that chose the model, such as "llm".
         model: Name of the model, as in the settings.
     """
@@ -262,12 +264,12 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
         return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."
-    text = scrub(" ".join(str(error).split()))  # before it is cut: a part of a key is not recognised
+    text = scrub(" ".join(str(error).split()))  # before the text is cut: part of a key would not be recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end, also from inside a running event loop (then in a thread of its own)."""
+    """Run a coroutine to its end; from inside a running event loop, in a separate thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -284,7 +286,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
             return result.result()
         except KeyboardInterrupt:
-            # An interrupted notebook cell: the work must not go on, and be published, behind the user's back.
+            # An interrupted notebook cell: the work must not continue in the background and be published.
             loop, task = running.result()
             if task is not None and not result.done():
                 loop.call_soon_threadsafe(task.cancel)
@@ -292,10 +294,61 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def to_its_end(work: Callable[[], T]) -> T:
-    """Work in a thread; whoever is cancelled meanwhile waits for its end, so that nobody takes its files away."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
+    """Run a function in a thread; a task that is cancelled meanwhile waits for its end, so that its files stay."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([working])
+        await asyncio.wait([running])
         raise
+
+
+def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the synchronous form of an async function or method.
+
+    Signature and docstring are the same; the name loses its first letter: `aingest` gives `ingest`. It can be called
+    from inside a running event loop too (see `run_sync`).
+
+    Example:
+        >>> async def adouble(number: int, *, times: int = 1) -> int:
+        ...     return number * 2**times
+        >>> double = blocking(adouble)
+        >>> double.__name__, double(3, times=2)
+        ('double', 12)
+    """
+
+    @functools.wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        coroutine = work(*args, **kwargs)  # here, so that a wrong argument is reported before a loop is started
+        return run_sync(lambda: coroutine)
+
+    run.__name__ = work.__name__.removeprefix("a")
+    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
+    return run
+
+
+def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the async form of a synchronous function or method, which runs in a thread.
+
+    Signature and docstring are the same; the name gets an "a" in front: `estimate` gives `aestimate`.
+
+    Args:
+        work: The function.
+        finish: Whether a task that is cancelled waits for the end of the work, for work that changes files.
+
+    Example:
+        >>> def double(number: int) -> int:
+        ...     return 2 * number
+        >>> adouble = in_thread(double)
+        >>> adouble.__name__, asyncio.run(adouble(3))
+        ('adouble', 6)
+    """
+
+    @functools.wraps(work)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        call = functools.partial(work, *args, **kwargs)
+        return await (to_its_end(call) if finish else asyncio.to_thread(call))
+
+    run.__name__ = f"a{work.__name__}"
+    run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__
+    return run

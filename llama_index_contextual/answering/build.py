@@ -1,10 +1,14 @@
-"""Engines over a project's retrievers, from keyword arguments."""
+"""Query and chat engines over the retriever of a project.
+
+`Project.as_query_engine` and `Project.as_chat_engine` gather their keywords in an `EngineOptions`; the functions here
+turn it into an engine. Keywords that only LlamaIndex's `RetrieverQueryEngine` takes are in `StockOptions`: any of them
+gives that engine instead of a grounded one.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
@@ -12,14 +16,21 @@ from typing import Any, Literal, TypeVar, get_args
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
+from llama_index.core.storage.chat_store.base import BaseChatStore
+from pydantic import BaseModel
 
 from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.answering.chat_engine import GroundedChatEngine
+from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import INTENTS, Intent, IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.errors import ConfigurationError
@@ -34,97 +45,187 @@ Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
 """Whether questions are searched by their intent: by patterns and words, with the LLM for the rest, or by a table."""
 
 Adjacent = Literal["merge", "bridge", "expand"]
-"""What is read where hits stand side by side: they, a chunk between two as well, or all that is on the topic."""
+"""What is read of neighbouring hits: the hits, also a chunk between two of them, or all neighbours on the topic."""
 
-_OPTIONS = frozenset(field.name for field in fields(AnswerOptions))
-_CHAT = frozenset({"turns", "history_tokens", "chat_store", "chat_store_key"})
-_SEARCH = frozenset({"weights", "reference_date", "intents", "adjacent"})
-_ENGINE = frozenset({"guards", "cache", "judge", "timeouts", "node_postprocessors", "streaming", "callback_manager"})
-_OWN = _OPTIONS | _SEARCH | _ENGINE
-_STOCK = frozenset(inspect.signature(RetrieverQueryEngine.from_args).parameters) - {"retriever", "llm", "kwargs"}
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Keywords of the grounded engines; `Project.as_query_engine` documents them."""
+
+    style: str = "instruction"
+    answer_tokens: int | None = None
+    max_passages: int | None = None
+    context: bool | None = None
+    min_confidence: float | None = None
+    not_found: str = NOT_FOUND
+    small_talk: str = SMALL_TALK
+    weights: BlendWeights | None = None
+    reference_date: date | Callable[[], date] | None = None
+    intents: Intents = False
+    adjacent: Adjacent = "merge"
+    guards: Guards | bool | None = None
+    cache: AnswerCache | bool | None = None
+    judge: Judge | bool | None = None
+    timeouts: Timeouts | None = None
+    node_postprocessors: Sequence[BaseNodePostprocessor] = ()
+    streaming: bool = False
+    callback_manager: CallbackManager | None = None
+
+    def changed(self) -> list[str]:
+        """Return the sorted names of the options that differ from their defaults."""
+        return sorted(field.name for field in fields(self) if getattr(self, field.name) != field.default)
+
+
+_OPTIONS_OF_BOTH = frozenset({"intents", "node_postprocessors", "streaming", "callback_manager"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockOptions:
+    """Keywords of `RetrieverQueryEngine.from_args` that the grounded engines do not have; None means not given."""
+
+    response_synthesizer: BaseSynthesizer | None = None
+    response_mode: ResponseMode | str | None = None
+    text_qa_template: BasePromptTemplate | None = None
+    refine_template: BasePromptTemplate | None = None
+    summary_template: BasePromptTemplate | None = None
+    simple_template: BasePromptTemplate | None = None
+    chat_content_qa_template: BasePromptTemplate | None = None
+    chat_content_refine_template: BasePromptTemplate | None = None
+    output_cls: type[BaseModel] | None = None
+    use_async: bool | None = None
+    verbose: bool | None = None
+    multimodal: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# ---- engines ---------------------------------------------------------------------------------------------------------
 
 
 def query_engine(
-    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, /, **options: Any
-) -> BaseQueryEngine:
-    """Return a grounded engine; with options that only `RetrieverQueryEngine.from_args` has, a stock one.
-
-    Args:
-        retriever: The search.
-        load_embed_model: Gives the model that embeds follow-up questions.
-        llm: Writes the answer.
-        **options: Of `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`.
-
-    Raises:
-        ConfigurationError: An option is unknown or wrong, or of the other engine.
-    """
-    _require_known(options, _OWN | _STOCK)
-    stock_only = sorted(set(options) & (_STOCK - _OWN))
-    if not stock_only:
-        return grounded_engine(retriever, load_embed_model, llm, **options)
-    if foreign := sorted(set(options) - _STOCK - {"intents"}):
-        raise ConfigurationError(
-            f"`{stock_only[0]}` gives LlamaIndex's own engine, which knows no `{foreign[0]}`: leave one of them out.",
-            setting=foreign[0],
-        )
-    searched = by_intent(retriever, options.pop("intents", False), lambda: llm)
-    stock: BaseQueryEngine = RetrieverQueryEngine.from_args(searched, llm=llm, **options)
-    return stock
-
-
-def grounded_engine(
     retriever: ProjectRetriever,
     load_embed_model: Callable[[], BaseEmbedding],
     llm: LLM,
-    /,
-    *,
-    weights: BlendWeights | None = None,
-    reference_date: date | Callable[[], date] | None = None,
-    intents: Intents = False,
-    adjacent: Adjacent = "merge",
-    **options: Any,
-) -> GroundedQueryEngine:
-    """Return an engine whose search knows conversations, and a wider one for when it is not confident.
+    options: EngineOptions,
+    stock: StockOptions,
+) -> BaseQueryEngine:
+    """Return a grounded engine, or LlamaIndex's own where an option of `stock` is given.
+
+    Args:
+        retriever: The search.
+        load_embed_model: Returns the model that embeds follow-up questions.
+        llm: Writes the answer.
+        options: Options of the grounded engine; some of them hold for both.
+        stock: Options of LlamaIndex's own engine.
 
     Raises:
-        ConfigurationError: An option is unknown or wrong.
+        ConfigurationError: A value is invalid, or options of both engines are given.
     """
-    _require_known(options, _OWN)
+    given = stock.given()
+    if not given:
+        return grounded_engine(retriever, load_embed_model, llm, options)
+    if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
+        raise ConfigurationError(
+            f"`{min(given)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: leave one of them out.",
+            setting=foreign[0],
+        )
+    engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
+        by_intent(retriever, options.intents, lambda: llm),
+        llm=llm,
+        node_postprocessors=list(options.node_postprocessors),
+        callback_manager=options.callback_manager,
+        streaming=options.streaming,
+        **given,
+    )
+    return engine
+
+
+def grounded_engine(
+    retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, options: EngineOptions
+) -> GroundedQueryEngine:
+    """Return an engine that searches follow-up questions, and searches wider when it is not confident.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    config = retriever.config
     embed_model = load_embed_model() if retriever.embeds else None
     conversational = partial(
         ConversationalRetriever,
         embed_model=embed_model,
-        weights=_instance("weights", weights, BlendWeights),
-        reference_date=reference_date,
-        judged=options.get("min_confidence") is not None,
+        weights=_instance("weights", options.weights, BlendWeights),
+        reference_date=options.reference_date,
+        judged=options.min_confidence is not None,
     )
-    timeouts = _instance("timeouts", options.get("timeouts"), Timeouts)
-    if timeouts is None and retriever.config.call_timeout is not None:
-        timeouts = options["timeouts"] = Timeouts(whole=retriever.config.call_timeout)
-    options["guards"] = _instance("guards", options.get("guards"), Guards, Guards)
-    options["cache"] = _instance("cache", options.get("cache"), AnswerCache, AnswerCache)
-    options["judge"] = _instance("judge", options.get("judge"), Judge, lambda: Judge(llm, timeouts=timeouts))
+    timeouts = _instance("timeouts", options.timeouts, Timeouts)
+    if timeouts is None and config.call_timeout is not None:
+        timeouts = Timeouts(whole=config.call_timeout)
     return GroundedQueryEngine(
-        conversational(by_intent(retriever, intents, lambda: llm)),
+        conversational(by_intent(retriever, options.intents, lambda: llm)),
         llm,
         wider=conversational(retriever.widened()),
-        merging=_merging(adjacent, retriever, embed_model),
+        merging=_merging(options.adjacent, retriever, embed_model),
         options=AnswerOptions(
-            **{
-                "context": retriever.config.context_in_answer,
-                "answer_tokens": retriever.config.answer_tokens,
-                **{name: value for name, value in options.items() if name in _OPTIONS},
-            }
+            style=options.style,
+            answer_tokens=config.answer_tokens if options.answer_tokens is None else options.answer_tokens,
+            max_passages=options.max_passages,
+            context=config.context_in_answer if options.context is None else options.context,
+            min_confidence=options.min_confidence,
+            not_found=options.not_found,
+            small_talk=options.small_talk,
         ),
-        **{name: value for name, value in options.items() if name not in _OPTIONS},
+        timeouts=timeouts,
+        node_postprocessors=options.node_postprocessors,
+        streaming=options.streaming,
+        guards=_instance("guards", options.guards, Guards, Guards),
+        cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
+        judge=_instance("judge", options.judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
+        callback_manager=options.callback_manager,
     )
+
+
+def chat_engine(
+    retriever: ProjectRetriever,
+    load_embed_model: Callable[[], BaseEmbedding],
+    llm: LLM,
+    options: EngineOptions,
+    *,
+    mode: ChatMode,
+    turns: int,
+    history_tokens: int,
+    chat_store: BaseChatStore | None,
+    chat_store_key: str,
+) -> GroundedChatEngine:
+    """Return a chat engine over a grounded engine; without `options.weights`, the usual ones with `turns` are taken.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    weights = options.weights or BlendWeights(turns=turns)
+    return GroundedChatEngine(
+        grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights)),
+        mode=mode,
+        turns=turns,
+        history_tokens=history_tokens,
+        chat_store=chat_store,
+        chat_store_key=chat_store_key,
+    )
+
+
+# ---- parts of an engine ----------------------------------------------------------------------------------------------
 
 
 def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[[], LLM]) -> BaseRetriever:
-    """Return a retriever that searches every question by its intent; without `intents`, the one that was given.
+    """Return a retriever that searches every question by its intent; without `intents`, the given one.
 
     Raises:
-        ConfigurationError: `intents` is neither of what it can be.
+        ConfigurationError: `intents` is invalid.
     """
     if intents is False:
         return retriever
@@ -136,7 +237,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     for intent, plan in (plans or {}).items():
         if intent not in INTENTS or not isinstance(plan, SearchPlan):
             raise ConfigurationError(
-                f"intents={{{intent!r}: {plan!r}}} cannot be: the table has a SearchPlan for {', '.join(INTENTS)}.",
+                f"intents={{{intent!r}: {plan!r}}} is invalid: the table has a SearchPlan for {', '.join(INTENTS)}.",
                 setting="intents",
             )
 
@@ -148,45 +249,8 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
 
 
-def chat_engine(
-    retriever: ProjectRetriever,
-    load_embed_model: Callable[[], BaseEmbedding],
-    llm: LLM,
-    /,
-    *,
-    weights: BlendWeights | None = None,
-    **options: Any,
-) -> GroundedChatEngine:
-    """Return a chat engine that reads the three best passages, unless told otherwise.
-
-    Args:
-        retriever: The search.
-        load_embed_model: Gives the model that embeds questions.
-        llm: Answers, and makes questions stand alone.
-        weights: How much of the conversation counts in a search; None takes the usual ones with `turns`.
-        **options: Of `GroundedChatEngine`, `GroundedQueryEngine` and `AnswerOptions`.
-
-    Raises:
-        ConfigurationError: An option is unknown or wrong.
-    """
-    _require_known(options, _OWN | _CHAT | {"mode"})
-    chat = {name: options.pop(name) for name in (*_CHAT, "mode") if name in options}
-    usual = {"max_passages": None if options.get("intents") else 3}
-    blend = weights or BlendWeights(turns=chat.get("turns", BlendWeights.turns))
-    return GroundedChatEngine(
-        grounded_engine(retriever, load_embed_model, llm, weights=blend, **{**usual, **options}), **chat
-    )
-
-
-def _require_known(options: Mapping[str, Any], known: frozenset[str]) -> None:
-    if unknown := sorted(set(options) - known):
-        raise ConfigurationError(
-            f"The option {unknown[0]!r} is unknown. There are: {', '.join(sorted(known))}.", setting=unknown[0]
-        )
-
-
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | None = None) -> T | None:
-    """Return what an option stands for: True for the usual one, where there is one, and False for none."""
+    """Return the object that an option stands for: True means the usual one, if there is one, and False none."""
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:
@@ -194,13 +258,13 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | Non
     if isinstance(value, kind):
         return value
     choices = f"a {kind.__name__}" if usual is None else f"True, False or a {kind.__name__}"
-    raise ConfigurationError(f"{name}={value!r} cannot be: give {choices}.", setting=name)
+    raise ConfigurationError(f"{name}={value!r} is invalid: give {choices}.", setting=name)
 
 
 def _merging(
     adjacent: Adjacent, retriever: ProjectRetriever, embed_model: BaseEmbedding | None
 ) -> Callable[[RetrievalResponse], AdjacentChunkMerger]:
-    """Return what gives the merger for the hits of a search."""
+    """Return a function that makes the merger for the hits of a search."""
     if adjacent not in get_args(Adjacent):
         known = ", ".join(get_args(Adjacent))
         raise ConfigurationError(f"adjacent={adjacent!r} is unknown: use {known}.", setting="adjacent")
@@ -209,9 +273,9 @@ def _merging(
             "adjacent='expand' compares embeddings, and this search has none: use 'bridge'.", setting="adjacent"
         )
 
-    def merger(found: RetrievalResponse) -> AdjacentChunkMerger:
-        docstore = None if adjacent == "merge" else retriever.docstore_of(found.version)
-        if docstore is None:  # or the version is gone: its chunks cannot be fetched any more
+    def merger(response: RetrievalResponse) -> AdjacentChunkMerger:
+        docstore = None if adjacent == "merge" else retriever.docstore_of(response.version)
+        if docstore is None:  # or the version is gone, and its chunks cannot be fetched any more
             return AdjacentChunkMerger()
         return AdjacentChunkMerger(bridge=True, expand=adjacent == "expand", docstore=docstore, embed_model=embed_model)
 

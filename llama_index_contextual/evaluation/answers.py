@@ -13,7 +13,7 @@ from typing import Any
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.answering.batch import QA, Predictions, answer_many
-from llama_index_contextual.answering.build import grounded_engine
+from llama_index_contextual.answering.build import EngineOptions, grounded_engine
 from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
@@ -109,7 +109,7 @@ def sweep_answers(
     concurrency: int = 8,
     max_cost: float | None = None,
     progress: ShowVariants | None = None,
-    **options: Any,
+    options: EngineOptions | None = None,
 ) -> AnswerSweep:
     """Answer the questions with every combination; versions are built for it, and removed afterwards.
 
@@ -121,11 +121,11 @@ def sweep_answers(
         contexts: Kinds of context; none takes the project's.
         modes: Which indexes answer; none takes the project's.
         top_ks: Numbers of results.
-        concurrency: Questions under way at the same time, at most.
-        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
-            What the answers cost is not counted.
-        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
-        **options: How the answers are written, as for `as_query_engine`: style, answer_tokens, min_confidence, …
+        concurrency: Maximum number of questions answered at the same time.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown. The cost of the answers is not included.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
+        options: Options of the answers, as for `Project.as_query_engine`; None takes the defaults.
 
     Raises:
         InputError: There is nothing to try, or the cost would be higher than `max_cost`.
@@ -149,7 +149,7 @@ def sweep_answers(
             variant = space.build(config, progress=told(tell, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
-                engine = grounded_engine(retriever, origin.load_embed_model, llm, **options)
+                engine = grounded_engine(retriever, origin.load_embed_model, llm, options or EngineOptions())
                 row = AnswerRow(
                     context=config.context,
                     chunk_size=config.chunk_size,

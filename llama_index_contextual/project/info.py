@@ -1,4 +1,4 @@
-"""What a project and its versions are and hold, in numbers."""
+"""Settings, size and cost of a project, and a list of its versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llama_index_contextual.storage.receipts import ProjectCost
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectInfo:
-    """What a project is and holds.
+    """Settings, size and cost of a project.
 
     Attributes:
         name: Its name.
@@ -25,12 +25,12 @@ class ProjectInfo:
         version: Name of the live version, or None.
         documents: Number of documents in it.
         chunks: Number of chunks in it.
-        fallback_chunks: Number of chunks among them with the structural context because the LLM failed to write theirs;
-            `retry_failed` asks for it again.
+        fallback_chunks: Number of chunks with the structural context because the LLM failed to write one;
+            `retry_failed` requests it again.
         tokens: Tokens of the chunks, overlaps counted twice.
         bytes: Size of the live version on disk.
-        ledger: Contexts and embeddings that were paid for so far.
-        cost: What they have cost, in all and by run.
+        ledger: Contexts and embeddings in the ledger.
+        cost: Their cost so far, in total and by run.
     """
 
     name: str
@@ -51,11 +51,11 @@ class VersionInfo:
 
     Attributes:
         name: Its name.
-        created: When it was published, UTC, ISO 8601; None where its manifest cannot be read.
-        documents: Number of its documents, or None likewise.
-        chunks: Number of its chunks, or None likewise.
+        created: When it was published, UTC, ISO 8601; None if its manifest cannot be read.
+        documents: Number of documents; None if its manifest cannot be read.
+        chunks: Number of chunks; None if its manifest cannot be read.
         live: Whether it answers queries.
-        damage: Why its manifest cannot be read, and the ways out; None where it can.
+        damage: Why its manifest cannot be read, and how to repair it; None if it can be read.
     """
 
     name: str
@@ -67,12 +67,12 @@ class VersionInfo:
 
 
 def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | None) -> ProjectInfo:
-    """Return what a project is and holds; nothing is written.
+    """Return the settings, size and cost of a project; nothing is written.
 
     Args:
-        project_dir: The project.
+        project_dir: Directory of the project.
         config: Its settings.
-        live: The manifest of its live version, or None before the first.
+        live: The manifest of its live version, or None before the first one.
     """
     ledger, cost = _ledger_info(project_dir / LEDGER_FILE)
     return ProjectInfo(
@@ -90,14 +90,14 @@ def describe_project(project_dir: Path, config: ProjectConfig, live: Manifest | 
 
 
 def list_versions(project_dir: Path) -> list[VersionInfo]:
-    """Return the versions on disk, oldest first; a damaged one among them says so.
+    """Return the versions on disk, oldest first; `damage` is set for a damaged one.
 
     Raises:
         CorruptVersionError: CURRENT is damaged; the message names the versions.
     """
     live = current_name(project_dir)
-    found = (_version_info(version_directory(project_dir, name), live) for name in version_names(project_dir))
-    return [info for info in found if info is not None]
+    versions = (_version_info(version_directory(project_dir, name), live) for name in version_names(project_dir))
+    return [version for version in versions if version is not None]
 
 
 def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
@@ -106,7 +106,7 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
         manifest = read_manifest(directory)
     except (CorruptVersionError, FormatError) as error:
         if not directory.is_dir():
-            return None  # a writer has removed it meanwhile
+            return None  # another process has just removed it
         return VersionInfo(name=name, created=None, documents=None, chunks=None, live=name == live, damage=str(error))
     return VersionInfo(
         name=name,
@@ -118,7 +118,7 @@ def _version_info(directory: Path, live: str | None) -> VersionInfo | None:
 
 
 def project_cost(project_dir: Path) -> ProjectCost:
-    """Return what a project has cost so far; nothing is written."""
+    """Return the cost of a project so far; nothing is written."""
     return _ledger_info(project_dir / LEDGER_FILE)[1]
 
 

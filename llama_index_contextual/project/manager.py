@@ -37,14 +37,13 @@ MAX_NAME_BYTES = 255
 
 _WINDOWS = os.name == "nt"
 _LEDGER = (LEDGER_FILE, f"{LEDGER_FILE}-journal")
-"""The ledger, and what SQLite needs to bring it in order again after an interruption: never the first without the
-second."""
+"""The ledger and the journal from which SQLite restores it after an interruption; neither is kept without the other."""
 _DELETED = (VERSIONS, *_LEDGER, CURRENT, f"{CURRENT}.new", f"{PROJECT_FILE}.new")
-"""What a project consists of but for its settings, in the order in which it is deleted: CURRENT says `none` before, so
-that readers see an empty project; with project.json left, an interrupted deletion can be repeated."""
+"""Everything in a project but its settings, in the order of deletion. CURRENT is set to `none` first, so that readers
+see an empty project; project.json goes last, so that an interrupted deletion can be repeated."""
 _OWN_FILES = frozenset({*_DELETED, PROJECT_FILE, LOCK_FILE})
 
-# Letters, digits and combining marks, but none that a reader cannot see (fillers, joiners, variation selectors).
+# Letters, digits and combining marks, except invisible ones (fillers, joiners, variation selectors).
 _NAME = regex.compile(
     r"(?V1)[[\p{L}\p{N}]--\p{DI}] [[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]* (?:\.[[\p{L}\p{N}\p{M}_\-\ ]--\p{DI}]+)*",
     regex.VERBOSE,
@@ -56,7 +55,7 @@ class ProjectManager:
     """The projects of one root folder.
 
     Args:
-        root: The folder; it is created with the first project.
+        root: The root folder; it is created with the first project.
 
     Example:
         >>> manager = ProjectManager("knowledge")  # doctest: +SKIP
@@ -80,16 +79,16 @@ class ProjectManager:
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
             config: Its settings; None takes the defaults.
-            llm: Writes contexts and answers, instead of the one that the settings name.
-            embed_model: Embeds chunks and queries, instead of the one that the settings name. Its `model_name` says
-                which model it is.
-            model_id: What to call the model of `llm`, such as "my-model@2": for an object that does not say which model
-                it is. Contexts are kept under that name, so change it when the model changes.
+            llm: Writes contexts and answers, instead of the model that the settings name.
+            embed_model: Embeds chunks and queries, instead of the model that the settings name; identified by its
+                `model_name`.
+            model_id: Name of the model of `llm`, such as "my-model@2", for an object that does not provide one.
+                Contexts are stored under that name, so change it when the model changes.
 
         Raises:
-            ConfigurationError: There is a `model_id` without `llm`.
-            InputError: The name cannot be that of a directory everywhere, or something else has it already.
-            ProjectExistsError: A project of that name is there already.
+            ConfigurationError: `model_id` is given without `llm`.
+            InputError: The name is not a valid directory name on every system, or the directory holds other files.
+            ProjectExistsError: A project of that name exists already.
         """
         require_llm(llm, model_id)
         directory = _no_link(self.root / check_name(name))
@@ -98,13 +97,13 @@ class ProjectManager:
         self._require_free(directory)
         config = config or ProjectConfig()
         files.make_directory(directory)
-        # Also where it was there before: what an interrupted run has made may not have come to the disk.
+        # Even if the directory existed before: an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
         files.sync_directory(self.root.absolute().parent)
         with write_lock(directory):
             if is_project(directory):
                 raise _exists(name)
-            # What an interrupted deletion has left must not come to life again.
+            # Leftovers of an interrupted deletion must not become part of the new project.
             _remove_own(directory, keep=_LEDGER)
             write_current(directory, None)
             write_config(directory, config)
@@ -129,8 +128,8 @@ class ProjectManager:
             model_id: As for `create`.
 
         Raises:
-            ConfigurationError: There is a `model_id` without `llm`.
-            ProjectNotFoundError: There is none of that name.
+            ConfigurationError: `model_id` is given without `llm`.
+            ProjectNotFoundError: There is no project of that name.
             ProjectError: Its project.json is damaged.
             FormatError: A newer release wrote it.
         """
@@ -145,14 +144,14 @@ class ProjectManager:
         return sorted(path.name for path in self.root.iterdir() if is_project(path) and not path.is_symlink())
 
     def delete(self, name: str, *, keep_ledger: bool = False) -> None:
-        """Delete a project for good; files in its directory that are not the project's are left alone.
+        """Delete a project permanently; other files in its directory are kept.
 
         Args:
             name: Its name.
-            keep_ledger: Leave `ledger.sqlite`, so that a project of the same name pays for no context again.
+            keep_ledger: Keep `ledger.sqlite`, so that a new project of the same name reuses its contexts.
 
         Raises:
-            ProjectNotFoundError: There is none of that name.
+            ProjectNotFoundError: There is no project of that name.
             ProjectLockedError: Another process is writing to it.
         """
         directory = self._existing(name)
@@ -165,7 +164,7 @@ class ProjectManager:
             files.remove(directory / PROJECT_FILE)
             files.sync_directory(directory)
             if not _WINDOWS:
-                # While it is held, because afterwards it may be another one's.
+                # While the lock is held: afterwards the file may belong to another process.
                 files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)
@@ -181,44 +180,47 @@ class ProjectManager:
         return directory
 
     def _directory_like(self, name: str) -> Path | None:
-        """Return the project whose name only differs in case or Unicode form, which some systems take for the same."""
+        """Return the directory of a project whose name differs in case or Unicode form only, if there is one.
+
+        Some file systems take both names for the same.
+        """
         folded = _folded(name)
         return next((self.root / other for other in self.list() if _folded(other) == folded), None)
 
     def _require_free(self, directory: Path) -> None:
-        """See that a new project does not move in with somebody else's files.
+        """Check that the directory of a new project holds no other files.
 
         Raises:
-            InputError: It would.
+            InputError: It does, or is a file.
         """
         for path in (self.root, directory):
             if path.exists() and not path.is_dir():
-                raise InputError(f"{path} is a file: take another name or another root folder.", value=str(path))
+                raise InputError(f"{path} is a file: choose another name or another root folder.", value=str(path))
         own = {*_OWN_FILES, *(path.name for path in damaged_ledgers(directory))}
         foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
         if foreign:
             raise InputError(
-                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs one of its own; take"
-                f" another name or another root folder.",
+                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs its own folder;"
+                f" choose another name or another root folder.",
                 value=directory.name,
             )
 
 
 def check_name(name: str) -> str:
-    """Return the name of a project.
+    """Return the name of a project if it is valid.
 
     Raises:
-        InputError: It cannot be the name of a directory on every system, or would leave the root folder.
+        InputError: It is not a valid directory name on every system, or leads out of the root folder.
     """
     if not isinstance(name, str) or not name:
         raise InputError("A project needs a name.", value=name)
     stem = name.split(".")[0].strip().casefold()
     fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) and not name.endswith(" ")
     if fits and stem in _WINDOWS_NAMES:
-        raise InputError(f"{name!r} is reserved on Windows: take another name.", value=name)
+        raise InputError(f"{name!r} is reserved on Windows: choose another name.", value=name)
     if not fits or len(name.encode()) > MAX_NAME_BYTES or unicodedata.normalize("NFKC", name) != name:
         raise InputError(
-            f"{name[:80]!r} cannot be the name of a project: use letters, digits, spaces, '-', '_' and single dots,"
+            f"{name[:80]!r} is not a valid project name: use letters, digits, spaces, '-', '_' and single dots,"
             f" beginning with a letter or digit, at most {MAX_NAME_LENGTH} characters.",
             value=name,
         )
@@ -226,15 +228,15 @@ def check_name(name: str) -> str:
 
 
 def _no_link(directory: Path) -> Path:
-    """Return the directory of a project, which is in the root folder and nowhere else.
+    """Return the directory of a project if it is not a link.
 
     Raises:
         InputError: It is a link to another place.
     """
     if directory.is_symlink():
         raise InputError(
-            f"{directory} is a symbolic link: a project is a directory in its root folder; open the one that the link"
-            f" points to by its own root folder.",
+            f"{directory} is a symbolic link: a project is a directory in its root folder; open the project that the"
+            f" link points to through its own root folder.",
             value=directory.name,
         )
     return directory
@@ -242,7 +244,7 @@ def _no_link(directory: Path) -> Path:
 
 def _exists(name: str) -> ProjectExistsError:
     return ProjectExistsError(
-        f"Project {name!r} is there already: load it, delete it, or take another name.", name=name
+        f"Project {name!r} exists already: load it, delete it, or choose another name.", name=name
     )
 
 

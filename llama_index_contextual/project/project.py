@@ -1,11 +1,20 @@
-"""What both sides of a project share: where it is, its settings, its models."""
+"""One knowledge base: its documents, its search, its engines and its upkeep.
+
+`Project` is the whole interface to one directory that `ProjectManager` creates. It holds the settings and models, and a
+`LiveIndexes`, which opens whatever version is live when a question comes. Every change of the documents builds a new
+version next to the live one and then publishes it; see `ingestion/run.py` for how a version is built.
+
+An async method and its synchronous twin are one implementation with one signature: `blocking` and `in_thread` derive
+one from the other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
@@ -13,19 +22,37 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
+from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
 from llama_index.core.schema import BaseNode, QueryType
+from llama_index.core.storage.chat_store.base import BaseChatStore
 from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
+from pydantic import BaseModel
 
-from llama_index_contextual._utils.calls import run_sync, to_its_end
+from llama_index_contextual._utils.calls import blocking, in_thread, to_its_end
 from llama_index_contextual._utils.forks import cached_property
-from llama_index_contextual.answering.build import Intents, by_intent, chat_engine, query_engine
+from llama_index_contextual.answering.build import (
+    Adjacent,
+    EngineOptions,
+    Intents,
+    StockOptions,
+    by_intent,
+    chat_engine,
+    query_engine,
+)
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
+from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -49,6 +76,7 @@ from llama_index_contextual.models import (
 from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
 from llama_index_contextual.readers import ReadLimits
 from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.retrievers.conversational import BlendWeights
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
@@ -65,29 +93,29 @@ from llama_index_contextual.storage.verify import VerifyReport, repair_project, 
 from llama_index_contextual.storage.version import OpenVersion
 from llama_index_contextual.tools import describe_documents, search_tool
 
-if TYPE_CHECKING:
-    from llama_index.core.llms import LLM
-
+if TYPE_CHECKING:  # imported by the methods that use them, so that a search does not load the evaluation
     from llama_index_contextual.answering.batch import QA
     from llama_index_contextual.evaluation.answers import AnswerSweep
     from llama_index_contextual.evaluation.compare import Comparison, Origin
     from llama_index_contextual.evaluation.questions import Question
-    from llama_index_contextual.evaluation.run import Questions
+    from llama_index_contextual.evaluation.run import Questions, ShowVariants
     from llama_index_contextual.evaluation.sweep import Sweep
 
 
-class ProjectBase:
-    """A project's directory, settings and models.
+class Project:
+    """One knowledge base: its documents, contexts and indexes, in its own directory.
+
+    `ProjectManager` creates and loads it.
 
     Args:
-        directory: Where it is.
+        directory: The project's directory.
         config: Its settings.
-        llm: Writes contexts and answers; None makes the one that `config.llm` names when it is needed.
-        embed_model: Embeds chunks and queries; None makes the one that `config.embed_model` names.
-        model_id: What to call the model of `llm`; None takes its own name.
+        llm: Writes contexts and answers; None loads the one that `config.llm` names when it is needed.
+        embed_model: Embeds chunks and queries; None loads the one that `config.embed_model` names.
+        model_id: Name of the model of `llm`; None takes the model's own name.
 
     Raises:
-        ConfigurationError: There is a `model_id` without `llm`.
+        ConfigurationError: `model_id` is given without `llm`.
     """
 
     def __init__(
@@ -106,9 +134,14 @@ class ProjectBase:
         self._llm = llm
         self._model_id = model_id
         self._given_embed_model = embed_model
-        self._live = LiveIndexes(
-            directory, self.name, self._embed_model_of, lambda: self._llm or self._load_answering_llm()
-        )
+        self._live = LiveIndexes(directory, self.name, self._embed_model_of, self._answering_llm)
+
+    def __repr__(self) -> str:
+        try:
+            version = repr(current_name(self.directory))
+        except CorruptVersionError:
+            version = "damaged"
+        return f"Project({self.name!r}, version={version})"
 
     def __reduce__(self) -> NoReturn:
         self._live.__reduce__()
@@ -118,24 +151,33 @@ class ProjectBase:
         """The embedding model.
 
         Raises:
-            ModelError: It cannot be made: no key, no package, no such name.
+            ModelError: The model cannot be loaded: no key, no package, or an unknown name.
         """
         return self._given_embed_model or load_embed_model(self.config.embed_model)
 
     def _embed_model_of(self, setting: str) -> BaseEmbedding:
-        """Return the model for a version built with that setting: it answers until the next one is published."""
+        """Return the model for a version built with that setting, which stays live until the next one is published."""
         if self._given_embed_model is not None or setting == self.config.embed_model:
             return self.embed_model
         return load_embed_model(setting)
 
-    def _load_answering_llm(self) -> LLM:
-        another = "take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`"
-        return load_llm(
+    def _embed_model_of_live(self) -> BaseEmbedding:
+        try:
+            live = self._live.current()
+        except NoVersionError:
+            return self.embed_model
+        return live.embed_model if live.version.has_semantic else self.embed_model
+
+    def _answering_llm(self) -> LLM:
+        """Return the LLM for questions and answers: the given one, or the one that the settings name."""
+        return self._llm or load_llm(
             self.config.llm,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            instead=another,
+            instead="take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
         )
+
+    # ---- documents ---------------------------------------------------------------------------------------------------
 
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents of the live version; none before the first `ingest`."""
@@ -144,26 +186,254 @@ class ProjectBase:
         except NoVersionError:
             return ()
 
+    def chunks(self, doc_id: str) -> list[BaseNode]:
+        """Return the chunks of a document with their contexts, in the order of its text; none for an unknown id."""
+        return list(self._live.current().version.docstore.iterate(doc_id=doc_id))
+
+    def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
+        """Return the original text of a document between two character offsets.
+
+        Raises:
+            InputError: There is no such document.
+        """
+        version = self._live.current().version
+        record = version.manifest.document(doc_id)
+        if record is None:
+            raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
+        return version.read_text(record, start, end)
+
+    async def aingest(
+        self,
+        inputs: Iterable[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        moved: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        max_cost: float | None = None,
+        batch: bool = False,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
+        """Add and update documents, and publish a new version.
+
+        `ingest` blocks until it is done; `aingest` leaves the event loop free.
+
+        Documents whose content has not changed are copied from the version before. A file or chunk that fails is
+        listed in the report and does not stop the others. Until the new version is published, queries are answered by
+        the one before.
+
+        The id of a document is its path relative to the parent of the given folder, or the file name for a single
+        file. A file keeps its id, even if it is later given by another path. An id that belongs to another file or to a
+        Document is never reused: the new file gets the shortest longer path that is different, and the report says so.
+        A renamed file gets the id of its new name, and its contexts and embeddings cost nothing again.
+
+        Args:
+            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            replace: Make the version exactly these inputs; otherwise other documents are kept.
+            moved: The files were moved: a document whose id the new path ends with is taken to be the same one.
+            file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
+            limits: Limits for reading one file.
+            passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
+            max_cost: Limit of the run in dollars at list prices. A call in flight counts with the most that it can
+                cost; so does, for good, a call that timed out or was cut off. At the limit the run waits for the calls
+                in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate` returns
+                a sufficient limit. Only the last call can exceed it: if its answer is longer than those before, if the
+                provider's cache fails, or if the provider charges more tokens than were requested.
+            batch: Send requests for contexts as batches, which the provider answers within 24 hours at half the price
+                per token; its prompt cache may be less effective for them. The process may be stopped meanwhile: the
+                same call, or any later one, continues with the provider's current state.
+            show_progress: Show a progress bar.
+            progress: Called as the work proceeds.
+
+        Raises:
+            BudgetExceededError: The next call could exceed `max_cost`; the error says what was spent in total.
+            ConfigurationError: `max_cost` is given and a price is unknown, or the provider has no batches.
+            InputError: There is nothing to ingest, two inputs have the same document id, or a Document has the id of a
+                file.
+            PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would remove
+                its documents. Otherwise it is among the skipped files of the report.
+            ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        options = RunOptions(
+            replace=replace,
+            moved=moved,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+            max_cost=max_cost,
+            batch=batch,
+        )
+        return await self._arun(_items(inputs), options, show_progress=show_progress, progress=progress)
+
+    ingest = blocking(aingest)
+
+    def estimate(
+        self,
+        inputs: Iterable[IngestInput] | IngestInput,
+        *,
+        replace: bool = False,
+        moved: bool = False,
+        file_metadata: FileMetadata | None = None,
+        limits: ReadLimits | None = None,
+        passwords: Mapping[str, str] | str | None = None,
+        batch: bool = False,
+    ) -> CostEstimate:
+        """Return what `ingest` would cost with the same arguments; nothing is sent, nothing is written.
+
+        Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
+        `aestimate` leaves the event loop free.
+        """
+        options = RunOptions(
+            replace=replace,
+            moved=moved,
+            file_metadata=file_metadata,
+            limits=limits or ReadLimits(),
+            passwords=passwords,
+        )
+        with contextlib.ExitStack() as stack:
+            ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
+            embedding = self._embedding_to_count()
+            before = self._version_to_build_on(embedding.model, replace=replace)
+            if before is not None:
+                stack.callback(before.close)
+            return estimate(
+                _items(inputs),
+                options,
+                config=self.config,
+                stages=self._stages(ledger, None),
+                embedding=embedding,
+                before=before,
+                sender="batch" if batch else self.config.service_tier or "live",
+                project=self.name,
+            )
+
+    aestimate = in_thread(estimate)
+
+    def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
+        """Publish a version without some documents.
+
+        Earlier versions on disk still hold them, and the ledger still holds their contexts and embeddings, unless
+        `forget` is set. The other documents do not change: no model is called, and settings that wait for a `rebuild`
+        keep waiting.
+
+        `aremove` leaves the event loop free; a task that is cancelled meanwhile waits for the end of the removal.
+
+        Args:
+            doc_ids: Ids of the documents; if there are none, nothing is published.
+            forget: Also call `forget`.
+
+        Raises:
+            InputError: The live version does not have one of them.
+            ProjectLockedError: Another process is writing to the project.
+        """
+        unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
+        with write_lock(self.directory), contextlib.ExitStack() as stack:
+            before = self._open_live()
+            if before is not None:
+                stack.callback(before.close)
+            report = remove_documents(unwanted, project_dir=self.directory, config=self.config, before=before)
+        if forget:
+            self.forget()
+        return report
+
+    aremove = in_thread(remove, finish=True)
+
+    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
+        """Publish a version with the current settings from the stored documents; files are not read again.
+
+        Contexts and embeddings whose request has not changed come from the ledger. `rebuild` blocks until it is done;
+        `arebuild` leaves the event loop free.
+        """
+        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
+
+    rebuild = blocking(arebuild)
+
+    async def aretry_failed(
+        self, *, show_progress: bool = False, progress: ReportProgress | None = None
+    ) -> IngestReport:
+        """Request the contexts that the LLM failed to write again, and publish a version that has them.
+
+        `retry_failed` blocks until it is done; `aretry_failed` leaves the event loop free.
+
+        Raises:
+            ConfigurationError: Settings wait for a `rebuild`, which requests these contexts too.
+            ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
+        """
+        options = RunOptions(retry_failed=True, purpose="retry")
+        return await self._arun([], options, show_progress=show_progress, progress=progress)
+
+    retry_failed = blocking(aretry_failed)
+
+    async def _arun(
+        self,
+        inputs: Sequence[IngestInput],
+        options: RunOptions,
+        *,
+        show_progress: bool,
+        progress: ReportProgress | None,
+    ) -> IngestReport:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(write_lock(self.directory))
+            # Another program may hold the ledger for a while.
+            ledger = await to_its_end(partial(stack.enter_context, project_ledger(self.directory)))
+            embed_model = await asyncio.to_thread(lambda: self.embed_model if self.config.faiss else None)
+            stages = await asyncio.to_thread(self._stages, ledger, embed_model)
+            before = await asyncio.to_thread(
+                self._version_to_build_on, stages.embed_model_name, replace=options.replace
+            )
+            if before is not None:
+                stack.callback(before.close)
+            if progress is None and show_progress:
+                progress = stack.enter_context(progress_bar())
+            return await arun(
+                inputs,
+                options,
+                project_dir=self.directory,
+                config=self.config,
+                stages=stages,
+                before=before,
+                progress=progress,
+            )
+
+    def _stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
+        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
+
+    def _embedding_to_count(self) -> EmbeddingCount:
+        given = self._given_embed_model
+        if not self.config.faiss:
+            return EmbeddingCount(None, None)
+        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
+        return EmbeddingCount(name, getattr(given, "dimensions", None))
+
+    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
+        try:
+            version = self._open_live()
+        except CorruptVersionError:
+            if replace:
+                return None
+            raise
+        if version is None:
+            return None
+        manifest = version.manifest
+        same_setting = manifest.config["embed_model"] == self.config.embed_model
+        is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
+        if same_setting and manifest.embed_model is not None and is_other:
+            raise ConfigurationError(
+                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
+                f" {embed_model_name!r}: load it with the first, or create a project for the second.",
+                setting="embed_model",
+            )
+        return version
+
     def _open_live(self) -> OpenVersion | None:
-        """Open the live version for a change of the project, whose lock is held; None before the first."""
+        """Open the live version for a change of the project; None before the first one. The lock must be held."""
         name = current_name(self.directory)
         return None if name is None else OpenVersion(version_directory(self.directory, name))
 
-
-def require_llm(llm: LLM | None, model_id: str | None) -> None:
-    """Refuse a `model_id` that names nothing.
-
-    Raises:
-        ConfigurationError: There is no `llm`, or the name is empty.
-    """
-    if model_id is not None and (llm is None or not model_id.strip()):
-        raise ConfigurationError(
-            f"model_id={model_id!r} names the object passed as llm=: pass both, or neither.", setting="model_id"
-        )
-
-
-class ProjectReading(ProjectBase):
-    """What asks a project."""
+    # ---- questions ---------------------------------------------------------------------------------------------------
 
     def retrieve(
         self,
@@ -178,30 +448,18 @@ class ProjectReading(ProjectBase):
 
         Args:
             query: The question.
-            mode: "semantic", "lexical" or "hybrid"; None takes `config.mode`. A mode whose index is absent falls back,
-                with a warning in the response.
-            top_k: Results; None takes `config.top_k`.
-            filters: Only chunks whose metadata passes count, in every index, before ranking.
-            explain: Say of every result why it stands where it stands, and of the next ones why not.
+            mode: "semantic", "lexical" or "hybrid"; None takes `config.mode`. If the index of a mode is missing, the
+                other one answers, with a warning in the response.
+            top_k: Number of results; None takes `config.top_k`.
+            filters: Conditions on the metadata of chunks, applied in every index before ranking.
+            explain: Explain the rank of every result, and why the next ones are not among them.
 
         Raises:
             InputError: The query is empty or top_k is not positive.
             NoVersionError: Nothing has been ingested yet.
         """
-        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
+        retriever = self._retriever(mode, top_k, filters)
         return retriever.respond(as_bundle(query), explain=explain)
-
-    def retrieve_many(
-        self,
-        queries: Sequence[QueryType],
-        *,
-        mode: Mode | None = None,
-        top_k: int | None = None,
-        filters: MetadataFilters | None = None,
-    ) -> list[RetrievalResponse]:
-        """Do as `retrieve` does for several questions; all are answered by one version, and embedded together."""
-        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
-        return retriever.respond_many(as_bundles(queries))
 
     async def aretrieve(
         self,
@@ -212,9 +470,21 @@ class ProjectReading(ProjectBase):
         filters: MetadataFilters | None = None,
         explain: bool = False,
     ) -> RetrievalResponse:
-        """Do as `retrieve` does, without blocking the event loop."""
-        retriever = self.as_retriever(mode=mode, similarity_top_k=top_k, filters=filters)
+        """Do the same as `retrieve`; the query's embedding is awaited."""
+        retriever = self._retriever(mode, top_k, filters)
         return await retriever.arespond(as_bundle(query), explain=explain)
+
+    def retrieve_many(
+        self,
+        queries: Sequence[QueryType],
+        *,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+    ) -> list[RetrievalResponse]:
+        """Do the same as `retrieve` for several questions; one version answers all, and they are embedded together."""
+        retriever = self._retriever(mode, top_k, filters)
+        return retriever.respond_many(as_bundles(queries))
 
     @overload
     def as_retriever(
@@ -244,21 +514,21 @@ class ProjectReading(ProjectBase):
         filters: MetadataFilters | None = None,
         intents: Intents = False,
     ) -> BaseRetriever:
-        """Return a LlamaIndex retriever that answers from whatever version is live when it is asked.
+        """Return a LlamaIndex retriever that always searches the version that is live at the time of the query.
 
         Args:
             mode: As in `retrieve`.
-            similarity_top_k: Results; with `intents`, the plan of a question's intent decides.
+            similarity_top_k: Number of results; with `intents`, the plan for the question's intent decides.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`.
 
         Raises:
-            ModelError: `intents` is "llm", and the project's LLM cannot be made.
+            ModelError: `intents` is "llm", and the project's LLM cannot be loaded.
         """
-        retriever = ProjectRetriever(
-            self._live, self.config, mode=mode, similarity_top_k=similarity_top_k, filters=filters
-        )
-        return by_intent(retriever, intents, lambda: self._llm or self._load_answering_llm())
+        return by_intent(self._retriever(mode, similarity_top_k, filters), intents, self._answering_llm)
+
+    def _retriever(self, mode: Mode | None, top_k: int | None, filters: MetadataFilters | None) -> ProjectRetriever:
+        return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=top_k, filters=filters)
 
     def as_query_engine(
         self,
@@ -268,32 +538,125 @@ class ProjectReading(ProjectBase):
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents = False,
-        **kwargs: Any,
+        style: str = "instruction",
+        answer_tokens: int | None = None,
+        max_passages: int | None = None,
+        context: bool | None = None,
+        min_confidence: float | None = None,
+        not_found: str = NOT_FOUND,
+        small_talk: str = SMALL_TALK,
+        weights: BlendWeights | None = None,
+        reference_date: date | Callable[[], date] | None = None,
+        adjacent: Adjacent = "merge",
+        guards: Guards | bool | None = None,
+        cache: AnswerCache | bool | None = None,
+        judge: Judge | bool | None = None,
+        timeouts: Timeouts | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+        response_synthesizer: BaseSynthesizer | None = None,
+        response_mode: ResponseMode | str | None = None,
+        text_qa_template: BasePromptTemplate | None = None,
+        refine_template: BasePromptTemplate | None = None,
+        summary_template: BasePromptTemplate | None = None,
+        simple_template: BasePromptTemplate | None = None,
+        chat_content_qa_template: BasePromptTemplate | None = None,
+        chat_content_refine_template: BasePromptTemplate | None = None,
+        output_cls: type[BaseModel] | None = None,
+        use_async: bool | None = None,
+        verbose: bool | None = None,
+        multimodal: bool | None = None,
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
+
+        The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, the
+        result is a `RetrieverQueryEngine` over the same search, which only takes llm, mode, similarity_top_k, filters,
+        intents, node_postprocessors, streaming and callback_manager in addition.
 
         Args:
             llm: Writes the answer; None takes the project's.
             mode: As in `retrieve`.
-            similarity_top_k: Results of the search.
+            similarity_top_k: Number of results of the search.
             filters: As in `retrieve`.
-            intents: True searches every question by what it wants, as `PLANS` in `answering.intent` says: how many
-                passages, by which indexes, a comparison by each side too, chitchat not at all; "llm" also asks the
-                model where neither patterns nor words decide; a table of one's own changes single plans.
-            **kwargs: For `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`: style, answer_tokens
-                (otherwise the project's), min_confidence, timeouts, streaming, reference_date, guards and judge (True:
-                the usual ones), cache (True: `answer_cache`), adjacent ("bridge" also reads a chunk between two hits,
-                "expand" those beside them that are on the topic, which embeds them), …; what only
-                `RetrieverQueryEngine.from_args` knows gives that engine.
+            intents: True searches every question by its intent, as defined by `PLANS` in `answering.intent`: the number
+                of passages, which indexes answer, a search for each side of a comparison, no search for chitchat.
+                "llm" also asks the model if neither patterns nor words decide; a table of plans replaces single ones.
+            style: "instruction", "persona" (few words), "chain_of_thought", or a text of your own rules.
+            answer_tokens: Tokens of the passages that the model reads, at most; None takes the project's.
+            max_passages: Number of passages that the model reads, at most; None for as many as fit.
+            context: Whether the model sees the generated contexts, marked as background; None takes the project's.
+            min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model;
+                None leaves the decision to the model.
+            not_found: Answer if nothing was found, or if the passages do not answer the question.
+            small_talk: Reply to chitchat, with `intents`.
+            weights: Weights of the conversation in the search for a follow-up question.
+            reference_date: The current day, or a function that returns it, to search "last quarter" by its date.
+            adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, "expand" also the
+                neighbours on the same topic, which it embeds.
+            guards: Checks that every answer passes; True takes the usual ones.
+            cache: Cache of answers; True takes `answer_cache`.
+            judge: Judges every answer before it is shown; True lets `llm` judge.
+            timeouts: How long to wait for the model; None takes the setting `call_timeout`.
+            node_postprocessors: Applied to the hits first, such as a reranker.
+            streaming: Whether `query` returns the answer as it is written.
+            callback_manager: Receives LlamaIndex's events.
+            response_synthesizer: As for `RetrieverQueryEngine.from_args`, like all that follow.
+            response_mode: How LlamaIndex's own engine writes its answer.
+            text_qa_template: Its prompt for an answer.
+            refine_template: Its prompt to refine an answer.
+            summary_template: Its prompt for a summary.
+            simple_template: Its prompt without passages.
+            chat_content_qa_template: Its multimodal prompt for an answer.
+            chat_content_refine_template: Its multimodal prompt to refine an answer.
+            output_cls: Pydantic class of its answer.
+            use_async: Whether it calls the model asynchronously.
+            verbose: Whether it prints.
+            multimodal: Whether it reads images too.
 
         Raises:
-            ConfigurationError: An option is unknown or wrong.
-            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+            ConfigurationError: A value is invalid, or options of both engines are given.
+            ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
-        answering = llm or self._llm or self._load_answering_llm()
-        retriever = self.as_retriever(mode=mode, similarity_top_k=similarity_top_k, filters=filters)
-        options = {"intents": intents, **self._with_cache(kwargs)}
-        return query_engine(retriever, self._embed_model_of_live, answering, **options)
+        return query_engine(
+            self._retriever(mode, similarity_top_k, filters),
+            self._embed_model_of_live,
+            llm or self._answering_llm(),
+            EngineOptions(
+                style=style,
+                answer_tokens=answer_tokens,
+                max_passages=max_passages,
+                context=context,
+                min_confidence=min_confidence,
+                not_found=not_found,
+                small_talk=small_talk,
+                weights=weights,
+                reference_date=reference_date,
+                intents=intents,
+                adjacent=adjacent,
+                guards=guards,
+                cache=self.answer_cache if cache is True else cache,
+                judge=judge,
+                timeouts=timeouts,
+                node_postprocessors=node_postprocessors,
+                streaming=streaming,
+                callback_manager=callback_manager,
+            ),
+            StockOptions(
+                response_synthesizer=response_synthesizer,
+                response_mode=response_mode,
+                text_qa_template=text_qa_template,
+                refine_template=refine_template,
+                summary_template=summary_template,
+                simple_template=simple_template,
+                chat_content_qa_template=chat_content_qa_template,
+                chat_content_refine_template=chat_content_refine_template,
+                output_cls=output_cls,
+                use_async=use_async,
+                verbose=verbose,
+                multimodal=multimodal,
+            ),
+        )
 
     def as_chat_engine(
         self,
@@ -304,389 +667,219 @@ class ProjectReading(ProjectBase):
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
         intents: Intents = False,
-        **kwargs: Any,
+        turns: int = 3,
+        history_tokens: int = 1000,
+        chat_store: BaseChatStore | None = None,
+        chat_store_key: str = "chat_history",
+        style: str = "instruction",
+        answer_tokens: int | None = None,
+        max_passages: int | Literal["usual"] | None = "usual",
+        context: bool | None = None,
+        min_confidence: float | None = None,
+        not_found: str = NOT_FOUND,
+        small_talk: str = SMALL_TALK,
+        weights: BlendWeights | None = None,
+        reference_date: date | Callable[[], date] | None = None,
+        adjacent: Adjacent = "merge",
+        guards: Guards | bool | None = None,
+        cache: AnswerCache | bool | None = None,
+        judge: Judge | bool | None = None,
+        timeouts: Timeouts | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
     ) -> GroundedChatEngine:
         """Return a LlamaIndex chat engine that keeps one conversation.
+
+        The options from `style` on are those of `as_query_engine`.
 
         Args:
             llm: Writes the answers; None takes the project's.
             mode: How follow-up questions are searched: "blend", "condense" or "simple".
             search_mode: As `mode` in `retrieve`.
-            similarity_top_k: Results of the search; the three best passages of them are read.
+            similarity_top_k: Number of results of the search.
             filters: As in `retrieve`.
-            intents: As in `as_query_engine`; all passages that a plan finds are then read.
-            **kwargs: For `GroundedChatEngine`, `GroundedQueryEngine`, `AnswerOptions` and `ConversationalRetriever`,
-                as in `as_query_engine`.
+            intents: As in `as_query_engine`.
+            turns: Number of exchanges that count in a search and are in the prompt.
+            history_tokens: Tokens of the exchanges in the prompt, at most; the oldest are left out first.
+            chat_store: Where the history is kept.
+            chat_store_key: Name of this conversation in the store.
+            style: As in `as_query_engine`, like all that follow.
+            answer_tokens: Tokens of the passages, at most.
+            max_passages: Number of passages that the model reads, at most. "usual" reads the three best, or with
+                `intents` all that the plan finds; None reads as many as fit.
+            context: Whether the model sees the generated contexts.
+            min_confidence: Confidence of a search below which the answer is `not_found`.
+            not_found: Answer if nothing was found.
+            small_talk: Reply to chitchat, with `intents`.
+            weights: Weights of the conversation in a search; None takes the usual ones with `turns`.
+            reference_date: The current day, or a function that returns it.
+            adjacent: How neighbouring hits are read.
+            guards: Checks that every answer passes.
+            cache: Cache of answers.
+            judge: Judges every answer before it is shown.
+            timeouts: How long to wait for the model.
+            node_postprocessors: Applied to the hits first.
+            streaming: Whether `query` of the engine below returns the answer as it is written.
+            callback_manager: Receives LlamaIndex's events.
 
         Raises:
-            ConfigurationError: An option is unknown or wrong.
-            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+            ConfigurationError: A value is invalid.
+            ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
-        answering = llm or self._llm or self._load_answering_llm()
-        retriever = self.as_retriever(mode=search_mode, similarity_top_k=similarity_top_k, filters=filters)
-        options = {"mode": mode, "intents": intents, **self._with_cache(kwargs)}
-        return chat_engine(retriever, self._embed_model_of_live, answering, **options)
+        return chat_engine(
+            self._retriever(search_mode, similarity_top_k, filters),
+            self._embed_model_of_live,
+            llm or self._answering_llm(),
+            EngineOptions(
+                style=style,
+                answer_tokens=answer_tokens,
+                max_passages=(None if intents else 3) if max_passages == "usual" else max_passages,
+                context=context,
+                min_confidence=min_confidence,
+                not_found=not_found,
+                small_talk=small_talk,
+                weights=weights,
+                reference_date=reference_date,
+                intents=intents,
+                adjacent=adjacent,
+                guards=guards,
+                cache=self.answer_cache if cache is True else cache,
+                judge=judge,
+                timeouts=timeouts,
+                node_postprocessors=node_postprocessors,
+                streaming=streaming,
+                callback_manager=callback_manager,
+            ),
+            mode=mode,
+            turns=turns,
+            history_tokens=history_tokens,
+            chat_store=chat_store,
+            chat_store_key=chat_store_key,
+        )
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
-        """The answers that the project's engines made with `cache=True` keep and share."""
+        """The cache that the project's engines with `cache=True` share."""
         return AnswerCache()
 
-    def _with_cache(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {**options, "cache": self.answer_cache} if options.get("cache") is True else options
-
-    def _embed_model_of_live(self) -> BaseEmbedding:
-        try:
-            live = self._live.current()
-        except NoVersionError:
-            return self.embed_model
-        return live.embed_model if live.version.has_semantic else self.embed_model
-
-    def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> FunctionTool:
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: MetadataFilters | None = None,
+        explain: bool = False,
+    ) -> FunctionTool:
         """Return the search as a tool for LlamaIndex agents (FunctionAgent, ReActAgent).
 
         Args:
-            name: Name of the tool; None makes it from the project's.
-            description: When to use it; None says it from the project's documents.
-            **options: For `retrieve`: mode, top_k, filters.
+            name: Name of the tool; None derives it from the project's.
+            description: When to use the tool; None derives it from the project's documents.
+            mode: As in `retrieve`.
+            top_k: As in `retrieve`.
+            filters: As in `retrieve`.
+            explain: As in `retrieve`.
         """
+
+        def search(query: str) -> RetrievalResponse:
+            return self.retrieve(query, mode=mode, top_k=top_k, filters=filters, explain=explain)
+
+        async def asearch(query: str) -> RetrievalResponse:
+            return await self.aretrieve(query, mode=mode, top_k=top_k, filters=filters, explain=explain)
+
         return search_tool(
             name or f"search_{self.name}",
             description or describe_documents(self.name, self.documents()),
-            retrieve=lambda query: self.retrieve(query, **options),
-            aretrieve=lambda query: self.aretrieve(query, **options),
+            retrieve=search,
+            aretrieve=asearch,
         )
 
     @property
     def storage_context(self) -> StorageContext:
-        """The live version as a LlamaIndex StorageContext that cannot be changed."""
+        """The live version as a read-only LlamaIndex StorageContext."""
         return self._live.current().version.storage_context
 
     @property
     def index(self) -> VectorStoreIndex:
-        """The live version as a LlamaIndex VectorStoreIndex that cannot be changed."""
+        """The live version as a read-only LlamaIndex VectorStoreIndex."""
         return self._live.current().index
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys of the live version's chunks: what a filter can name."""
+        """Return the metadata keys of the live version's chunks, which filters can name."""
         return self._live.current().version.docstore.metadata_keys()
 
-    def chunks(self, doc_id: str) -> list[BaseNode]:
-        """Return the chunks of a document with their contexts, in the order of its text; none where it is unknown."""
-        return list(self._live.current().version.docstore.iterate(doc_id=doc_id))
+    # ---- upkeep ------------------------------------------------------------------------------------------------------
 
-    def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
-        """Return the original text of a document between two character offsets.
+    def update_config(self, **changes: Any) -> list[str]:
+        """Change settings, and return the names of those that wait for the next `rebuild` or `ingest`.
 
-        Raises:
-            InputError: No such document.
-        """
-        version = self._live.current().version
-        record = version.manifest.document(doc_id)
-        if record is None:
-            raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
-        return version.read_text(record, start, end)
-
-
-def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
-    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
-        return [inputs]
-    return list(inputs)
-
-
-class ProjectWriting(ProjectBase):
-    """What asks models to build a version."""
-
-    def ingest(
-        self,
-        inputs: Iterable[IngestInput] | IngestInput,
-        *,
-        replace: bool = False,
-        moved: bool = False,
-        file_metadata: FileMetadata | None = None,
-        limits: ReadLimits | None = None,
-        passwords: Mapping[str, str] | str | None = None,
-        max_cost: float | None = None,
-        batch: bool = False,
-        show_progress: bool = False,
-        progress: ReportProgress | None = None,
-    ) -> IngestReport:
-        """Add and update documents, and publish a new version.
-
-        Documents whose content has not changed are taken over from the version before. A file or chunk that fails is
-        in the report; the rest goes on. Until the new version is published, queries are answered by the one before.
-
-        The id of a document is its path as seen from the parent of the folder given, or the name of a file given by
-        itself. A file keeps the id that it has, however it is named later. An id that belongs to a file elsewhere, or
-        to a Document, is never taken over: the newcomer gets the shortest longer path that differs, and the report says
-        so. A file that was renamed takes the id of its new name, and nothing is paid for again.
+        The names include settings changed by earlier calls, as long as the live version was built without them.
+        Settings of retrieval (mode, top_k, weights, ...) take effect with the next query.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
-            replace: Make the version exactly these inputs; otherwise documents that are not named are kept.
-            moved: The files have a new place: a document whose id the new path ends with is taken for the same one.
-            file_metadata: Gives further facts about a file, from its path; JSON scalars only.
-            limits: What one file may cost.
-            passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
-            max_cost: Dollars at list prices that the run must not pass. Calls in flight count with the most that they
-                can cost, and calls that timed out or were cut off stay counted so. At the limit the run waits for the
-                calls in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate`
-                says which limit is enough. Only the last call can pass it, where its answer is longer than those
-                before or the provider's cache fails, and a provider that charges more tokens than it was asked for.
-            batch: Ask for contexts in batches of the provider, within 24 hours and at half the price of a token; calls
-                of a batch may find less in the provider's cache. The process may be stopped meanwhile; the same call,
-                or any later one, goes on where the provider is.
-            show_progress: Show a progress bar.
-            progress: Called as the work proceeds.
+            **changes: Fields of `ProjectConfig`.
 
         Raises:
-            BudgetExceededError: The next call could pass `max_cost`; it says what was spent in all.
-            ConfigurationError: `max_cost` is given and a price is not known, or the provider has no batches.
-            InputError: Nothing can be ingested, two inputs have one document id, or a Document has that of a file.
-            PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would take its
-                documents out. Otherwise it is among the skipped files of the report.
-            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
-            ProjectLockedError: Another process is writing to the project.
+            ConfigurationError: A setting is unknown or its value is invalid; nothing is changed then.
         """
-        return run_sync(
-            lambda: self.aingest(
-                inputs,
-                replace=replace,
-                moved=moved,
-                file_metadata=file_metadata,
-                limits=limits,
-                passwords=passwords,
-                max_cost=max_cost,
-                batch=batch,
-                show_progress=show_progress,
-                progress=progress,
-            )
-        )
+        with write_lock(self.directory):
+            # Another process may have changed them since they were read.
+            config = read_config(self.directory).changed(**changes)
+            write_config(self.directory, config)
+            pending = config.rebuild_fields(self._built_with() or self.config)
+            self.config = config
+            self.__dict__.pop("embed_model", None)
+        return pending
 
-    async def aingest(
-        self,
-        inputs: Iterable[IngestInput] | IngestInput,
-        *,
-        replace: bool = False,
-        moved: bool = False,
-        file_metadata: FileMetadata | None = None,
-        limits: ReadLimits | None = None,
-        passwords: Mapping[str, str] | str | None = None,
-        max_cost: float | None = None,
-        batch: bool = False,
-        show_progress: bool = False,
-        progress: ReportProgress | None = None,
-    ) -> IngestReport:
-        """Do as `ingest` does, without blocking the event loop."""
-        options = RunOptions(
-            replace=replace,
-            moved=moved,
-            file_metadata=file_metadata,
-            limits=limits or ReadLimits(),
-            passwords=passwords,
-            max_cost=max_cost,
-            batch=batch,
-        )
-        return await self._arun(_items(inputs), options, show_progress=show_progress, progress=progress)
-
-    def estimate(
-        self,
-        inputs: Iterable[IngestInput] | IngestInput,
-        *,
-        replace: bool = False,
-        moved: bool = False,
-        file_metadata: FileMetadata | None = None,
-        limits: ReadLimits | None = None,
-        passwords: Mapping[str, str] | str | None = None,
-        batch: bool = False,
-    ) -> CostEstimate:
-        """Return what `ingest` would cost with the same arguments; nothing is sent, nothing is written.
-
-        Neither a key nor the provider's package is needed. What the ledger holds costs nothing.
-        """
-        options = RunOptions(
-            replace=replace,
-            moved=moved,
-            file_metadata=file_metadata,
-            limits=limits or ReadLimits(),
-            passwords=passwords,
-        )
-        with contextlib.ExitStack() as stack:
-            ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
-            embedding = self._embedding_to_count()
-            before = self._version_to_build_on(embedding.model, replace=replace)
-            if before is not None:
-                stack.callback(before.close)
-            return estimate(
-                _items(inputs),
-                options,
-                config=self.config,
-                stages=self._stages_with(ledger, None),
-                embedding=embedding,
-                before=before,
-                sender="batch" if batch else self.config.service_tier or "live",
-                project=self.name,
-            )
-
-    async def aestimate(
-        self,
-        inputs: Iterable[IngestInput] | IngestInput,
-        *,
-        replace: bool = False,
-        moved: bool = False,
-        file_metadata: FileMetadata | None = None,
-        limits: ReadLimits | None = None,
-        passwords: Mapping[str, str] | str | None = None,
-        batch: bool = False,
-    ) -> CostEstimate:
-        """Do as `estimate` does, without blocking the event loop."""
-        return await asyncio.to_thread(
-            self.estimate,
-            inputs,
-            replace=replace,
-            moved=moved,
-            file_metadata=file_metadata,
-            limits=limits,
-            passwords=passwords,
-            batch=batch,
-        )
-
-    def _embedding_to_count(self) -> EmbeddingCount:
-        given = self._given_embed_model
-        if not self.config.faiss:
-            return EmbeddingCount(None, None)
-        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
-        return EmbeddingCount(name, getattr(given, "dimensions", None))
-
-    def retry_failed(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
-        """Ask again for the contexts that the LLM failed to write, and publish a version that has them.
-
-        Raises:
-            ConfigurationError: Settings wait for a `rebuild`, which asks again for these contexts too.
-            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
-        """
-        return run_sync(lambda: self.aretry_failed(show_progress=show_progress, progress=progress))
-
-    async def aretry_failed(
-        self, *, show_progress: bool = False, progress: ReportProgress | None = None
-    ) -> IngestReport:
-        """Do as `retry_failed` does, without blocking the event loop."""
-        return await self._arun(
-            [], RunOptions(retry_failed=True, purpose="retry"), show_progress=show_progress, progress=progress
-        )
-
-    def rebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
-        """Publish a version by the present settings, from the documents as they are stored; files are not read again.
-
-        Contexts and embeddings whose question has not changed come from the ledger.
-        """
-        return run_sync(lambda: self.arebuild(show_progress=show_progress, progress=progress))
-
-    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
-        """Do as `rebuild` does, without blocking the event loop."""
-        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
-
-    async def _arun(
-        self,
-        inputs: Sequence[IngestInput],
-        options: RunOptions,
-        *,
-        show_progress: bool,
-        progress: ReportProgress | None,
-    ) -> IngestReport:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(write_lock(self.directory))
-            # Another program may hold it for a while.
-            ledger = await to_its_end(partial(stack.enter_context, project_ledger(self.directory)))
-            stages = await asyncio.to_thread(self._stages, ledger)
-            before = await asyncio.to_thread(
-                self._version_to_build_on, stages.embed_model_name, replace=options.replace
-            )
-            if before is not None:
-                stack.callback(before.close)
-            if progress is None and show_progress:
-                progress = stack.enter_context(progress_bar())
-            return await arun(
-                inputs,
-                options,
-                project_dir=self.directory,
-                config=self.config,
-                stages=stages,
-                before=before,
-                progress=progress,
-            )
-
-    def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
+    def _built_with(self) -> ProjectConfig | None:
+        """Return the settings that the live version was built with; None if there is no readable version."""
         try:
-            version = self._open_live()
-        except CorruptVersionError:
-            if replace:
+            name = current_name(self.directory)
+            if name is None:
                 return None
-            raise
-        if version is None:
+            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
+        except (CorruptVersionError, FormatError):
             return None
-        manifest = version.manifest
-        same_setting = manifest.config["embed_model"] == self.config.embed_model
-        is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
-        if same_setting and manifest.embed_model is not None and is_other:
-            raise ConfigurationError(
-                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
-                f" {embed_model_name!r}: load it with the first, or create a project for the second.",
-                setting="embed_model",
-            )
-        return version
 
-    def _stages(self, ledger: Ledger) -> Stages:
-        embed_model = self.embed_model if self.config.faiss else None
-        return self._stages_with(ledger, embed_model)
-
-    def _stages_with(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
-        return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
-
-
-class Project(ProjectWriting, ProjectReading):
-    """One knowledge base: its documents, contexts and indexes, in its own directory.
-
-    Made by `ProjectManager`. What builds its versions is in `ProjectWriting`, what asks it in `ProjectReading`, its
-    upkeep, which needs no model, here.
-    """
-
-    def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
-        """Publish a version without some documents.
-
-        Earlier versions on the disk still hold them, and the ledger what was paid for them, unless they are forgotten.
-
-        The other documents stay as they stand: no model is asked, and settings that wait for a `rebuild` go on waiting.
-
-        Args:
-            doc_ids: Ids of the documents; without any, nothing is published.
-            forget: Also do what `forget` does.
+    def versions(self) -> list[VersionInfo]:
+        """Return the versions on disk, oldest first; a damaged one is marked, and `verify` says how to repair it.
 
         Raises:
-            InputError: The live version does not have one of them.
-            ProjectLockedError: Another process is writing to the project.
+            CorruptVersionError: CURRENT is damaged; the message names the versions.
         """
-        wanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
-        with write_lock(self.directory), contextlib.ExitStack() as stack:
-            before = self._open_live()
-            if before is not None:
-                stack.callback(before.close)
-            report = remove_documents(wanted, project_dir=self.directory, config=self.config, before=before)
-        if forget:
-            self.forget()
-        return report
+        return list_versions(self.directory)
 
-    async def aremove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
-        """Do as `remove` does, without blocking the event loop; whoever is cancelled meanwhile waits for its end."""
-        return await to_its_end(partial(self.remove, doc_ids, forget=forget))
+    def verify(self, *, repair: bool = False) -> VerifyReport:
+        """Compare every file with its SHA-256 and check the ledger.
+
+        Args:
+            repair: First remove leftovers and damaged versions that are not live, and rescue the rows of a damaged
+                ledger.
+        """
+        return (repair_project if repair else verify_project)(self.directory)
+
+    def rollback(self, to: str | None = None) -> str:
+        """Make an earlier version the live one, and return its name; the later ones stay on disk.
+
+        Args:
+            to: Name of the version; None takes the one before the live one.
+
+        Raises:
+            InputError: There is no such version.
+        """
+        with write_lock(self.directory):
+            return rollback(self.directory, to)
 
     def forget(self, *, dry_run: bool = False) -> Forgotten:
-        """Remove from the disk, for good, what the live version does not hold.
+        """Permanently remove everything from disk that the live version does not hold.
 
-        These are all other versions, so that no `rollback` is possible, and every context and embedding in the ledger
-        that no chunk of the live version uses. Batches under way are given up, since their replies would bring text
-        back: let the `ingest` that sent them finish first if their replies are wanted. What a provider keeps of its
-        requests is out of reach. Interrupted, it can be run again.
+        This removes all other versions, so that no `rollback` is possible, and every context and embedding in the
+        ledger that no chunk of the live version uses. Batches under way are abandoned, since their replies would bring
+        text back: to keep their replies, let the `ingest` that sent them finish first. Data that a provider keeps about
+        its requests is not affected. After an interruption it can be run again.
 
         Args:
             dry_run: Remove nothing, and return what would be removed.
@@ -706,149 +899,242 @@ class Project(ProjectWriting, ProjectReading):
             with contextlib.closing(live):
                 return forget(self.directory, live, dry_run=dry_run)
 
-    def rollback(self, to: str | None = None) -> str:
-        """Make an earlier version the live one, and return its name; the later ones stay on disk.
-
-        Args:
-            to: Name of the version; None takes the one before the live one.
-
-        Raises:
-            InputError: There is no such version.
-        """
-        with write_lock(self.directory):
-            return rollback(self.directory, to)
-
-    def update_config(self, **changes: Any) -> list[str]:
-        """Change settings, and return those that have no effect before the next `rebuild` or `ingest`.
-
-        Settings that an earlier call has changed are among them for as long as the live version was built without
-        them. What only concerns retrieval (mode, top_k, weights, ...) has an effect at the next query.
-
-        Raises:
-            ConfigurationError: A setting is unknown or cannot have that value; nothing is changed then.
-        """
-        with write_lock(self.directory):
-            # Another process may have changed them since they were read.
-            config = read_config(self.directory).changed(**changes)
-            write_config(self.directory, config)
-            pending = config.rebuild_fields(self._built_with() or self.config)
-            self.config = config
-            self.__dict__.pop("embed_model", None)
-        return pending
-
-    def _built_with(self) -> ProjectConfig | None:
-        """Return the settings that the live version was built with; None where there is none that can be read."""
-        try:
-            name = current_name(self.directory)
-            if name is None:
-                return None
-            return ProjectConfig.recorded(read_manifest(version_directory(self.directory, name)).config)
-        except (CorruptVersionError, FormatError):
-            return None
-
-    def versions(self) -> list[VersionInfo]:
-        """Return the versions on disk, oldest first; one that is damaged says so, and `verify` what mends it.
-
-        Raises:
-            CorruptVersionError: CURRENT is damaged; the message names the versions.
-        """
-        return list_versions(self.directory)
-
-    def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Compare every file with its SHA-256 and check the ledger.
-
-        Args:
-            repair: Before, remove leftovers and damaged versions that are not live, and rescue a damaged ledger's rows.
-        """
-        return (repair_project if repair else verify_project)(self.directory)
-
     def export(self, directory: str | Path) -> None:
         """Write the live version for LlamaIndex's stock stores; see `storage/export.py` for how to load it.
 
         Raises:
-            InputError: There is something in the directory already.
+            InputError: The directory is not empty.
         """
         from llama_index_contextual.storage.export import export_version
 
         export_version(self._live.current().version, Path(directory))
 
-    def info(self) -> ProjectInfo:
-        """Return what the project is and holds."""
-        live = None if current_name(self.directory) is None else self._live.current().version.manifest
-        return describe_project(self.directory, self.config, live)
-
-    def cost(self) -> ProjectCost:
-        """Return what the project has cost so far, in all and by run: contexts and embeddings, not questions.
-
-        A run that was killed, and calls that timed out, count with the most that they can have cost.
-        """
-        return project_cost(self.directory)
+    def export_contexts(self, path: str | Path) -> int:
+        """Write the contexts of the ledger as JSON lines, and return their number."""
+        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
+            return export_contexts(ledger, Path(path))
 
     def import_contexts(self, path: str | Path) -> int:
         """Add the contexts of a file that `export_contexts` wrote to the ledger, and return their number."""
         with write_lock(self.directory), project_ledger(self.directory) as ledger:
             return import_contexts(ledger, Path(path))
 
-    def export_contexts(self, path: str | Path) -> int:
-        """Write the contexts that were paid for as JSON lines, and return their number."""
-        with contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)) as ledger:
-            return export_contexts(ledger, Path(path))
+    def cost(self) -> ProjectCost:
+        """Return the cost of contexts and embeddings so far, in total and by run; questions are not included.
 
-    def compare(self, questions: Questions | None = None, **options: Any) -> Comparison:
-        """Build these documents without context, with structural and with LLM context, and say which one pays.
-
-        Args:
-            questions: Questions with evidence, or a file of them; None lets the project's LLM write some.
-            **options: Of `evaluation.variants.compare_variants`: variants, sample, ks, metric, max_cost, progress.
-
-        Raises:
-            InputError: A variant or option is unknown, or no question has its evidence in the sample.
-            ModelError: A variant or the questions need an LLM that cannot be made or reached.
+        A run that was killed and calls that timed out count with the most that they can have cost.
         """
-        from llama_index_contextual.evaluation.compare import compare_variants
+        return project_cost(self.directory)
 
-        return compare_variants(self._origin(), questions, **options)
+    def info(self) -> ProjectInfo:
+        """Return the settings, size and cost of the project."""
+        live = None if current_name(self.directory) is None else self._live.current().version.manifest
+        return describe_project(self.directory, self.config, live)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def generate_questions(self, number: int = 50, *, seed: int = 0) -> list[Question]:
-        """Let the project's LLM write questions about its documents, each with the chunk that answers it as evidence.
+        """Let the project's LLM write questions about its documents; the evidence of each is the chunk that answers it.
 
         Raises:
             ModelError: There is no LLM, or it cannot be reached.
         """
         from llama_index_contextual.evaluation.generate import generate_questions
 
-        llm = self._llm or self._load_answering_llm()
-        return generate_questions(self._live.current().version, llm, number=number, seed=seed)
+        return generate_questions(self._live.current().version, self._answering_llm(), number=number, seed=seed)
 
-    def sweep(self, questions: Questions, **options: Any) -> Sweep:
-        """Build these documents with several chunk sizes and kinds of context, and ask them in several modes.
+    def compare(
+        self,
+        questions: Questions | None = None,
+        *,
+        variants: Sequence[ContextKind] = ("none", "structural", "llm"),
+        sample: int | None = None,
+        ks: Sequence[int] = (1, 5, 10, 20),
+        metric: str | None = None,
+        max_cost: float | None = None,
+        number: int = 50,
+        seed: int = 0,
+        progress: ShowVariants | None = None,
+    ) -> Comparison:
+        """Build these documents without context, with structural and with LLM context, and recommend one of them.
 
         Args:
-            questions: Questions with evidence, or a file of them.
-            **options: Of `evaluation.sweep.sweep_variants`: chunk_sizes, contexts, modes, top_ks, sample, max_cost.
+            questions: Questions with evidence, or a file of them; None lets the project's LLM write some.
+            variants: Kinds of context, at least two; the others are compared with the first one.
+            sample: Number of documents to build, at most: those with evidence first; None takes all.
+            ks: Numbers of results to evaluate.
+            metric: Metric of the recommendation; None takes recall@10.
+            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
+                Questions that the LLM writes are not counted.
+            number: Number of questions to write if none are given.
+            seed: Seed of the random numbers.
+            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
 
         Raises:
-            InputError: There is nothing to try, or the evidence cannot be compared over chunk sizes.
+            InputError: A variant or metric is unknown, no question has its evidence in the sample, or the cost would
+                exceed `max_cost`.
+            ModelError: A variant or the questions need an LLM that cannot be loaded or reached.
+        """
+        from llama_index_contextual.evaluation.compare import compare_variants
+
+        return compare_variants(
+            self._origin(),
+            questions,
+            variants=variants,
+            sample=sample,
+            ks=ks,
+            metric=metric,
+            max_cost=max_cost,
+            number=number,
+            seed=seed,
+            progress=progress,
+        )
+
+    def sweep(
+        self,
+        questions: Questions,
+        *,
+        chunk_sizes: Sequence[int] = (),
+        contexts: Sequence[ContextKind] = (),
+        modes: Sequence[Mode] = ("semantic", "lexical", "hybrid"),
+        top_ks: Sequence[int] = (5, 10, 20),
+        sample: int | None = None,
+        max_cost: float | None = None,
+        seed: int = 0,
+        progress: ShowVariants | None = None,
+    ) -> Sweep:
+        """Build these documents with several chunk sizes and kinds of context, and evaluate several modes.
+
+        Args:
+            questions: Questions with evidence, or a file of them; for several chunk sizes, not chunks as evidence.
+            chunk_sizes: Sizes in tokens; none takes the project's.
+            contexts: Kinds of context; none takes the project's.
+            modes: Modes of the search.
+            top_ks: Numbers of results.
+            sample: Number of documents to build, at most; None takes all.
+            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
+            seed: Seed of the random numbers.
+            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
+
+        Raises:
+            InputError: There is nothing to try, the evidence cannot be compared across chunk sizes, or the cost would
+                exceed `max_cost`.
         """
         from llama_index_contextual.evaluation.sweep import sweep_variants
 
-        return sweep_variants(self._origin(), questions, **options)
+        return sweep_variants(
+            self._origin(),
+            questions,
+            chunk_sizes=chunk_sizes,
+            contexts=contexts,
+            modes=modes,
+            top_ks=top_ks,
+            sample=sample,
+            max_cost=max_cost,
+            seed=seed,
+            progress=progress,
+        )
 
-    def sweep_answers(self, questions: Sequence[QA], *, llm: LLM | None = None, **options: Any) -> AnswerSweep:
+    def sweep_answers(
+        self,
+        questions: Sequence[QA],
+        *,
+        llm: LLM | None = None,
+        chunk_sizes: Sequence[int] = (),
+        contexts: Sequence[ContextKind] = (),
+        modes: Sequence[Mode] = (),
+        top_ks: Sequence[int] = (3, 5, 10),
+        concurrency: int = 8,
+        max_cost: float | None = None,
+        progress: ShowVariants | None = None,
+        intents: Intents = False,
+        style: str = "instruction",
+        answer_tokens: int | None = None,
+        max_passages: int | None = None,
+        context: bool | None = None,
+        min_confidence: float | None = None,
+        not_found: str = NOT_FOUND,
+        small_talk: str = SMALL_TALK,
+        weights: BlendWeights | None = None,
+        reference_date: date | Callable[[], date] | None = None,
+        adjacent: Adjacent = "merge",
+        guards: Guards | bool | None = None,
+        cache: AnswerCache | bool | None = None,
+        judge: Judge | bool | None = None,
+        timeouts: Timeouts | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        callback_manager: CallbackManager | None = None,
+    ) -> AnswerSweep:
         """Answer questions with several chunk sizes, kinds of context, modes and numbers of results.
 
+        The options from `intents` on are those of `as_query_engine`.
+
         Args:
-            questions: Questions with their right answers.
-            llm: Answers; None takes the project's.
-            **options: Of `evaluation.answers.sweep_answers`: chunk_sizes, contexts, modes, top_ks, max_cost, …
+            questions: Questions with their correct answers.
+            llm: Writes the answers; None takes the project's.
+            chunk_sizes: Sizes in tokens; none takes the project's.
+            contexts: Kinds of context; none takes the project's.
+            modes: Modes of the search; none takes the project's.
+            top_ks: Numbers of results.
+            concurrency: Number of questions under way at the same time, at most.
+            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
+                The cost of the answers is not counted.
+            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
+            intents: As in `as_query_engine`, like all that follow.
+            style: Style of the answers.
+            answer_tokens: Tokens of the passages, at most.
+            max_passages: Number of passages that the model reads, at most.
+            context: Whether the model sees the generated contexts.
+            min_confidence: Confidence of a search below which the answer is `not_found`.
+            not_found: Answer if nothing was found.
+            small_talk: Reply to chitchat, with `intents`.
+            weights: Weights of the conversation in a search.
+            reference_date: The current day, or a function that returns it.
+            adjacent: How neighbouring hits are read.
+            guards: Checks that every answer passes.
+            cache: Cache of answers; True takes a new one for each setting.
+            judge: Judges every answer.
+            timeouts: How long to wait for the model.
+            node_postprocessors: Applied to the hits first.
+            callback_manager: Receives LlamaIndex's events.
 
         Raises:
-            InputError: There is nothing to try.
-            ModelError: The project's LLM cannot be made: no key, no package, no such name.
+            InputError: There is nothing to try, or the cost would exceed `max_cost`.
+            ModelError: The project's LLM cannot be loaded: no key, no package, or an unknown name.
         """
         from llama_index_contextual.evaluation.answers import sweep_answers
 
-        return sweep_answers(self._origin(), questions, llm or self._llm or self._load_answering_llm(), **options)
+        return sweep_answers(
+            self._origin(),
+            questions,
+            llm or self._answering_llm(),
+            chunk_sizes=chunk_sizes,
+            contexts=contexts,
+            modes=modes,
+            top_ks=top_ks,
+            concurrency=concurrency,
+            max_cost=max_cost,
+            progress=progress,
+            options=EngineOptions(
+                style=style,
+                answer_tokens=answer_tokens,
+                max_passages=max_passages,
+                context=context,
+                min_confidence=min_confidence,
+                not_found=not_found,
+                small_talk=small_talk,
+                weights=weights,
+                reference_date=reference_date,
+                intents=intents,
+                adjacent=adjacent,
+                guards=guards,
+                cache=cache,
+                judge=judge,
+                timeouts=timeouts,
+                node_postprocessors=node_postprocessors,
+                callback_manager=callback_manager,
+            ),
+        )
 
     def _origin(self) -> Origin:
         from llama_index_contextual.evaluation.compare import Origin
@@ -862,9 +1148,20 @@ class Project(ProjectWriting, ProjectReading):
             load_embed_model=lambda: self.embed_model,
         )
 
-    def __repr__(self) -> str:
-        try:
-            version = repr(current_name(self.directory))
-        except CorruptVersionError:
-            version = "damaged"
-        return f"Project({self.name!r}, version={version})"
+
+def require_llm(llm: LLM | None, model_id: str | None) -> None:
+    """Refuse a `model_id` without a model.
+
+    Raises:
+        ConfigurationError: There is no `llm`, or the name is empty.
+    """
+    if model_id is not None and (llm is None or not model_id.strip()):
+        raise ConfigurationError(
+            f"model_id={model_id!r} names the object passed as llm=: pass both, or neither.", setting="model_id"
+        )
+
+
+def _items(inputs: Iterable[IngestInput] | IngestInput) -> list[IngestInput]:
+    if isinstance(inputs, str | os.PathLike | BaseNode) or not isinstance(inputs, Iterable):
+        return [inputs]
+    return list(inputs)

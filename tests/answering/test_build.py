@@ -1,7 +1,8 @@
-"""Engines from keyword arguments: what each option gives, and that no wrong one is passed over."""
+"""Engines from keyword arguments: the effect of each option, and errors for wrong ones."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from llama_index.core import Document
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 
+from llama_index_contextual.answering.build import EngineOptions, StockOptions
 from llama_index_contextual.answering.cache import AnswerCache
+from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import SearchPlan
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
@@ -35,21 +38,63 @@ def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
 
 
 @pytest.mark.parametrize("typo", ["stlye", "min_confidnce", "retriever", "answers"])
-def test_an_option_that_nothing_knows_is_refused_with_those_that_are_known(reports: Project, typo: str) -> None:
+def test_an_unknown_option_is_a_type_error(reports: Project, typo: str) -> None:
     for make in (reports.as_query_engine, reports.as_chat_engine):
-        with pytest.raises(ConfigurationError, match=f"'{typo}' is unknown.*min_confidence.*style") as raised:
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{typo}'"):
             make(llm=MockLLM(), **{typo: "x"})  # type: ignore[operator]
-        assert raised.value.setting == typo
 
 
-def test_options_of_both_engines_at_once_are_refused(reports: Project) -> None:
-    with pytest.raises(ConfigurationError, match=r"`response_mode` gives LlamaIndex's own engine.*no `style`"):
-        reports.as_query_engine(llm=MockLLM(), response_mode="refine", style="persona")
-    with pytest.raises(ConfigurationError, match="'response_mode' is unknown"):
-        reports.as_chat_engine(llm=MockLLM(), response_mode="refine")
+@pytest.mark.parametrize(
+    ("name", "value"), [("style", "persona"), ("cache", True), ("answer_tokens", 100), ("adjacent", "bridge")]
+)
+def test_options_of_both_engines_at_once_are_refused(reports: Project, name: str, value: Any) -> None:
+    expected = f"`response_mode` selects LlamaIndex's own engine.*no `{name}`"
+    with pytest.raises(ConfigurationError, match=expected) as raised:
+        reports.as_query_engine(llm=MockLLM(), response_mode="refine", **{name: value})
+    assert raised.value.setting == name
 
 
-def test_what_both_engines_know_goes_with_either(reports: Project) -> None:
+def test_a_chat_engine_has_no_options_of_the_stock_engine(reports: Project) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'response_mode'"):
+        reports.as_chat_engine(llm=MockLLM(), response_mode="refine")  # type: ignore[call-arg]
+
+
+def defaults(function: Any) -> dict[str, Any]:
+    """Return the keywords of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("name", "different"),
+    [
+        ("as_query_engine", set()),
+        ("as_chat_engine", {"max_passages"}),  # three, unless the question's intent decides
+        ("sweep_answers", {"streaming"}),  # nobody reads along
+    ],
+)
+def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, different: set[str]) -> None:
+    options, taken = defaults(EngineOptions), defaults(getattr(Project, name))
+    assert {key for key, value in options.items() if taken.get(key, ...) != value} == different
+
+
+def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
+    of_project = {"answer_tokens", "context"}
+    options = defaults(EngineOptions)
+    assert {key: options[key] for key in defaults(AnswerOptions)} == {
+        key: None if key in of_project else value for key, value in defaults(AnswerOptions).items()
+    }
+    chat = defaults(Project.as_chat_engine)
+    assert defaults(GroundedChatEngine).items() <= chat.items()
+
+
+def test_every_option_of_the_stock_engine_can_be_given() -> None:
+    stock = set(inspect.signature(RetrieverQueryEngine.from_args).parameters) - {"retriever", "llm", "kwargs"}
+    assert set(defaults(StockOptions)) == stock - set(defaults(EngineOptions))
+    assert stock <= set(defaults(Project.as_query_engine))
+
+
+def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
     stock = reports.as_query_engine(llm=MockLLM(), response_mode="refine", streaming=True, intents=True)
     assert type(stock) is RetrieverQueryEngine
     assert grounded(reports, streaming=True).streaming
@@ -58,7 +103,7 @@ def test_what_both_engines_know_goes_with_either(reports: Project) -> None:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def test_true_gives_the_usual_guards_judge_and_cache(reports: Project) -> None:
+def test_true_selects_the_usual_guards_judge_and_cache(reports: Project) -> None:
     engine = grounded(reports, guards=True, judge=True, cache=True)
     assert engine.guards == Guards()
     assert isinstance(engine.judge, Judge)
@@ -92,7 +137,7 @@ def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
         {"intents": {"factul": SearchPlan(top_k=5)}},
     ],
 )
-def test_a_value_that_cannot_be_is_refused_before_anything_is_asked(reports: Project, wrong: dict[str, Any]) -> None:
+def test_an_invalid_value_is_refused_before_any_call(reports: Project, wrong: dict[str, Any]) -> None:
     (name,) = wrong
     for make in (reports.as_query_engine, reports.as_chat_engine):
         with pytest.raises(ConfigurationError, match=name) as raised:
@@ -103,13 +148,13 @@ def test_a_value_that_cannot_be_is_refused_before_anything_is_asked(reports: Pro
             reports.as_retriever(**wrong)
 
 
-def test_a_chat_takes_weights_of_its_own(reports: Project) -> None:
+def test_a_chat_engine_takes_its_own_weights(reports: Project) -> None:
     weights = BlendWeights(turns=2, history=0.5)
     assert reports.as_chat_engine(llm=MockLLM(), weights=weights).engine.retriever.weights == weights
     assert reports.as_chat_engine(llm=MockLLM(), turns=1).engine.retriever.weights == BlendWeights(turns=1)
 
 
-def test_settings_of_the_project_hold_unless_the_engine_is_told_otherwise(tmp_path: Path) -> None:
+def test_settings_of_the_project_apply_unless_an_option_is_given(tmp_path: Path) -> None:
     config = ProjectConfig.local(context_in_answer=False)
     project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
     assert not grounded(project).options.context
@@ -117,7 +162,7 @@ def test_settings_of_the_project_hold_unless_the_engine_is_told_otherwise(tmp_pa
     assert not project.as_chat_engine(llm=MockLLM()).engine.options.context
 
 
-def test_the_model_answers_at_the_temperature_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temperature_of_the_answering_model_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     for settings, wanted in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
         project = ProjectManager(tmp_path).create(f"p{wanted}", ProjectConfig(faiss=False, **settings))
@@ -142,12 +187,12 @@ def test_a_project_without_a_semantic_index_answers_without_an_embedding_model(
         assert str(chat.chat(question)) == "It runs dry [Source 1]."
 
 
-# ---- what stands side by side ----------------------------------------------------------------------------------------
+# ---- neighbouring hits -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Project:
-    """A document of three chunks, of which the first and the last speak of the question's word."""
+    """A document of three chunks, of which the first and the last contain the word of the question."""
     config = ProjectConfig.local(context="none", chunk_size=12, chunk_overlap=0, segment_overlap=0, bm25=True)
     project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
     project.ingest([Document(id_="d", text="\n\n".join((f"Zebra {'one ' * 8}", "two " * 9, f"Zebra {'three ' * 8}")))])
@@ -155,7 +200,7 @@ def parts(tmp_path: Path) -> Project:
     return project
 
 
-def test_a_chunk_between_two_hits_can_be_read_too(parts: Project) -> None:
+def test_bridge_also_reads_a_chunk_between_two_hits(parts: Project) -> None:
     options: dict[str, Any] = {"llm": ScriptedLLM(), "mode": "lexical", "min_confidence": 0.0}
     assert len(parts.as_query_engine(**options).query("Zebra").source_nodes) == 2
     (passage,) = parts.as_query_engine(**options, adjacent="bridge").query("Zebra").source_nodes
@@ -164,7 +209,7 @@ def test_a_chunk_between_two_hits_can_be_read_too(parts: Project) -> None:
     assert len(chat.chat("Zebra").source_nodes) == 1
 
 
-def test_a_passage_can_grow_by_what_is_on_the_topic(parts: Project) -> None:
+def test_expand_also_reads_neighbours_on_the_topic(parts: Project) -> None:
     engine = parts.as_query_engine(llm=ScriptedLLM(), similarity_top_k=1, min_confidence=0.0, adjacent="expand")
     (passage,) = engine.query("one two").source_nodes
     assert passage.node.get_content().split()[:18] == ["Zebra", *8 * ["one"], *9 * ["two"]]
@@ -172,7 +217,7 @@ def test_a_passage_can_grow_by_what_is_on_the_topic(parts: Project) -> None:
         parts.as_query_engine(llm=ScriptedLLM(), mode="lexical", adjacent="expand")
 
 
-def test_chunks_of_a_version_that_is_gone_are_not_mixed_in(parts: Project) -> None:
+def test_chunks_of_an_older_version_are_not_read(parts: Project) -> None:
     retriever = parts.as_retriever()
     version = parts.info().version
     assert retriever.docstore_of(version) is not None
