@@ -83,28 +83,28 @@ def _missing(trace: Trace, matched: Sequence[str]) -> tuple[str, ...]:
 
 def _arithmetic(trace: Trace, at: int) -> str:
     score = float(trace.hits.scores[at])
-    if trace.recipe is None:
+    if trace.fusion is None:
         return f"{_UNITS.get(trace.name or '', 'score')} {score:.4f}"
     parts = [f"{share.name} {share.formula}" for share in _shares(trace, at) if share.formula]
     return f"{' + '.join(parts)} = {score:.4f}"
 
 
 def _shares(trace: Trace, at: int) -> list[_Share]:
-    recipe, row = trace.recipe, int(trace.hits.rows[at])
-    if recipe is None:
+    fusion, row = trace.fusion, int(trace.hits.rows[at])
+    if fusion is None:
         return []
     found = []
-    for number, (part, weight) in enumerate(zip(trace.parts, recipe.weights, strict=True)):
+    for number, (part, weight) in enumerate(zip(trace.parts, fusion.weights, strict=True)):
         name, scores = part.name or "fused", part.hits.scores
         places = (part.hits.rows == row).nonzero()[0]
         if len(places) == 0:
             found.append(_Share(name, 0.0, "", 0, len(scores)))
             continue
         place = int(places[0])
-        if recipe.by == "rrf":
-            value, formula = weight / (recipe.k + place + 1), f"{weight:.4g} / ({recipe.k:g} + {place + 1})"
+        if fusion.by == "rrf":
+            value, formula = weight / (fusion.k + place + 1), f"{weight:.4g} / ({fusion.k:g} + {place + 1})"
         else:
-            zero, unit = recipe.scales[number]
+            zero, unit = fusion.scales[number]
             value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
@@ -113,22 +113,22 @@ def _shares(trace: Trace, at: int) -> list[_Share]:
 
 
 def _share_of_document(trace: Trace, at: int) -> list[_Share]:
-    recipe, support = trace.recipe, trace.support
-    if recipe is None or support is None:
+    fusion, support = trace.fusion, trace.support
+    if fusion is None or support is None:
         return []
     rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
     if rank == 0:
         return [_Share("document", 0.0, "", 0, 0)]
-    weight = recipe.document_weight
-    if recipe.by == "rrf":
-        return [_Share("document", weight / (recipe.k + rank), f"{weight:.4g} / ({recipe.k:g} + {rank})", rank, 0)]
+    weight = fusion.document_weight
+    if fusion.by == "rrf":
+        return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
     return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
 
 
 def _share_of_best(trace: Trace, at: int) -> list[_Share]:
-    if trace.recipe is None or trace.best is None or not trace.recipe.sibling_weight:
+    if trace.fusion is None or trace.best is None or not trace.fusion.sibling_weight:
         return []
-    weight, best = trace.recipe.sibling_weight, float(trace.best[at])
+    weight, best = trace.fusion.sibling_weight, float(trace.best[at])
     return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
 
 
