@@ -20,7 +20,6 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
-
 from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
 from tests.retrievers.test_semantic import BUNDLES
@@ -156,7 +155,7 @@ def test_filters_reach_every_leg_before_ranking() -> None:
 
 
 @pytest.mark.parametrize("k", [0, -3])
-def test_at_least_one_result_must_be_asked_for(k: int) -> None:
+def test_at_least_one_result_must_be_requested(k: int) -> None:
     with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
         HybridRetriever(list(both_legs()), similarity_top_k=k).retrieve(QUERY)
 
