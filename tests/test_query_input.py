@@ -189,12 +189,12 @@ def test_agno_tells_the_model_what_is_wrong(project: Project) -> None:
 
 @pytest.mark.parametrize("history", [["Why?"], None, "Why?", [{"role": "user"}]], ids=repr)
 def test_a_history_of_something_else_than_messages_is_refused(history: Any) -> None:
-    with pytest.raises(InputError, match="The history of a query is not a list of ChatMessages"):
+    with pytest.raises(InputError, match=r"The history of a query must be a list of ChatMessages\."):
         ConversationQuery("pump", history=history)
 
 
 def test_a_rewritten_question_is_a_text() -> None:
-    with pytest.raises(InputError, match="The rewritten question is not a text"):
+    with pytest.raises(InputError, match=r"The rewritten question must be a text or None\."):
         ConversationQuery("pump", history=[ChatMessage("Why?")], rewrite=5)  # type: ignore[arg-type]
 
 

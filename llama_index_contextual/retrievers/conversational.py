@@ -49,9 +49,9 @@ class ConversationQuery(WeightedQuery):
 
     def __post_init__(self) -> None:
         if not isinstance(self.history, list | tuple) or not all(isinstance(one, ChatMessage) for one in self.history):
-            raise InputError("The history of a query is not a list of ChatMessages: give those.", value=self.history)
+            raise InputError("The history of a query must be a list of ChatMessages.", value=self.history)
         if not isinstance(self.rewrite, str | None):
-            raise InputError("The rewritten question is not a text: give one, or None.", value=self.rewrite)
+            raise InputError("The rewritten question must be a text or None.", value=self.rewrite)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,7 +165,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         trace = Trace(hits, parts=parts, fusion=fusion)
         if self._documents is None:
             return trace
-        # The chunks have a larger vocabulary than the documents' names, so the spelling is corrected with theirs.
+        # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
         terms = trace.query_terms
         support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
         shares = self._shares(support, weight)

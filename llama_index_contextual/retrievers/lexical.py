@@ -17,6 +17,7 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.base import RankingRetriever, Trace, lexical_query
 from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
@@ -70,8 +71,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         self._owns_docstore = False
         if lexical_index.size != len(docstore):
             raise InputError(
-                f"The lexical index holds {lexical_index.size} texts, the document store {len(docstore)} nodes: they do"
-                f" not belong together."
+                f"The lexical index holds {pluralize(lexical_index.size, 'text')}, the document store"
+                f" {pluralize(len(docstore), 'node')}: they do not belong together."
             )
 
     @classmethod

@@ -99,7 +99,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
                 scale=lambda: Scale(0.0, 0.0),
                 warnings=(
                     f"The query's embedding by {model_name(self._embed_model)!r} is zero: the semantic index finds"
-                    f" nothing by it; ask in other words.",
+                    f" nothing for it; rephrase the query.",
                 ),
             )
         ranked = self._store.rank_rows(vector, k, filters or self._filters)

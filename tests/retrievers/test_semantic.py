@@ -353,7 +353,7 @@ def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetr
     trace = retriever.trace(given([0.0] * 64), 3)
     assert len(trace.hits.rows) == 0
     (warning,) = trace.warnings
-    assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing by it" in warning
+    assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 
 def test_a_hybrid_search_with_an_embedding_of_zeros_answers_by_words_and_says_so(tmp_path: Path) -> None:
