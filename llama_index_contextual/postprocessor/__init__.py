@@ -1,4 +1,4 @@
-"""What happens to results before an LLM reads them: adjacent chunks become one passage, passages fit a budget."""
+"""Postprocessors for results that an LLM reads: merge adjacent chunks into passages, fit passages into a budget."""
 
 from llama_index_contextual.postprocessor.adjacent import AdjacentChunkMerger, MergedChunk
 from llama_index_contextual.postprocessor.packing import ContextWindowPacker

@@ -1,4 +1,4 @@
-"""Chunks of one document as one text: overlaps once, offsets exact."""
+"""Merge adjacent chunks of a document into one passage, without repeating overlaps and with exact offsets."""
 
 from __future__ import annotations
 
@@ -24,21 +24,33 @@ from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import load_frame
 
 Gap = Callable[[int, int], str | None]
-"""Returns the text of the document between two offsets, or None where it is not known."""
+"""Returns the text of the document between two offsets, or None if it is not known."""
+
+T = TypeVar("T")
 
 _MOST_UNKNOWN = 2
-"""Characters between linked chunks that are taken for white space without proof: those of a paragraph break."""
+"""Maximum number of unknown characters between linked chunks that are assumed to be white space: a paragraph break."""
 
 _MOST_SECTIONS = 3
+
+_NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
+_OF_FIRST = (
+    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
+    keys.CHUNK_INDEX,
+)
+"""Metadata that a passage takes from its first chunk."""
+
+
+# ---- passages --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Passage:
-    """Chunks of one document that follow each other without a hole.
+    """Consecutive chunks of one document, without missing text between them.
 
     Attributes:
-        start: Offset of the first character.
-        text: The text from there on.
+        start: Offset of the first character in the document.
+        text: The text of the passage.
         nodes: The chunks, in the order of the text.
     """
 
@@ -48,23 +60,23 @@ class Passage:
 
     @property
     def end(self) -> int:
-        """Offset behind the last character."""
+        """Offset after the last character."""
         return self.start + len(self.text)
 
     def take(self, node: TextNode, gap: Gap) -> bool:
-        """Append a chunk that begins no earlier than this passage, if no text is missing between; return whether."""
+        """Append a chunk that begins no earlier than this passage; return False if text is missing between them."""
         start, text = span_start(node), node.text
         between = ""
         if start > self.end:
-            found = gap(self.end, start)
-            if found is None and follows(self.nodes[-1], node):
-                found = _white_space(start - self.end)
-            if found is None or found.strip():
+            white_space = gap(self.end, start)
+            if white_space is None and follows(self.nodes[-1], node):
+                white_space = _white_space(start - self.end)
+            if white_space is None or white_space.strip():
                 return False
-            between = found
+            between = white_space
         shared = max(0, self.end - start)
         at = start - self.start
-        # Offsets that do not tell the truth (a parser that searched for repeated text) must not garble a passage.
+        # Wrong offsets (from a parser that searched for repeated text) must not garble a passage.
         if self.text[at : at + len(text)] != text[:shared]:
             return False
         self.text += between + text[shared:]
@@ -73,11 +85,11 @@ class Passage:
 
 
 def join(nodes: Iterable[TextNode], gap: Gap) -> list[Passage]:
-    """Return the passages that chunks of one document form, in the order of the text; overlaps stand there once.
+    """Return the passages that chunks of one document form, in the order of the text, without repeated overlaps.
 
     Args:
         nodes: Chunks with offsets, in any order.
-        gap: Tells what stands between two offsets.
+        gap: Returns the text between two offsets.
     """
     passages: list[Passage] = []
     for node in sorted(nodes, key=lambda node: (span_start(node), -len(node.text))):
@@ -87,7 +99,7 @@ def join(nodes: Iterable[TextNode], gap: Gap) -> list[Passage]:
 
 
 def has_span(node: object) -> bool:
-    """Return whether a node says where in its document it stands, and in agreement with its text."""
+    """Return whether a node has offsets in its document that agree with the length of its text."""
     if not isinstance(node, TextNode) or node.ref_doc_id is None:
         return False
     start, end = node.start_char_idx, node.end_char_idx
@@ -110,10 +122,12 @@ def follows(node: TextNode, other: TextNode) -> bool:
 
 
 def joint_section(paths: Sequence[str | None]) -> str | None:
-    """Return the sections of chunks as one: what their paths share once, then each of the rest; of many, the ends.
+    """Return one path for the sections of chunks: the common part once, then the rest of each path.
+
+    Of more than three paths, only the first and the last are named.
 
     Args:
-        paths: The section of each chunk, in the order of the text; None where it has none.
+        paths: The section of each chunk, in the order of the text; None for a chunk without a section.
 
     Example:
         >>> joint_section(["Manual > Faults > TS-998", "Manual > Faults > TS-999", "Manual > Repairs"])
@@ -136,33 +150,26 @@ def _white_space(length: int) -> str | None:
     return " " if length == 1 else "\n" * length
 
 
-T = TypeVar("T")
-
-_NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
-_OF_FIRST = (
-    *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
-    keys.CHUNK_INDEX,
-)
-"""What a passage has from its first chunk."""
+# ---- postprocessor ---------------------------------------------------------------------------------------------------
 
 
 class MergedChunk(ScoredChunk):
     """A passage of several chunks, with the score and the evidence of its best hit."""
 
-    node_ids: list[str] = Field(default_factory=list, description="Ids of its chunks, in the order of the text.")
+    node_ids: list[str] = Field(default_factory=list, description="Ids of the chunks, in the order of the text.")
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name by which LlamaIndex serialises this class."""
         return "MergedChunk"
 
 
 class AdjacentChunkMerger(BaseNodePostprocessor):
-    """Merges hits that follow each other in a document into one passage: what they share stands there once.
+    """Merge consecutive hits of a document into one passage, in which overlaps are not repeated.
 
-    A passage keeps id, context, score and evidence of its best hit and stands in its place; offsets, pages and sections
-    are those of the whole. Nodes without offsets pass unchanged. Without the docstore, chunks with white space between
-    them are merged when they are linked and at most two characters apart.
+    A passage takes the position of its best hit and keeps its id, context, score and evidence; offsets, pages and
+    sections are those of the whole passage. Nodes without offsets are not changed. Without the docstore, chunks with
+    white space between them are merged only if they are linked and at most two characters apart.
 
     `docstore` and `embed_model` are not serialised: set them again after `from_dict`.
 
@@ -171,24 +178,28 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         >>> engine = project.as_query_engine(node_postprocessors=[merger])  # doctest: +SKIP
     """
 
-    bridge: bool = Field(default=False, description="Whether a chunk between two hits is taken in; needs the docstore.")
+    bridge: bool = Field(
+        default=False, description="Whether to include a single chunk between two hits; needs the docstore."
+    )
     expand: bool = Field(
         default=False,
-        description="Whether a passage grows by its neighbours as long as it keeps its similarity with the query; needs"
+        description="Whether to add neighbouring chunks to a passage while it keeps its similarity to the query; needs"
         " the docstore and the embedding model.",
     )
     keep: float = Field(
-        default=0.95, gt=0, le=1, description="Share of its similarity that a passage must keep when it grows."
+        default=0.95, gt=0, le=1, description="Share of its similarity that a passage must keep when it is expanded."
     )
-    max_tokens: int = Field(default=2400, ge=1, description="Tokens beyond which a passage does not grow.")
-    docstore: BaseDocumentStore | None = Field(default=None, exclude=True, description="Where the chunks are.")
+    max_tokens: int = Field(default=2400, ge=1, description="Maximum number of tokens of an expanded passage.")
+    docstore: BaseDocumentStore | None = Field(
+        default=None, exclude=True, description="The document store with the chunks."
+    )
     embed_model: BaseEmbedding | None = Field(
         default=None, exclude=True, repr=False, description="Embeds passages and query."
     )
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name by which LlamaIndex serialises this class."""
         return "AdjacentChunkMerger"
 
     def _postprocess_nodes(
@@ -199,11 +210,11 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
             if has_span(hit.node):
                 hits.setdefault(hit.node.ref_doc_id or "", []).append(hit)
         similarity = self._similarity(query_bundle)
-        merged: dict[int, NodeWithScore] = {}  # by the place of the best hit
+        merged: dict[int, NodeWithScore] = {}  # by the position of the best hit
         places = {id(hit): place for place, hit in enumerate(nodes)}
-        for doc_id, found in hits.items():
-            for passage in self._passages(doc_id, [_text_node(hit.node) for hit in found], similarity):
-                inside = _hits_inside(passage, found)
+        for doc_id, hits_of_document in hits.items():
+            for passage in self._passages(doc_id, [_text_node(hit.node) for hit in hits_of_document], similarity):
+                inside = _hits_inside(passage, hits_of_document)
                 if not inside:
                     continue  # a neighbour whose offsets do not fit
                 best = min(inside, key=lambda hit: (-(hit.score or 0.0), places[id(hit)]))
@@ -219,23 +230,23 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
         if self.bridge:
             passages = join([*distinct, *self._between(passages)], gap)
         if similarity is not None:
-            taken = [node for passage in passages for node in self._grown(passage, gap, similarity)]
-            passages = join({node.node_id: node for node in taken}.values(), gap)
+            expanded = [node for passage in passages for node in self._expand(passage, gap, similarity)]
+            passages = join({node.node_id: node for node in expanded}.values(), gap)
         return passages
 
     def _between(self, passages: Sequence[Passage]) -> list[TextNode]:
-        """Return the chunks that alone separate a passage from the next."""
+        """Return the chunks that are the only one between a passage and the next."""
         nexts = self._fetch(passage.nodes[-1].next_node for passage in passages[:-1])
-        found = []
+        chunks = []
         for passage, other in pairwise(passages):
             link = passage.nodes[-1].next_node
             node = nexts.get(link.node_id) if link is not None else None
             if node is not None and node.next_node and node.next_node.node_id == other.nodes[0].node_id:
-                found.append(node)
-        return found
+                chunks.append(node)
+        return chunks
 
-    def _grown(self, passage: Passage, gap: Gap, similarity: Callable[[str], float]) -> list[TextNode]:
-        """Return the chunks of a passage with those neighbours that leave its similarity with the query as it is."""
+    def _expand(self, passage: Passage, gap: Gap, similarity: Callable[[str], float]) -> list[TextNode]:
+        """Return the chunks of a passage and the neighbours with which it keeps its similarity to the query."""
         least = self.keep * similarity(passage.text)
         while True:
             first, last = passage.nodes[0], passage.nodes[-1]
@@ -244,9 +255,9 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
             neighbours = [node for node in self._fetch(links).values() if node.node_id not in known]
             wider = [join([*passage.nodes, node], gap) for node in neighbours]
             fitting = [
-                found[0] for found in wider if len(found) == 1 and count_tokens(found[0].text) <= self.max_tokens
+                joined[0] for joined in wider if len(joined) == 1 and count_tokens(joined[0].text) <= self.max_tokens
             ]
-            scored = [(similarity(found.text), -found.start, found) for found in fitting]
+            scored = [(similarity(candidate.text), -candidate.start, candidate) for candidate in fitting]
             best = max(scored, key=lambda item: item[:2], default=None)
             if best is None or best[0] < least:
                 return passage.nodes
@@ -263,13 +274,13 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
             return None
         model = _require(self.embed_model, "embed_model", "expand")
         watch(model)
-        asked = query.query_str
-        wanted = np.asarray(query.embedding or without_secrets(lambda: model.get_query_embedding(asked)))
+        question = query.query_str
+        of_query = np.asarray(query.embedding or without_secrets(lambda: model.get_query_embedding(question)))
 
         def similarity(text: str) -> float:
-            found = np.asarray(without_secrets(lambda: model.get_text_embedding(text)))
-            length = float(np.linalg.norm(found) * np.linalg.norm(wanted))
-            return float(wanted @ found) / length if length else 0.0
+            of_text = np.asarray(without_secrets(lambda: model.get_text_embedding(text)))
+            length = float(np.linalg.norm(of_text) * np.linalg.norm(of_query))
+            return float(of_query @ of_text) / length if length else 0.0
 
         return similarity
 
@@ -281,13 +292,13 @@ def _require(value: T | None, name: str, needed_by: str) -> T:
 
 
 def _gap(docstore: BaseDocumentStore | None, doc_id: str) -> Gap:
-    """Return what tells the white space between chunks: the document's frame, where the docstore has one."""
+    """Return a function for the white space between chunks, from the document's frame if the docstore has one."""
     frame = load_frame(docstore, doc_id) if isinstance(docstore, SQLiteDocumentStore) else None
     gaps = dict(frame.gaps) if frame else {}
 
     def gap(start: int, end: int) -> str | None:
-        found = gaps.get(start)
-        return found if found is not None and len(found) == end - start else None
+        text = gaps.get(start)
+        return text if text is not None and len(text) == end - start else None
 
     return gap
 
@@ -298,7 +309,7 @@ def _hits_inside(passage: Passage, hits: Sequence[NodeWithScore]) -> list[NodeWi
 
 
 def _merged(passage: Passage, best: NodeWithScore) -> MergedChunk:
-    """Return a passage as a node of its own; the nodes that it is made of stay as they are."""
+    """Return a passage as a new node; the nodes of its chunks are not changed."""
     node, first, last = _text_node(best.node), passage.nodes[0], passage.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
     for kind, end in zip(_NEIGHBOURS, (first, last), strict=True):
@@ -335,4 +346,4 @@ def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
 
 
 def _text_node(node: BaseNode) -> TextNode:
-    return cast(TextNode, node)  # `has_span` has seen to it
+    return cast(TextNode, node)  # checked by `has_span`

@@ -1,4 +1,4 @@
-"""The best run of sentences of a passage for a query: pure, without a model."""
+"""Fit results into a token budget: keep the best ones and compress passages to their best sentences, without an LLM."""
 
 from __future__ import annotations
 
@@ -19,23 +19,30 @@ from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.boundaries import Rank, structural_offsets
 from llama_index_contextual.node_parser.tokens import count_tokens
 
-# As in most scripts a word has several letters; a letter of a script without spaces says as much as a word.
+SEPARATOR_TOKENS = 2
+"""Tokens between two passages: an empty line, and one to spare."""
+
+# A word has at least two letters; in scripts without spaces, every character counts as a word.
 _WORD = re.compile(r"[^\W_\u2e80-\U0003ffff]{2,}|\d|[^\W_\x00-\u2e7f]")
 
 
-def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
-    """Return the span of the sentences, one after the other, that hold most of a query within a token budget.
+# ---- sentences -------------------------------------------------------------------------------------------------------
 
-    A word of the query counts the more, the fewer sentences of the passage hold it, and once however often a run holds
-    it. Of equally good runs the shortest is taken, then the first; where no sentence holds any word, the beginning.
+
+def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
+    """Return the span of consecutive sentences that cover most of a query within a token budget.
+
+    A word of the query has more weight if fewer sentences contain it, and counts once per run. Of equally good runs,
+    the shortest one is taken, then the first. If no sentence contains a word of the query, the beginning is taken.
 
     Args:
         text: The passage.
-        query: The question; words of one letter do not count.
-        max_tokens: Tokens of the span, at most.
+        query: The question; words of one letter are ignored.
+        max_tokens: Maximum number of tokens of the span.
 
     Returns:
-        First character and the one behind the last, without white space at the ends; None if none fits.
+        Offset of the first character and offset after the last, without white space at the ends; None if no sentence
+        fits.
 
     Example:
         >>> text = "The plant opened in 1998. Error TS-999 means a dry pump. Call the operator."
@@ -45,19 +52,19 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
     """
     sentences = split_sentences(text)
     wanted = set(_words(query))
-    held = [wanted.intersection(_words(text[start:end])) for start, end in sentences]
-    spread = Counter(word for words in held for word in words)
-    weight = {word: math.log(1 + len(sentences) / count) for word, count in spread.items()}
+    matches = [wanted.intersection(_words(text[start:end])) for start, end in sentences]
+    counts = Counter(word for words in matches for word in words)
+    weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
     starts = [start for start, _ in sentences]
-    # With the white space behind them, so that together sentences take no more than the sum.
+    # Including the white space after each sentence, so that a run takes no more than the sum of its sentences.
     sizes = [count_tokens(text[start:stop]) for start, stop in pairwise([*starts, len(text)])]
-    if not spread:
+    if not counts:
         last = _last_that_fits(sizes, max_tokens)
         return None if last is None else (sentences[0][0], sentences[last][1])
     best: tuple[float, int, int] | None = None
-    found: tuple[int, int] | None = None
-    # The best run begins with a sentence that holds a word, and ends with one that holds a new word.
-    for first in (at for at, words in enumerate(held) if words):
+    span: tuple[int, int] | None = None
+    # The best run begins with a sentence that contains a word of the query, and ends with one that adds a word.
+    for first in (at for at, words in enumerate(matches) if words):
         words: set[str] = set()
         value = 0.0
         tokens = 0
@@ -65,19 +72,19 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
             tokens += sizes[last]
             if tokens > max_tokens:
                 break
-            new = held[last] - words
+            new = matches[last] - words
             if not new:
                 continue
             words |= new
             value += math.fsum(weight[word] for word in new)
             score = (round(value, 9), -tokens, -first)
             if best is None or score > best:
-                best, found = score, (sentences[first][0], sentences[last][1])
-    return found
+                best, span = score, (sentences[first][0], sentences[last][1])
+    return span
 
 
 def sentences_about(text: str, query: str) -> list[tuple[int, int]]:
-    """Return the spans of the sentences that hold a word of a query; of all sentences where none does."""
+    """Return the spans of the sentences that contain a word of the query, or of all sentences if none does."""
     wanted = set(_words(query))
     sentences = split_sentences(text)
     return [(start, end) for start, end in sentences if wanted.intersection(_words(text[start:end]))] or sentences
@@ -89,7 +96,7 @@ def _last_that_fits(sizes: Sequence[int], max_tokens: int) -> int | None:
 
 
 def split_sentences(text: str) -> list[tuple[int, int]]:
-    """Return the spans of sentences and list items, without the white space between them."""
+    """Return the spans of the sentences and list items, without the white space between them."""
     offsets = structural_offsets(text)
     cuts = sorted({0, len(text), *offsets[Rank.SENTENCE], *offsets[Rank.PARAGRAPH]})
     spans = []
@@ -104,20 +111,19 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-SEPARATOR_TOKENS = 2
-"""Tokens between two passages: an empty line, and one to spare."""
+# ---- postprocessor ---------------------------------------------------------------------------------------------------
 
 
 class ContextWindowPacker(BaseNodePostprocessor):
-    """Keeps the best results that fit a token budget, and puts them in the order in which a reader wants them.
+    """Keep the best results that fit into a token budget, in an order for reading.
 
-    Results are taken greedily, by score where each has one, else as they come; one that does not fit is left out, or
-    compressed to its best sentences, and the next is tried. Where none fits, the best one is cut to its best sentences,
-    with `compress` or without. Documents come in the order of their best result, and passages of a document in the
-    order of its text. Tokens are o200k_base's, of what an LLM reads (metadata included).
+    Results are taken greedily, by score if all have one, or else in the given order. A result that does not fit is left
+    out, or compressed to its best sentences, and the next one is tried. If none fits, the best one is cut to its best
+    sentences, with or without `compress`. Documents are in the order of their best results, passages of a document in
+    the order of its text. Tokens are counted with o200k_base, for the text that an LLM reads, including metadata.
 
-    Put it before an `AdjacentChunkMerger`: of a passage that was merged from many results, the best might be what is
-    cut away. Behind one that adds chunks, put it once more.
+    Use it before an `AdjacentChunkMerger`: of a passage that is merged from many results, the best part could be cut
+    away. After a merger that adds chunks, use it a second time.
 
     Raises:
         ConfigurationError: Not even a sentence of the best result fits; the message names the budget that it needs.
@@ -127,18 +133,18 @@ class ContextWindowPacker(BaseNodePostprocessor):
         >>> engine = project.as_query_engine(node_postprocessors=[packer])  # doctest: +SKIP
     """
 
-    max_tokens: int = Field(default=4000, ge=1, description="Tokens of all passages together, at most.")
+    max_tokens: int = Field(default=4000, ge=1, description="Maximum number of tokens of all passages together.")
     compress: bool = Field(
-        default=False, description="Whether a passage that does not fit is cut to its best run of sentences."
+        default=False, description="Whether to cut a passage that does not fit to its best run of sentences."
     )
-    min_tokens: int = Field(default=64, ge=1, description="Room below which nothing is compressed any more.")
+    min_tokens: int = Field(default=64, ge=1, description="Minimum number of free tokens for a compressed passage.")
 
     budget: ClassVar[str] = "max_tokens"
     """Name of the budget in messages."""
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name by which LlamaIndex serialises this class."""
         return "ContextWindowPacker"
 
     def _postprocess_nodes(
@@ -146,10 +152,10 @@ class ContextWindowPacker(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query = "" if query_bundle is None else query_bundle.query_str
         ranked = _ranked(nodes)
-        chosen: list[_Placed] = []
+        packed: list[_Placed] = []
         room = self.max_tokens
         for placed in ranked:
-            free = room - (SEPARATOR_TOKENS if chosen else 0)
+            free = room - (SEPARATOR_TOKENS if packed else 0)
             fitting = placed
             tokens = _tokens(placed.hit)
             if tokens > free:
@@ -157,14 +163,14 @@ class ContextWindowPacker(BaseNodePostprocessor):
                 if shorter is None:
                     continue
                 fitting, tokens = replace(placed, hit=shorter), _tokens(shorter)
-            chosen.append(fitting)
+            packed.append(fitting)
             room = free - tokens
-        if ranked and not chosen:
-            return [self._squeezed(ranked[0].hit, query)]
-        return [placed.hit for placed in sorted(chosen, key=_reading_order(chosen))]
+        if ranked and not packed:
+            return [self._squeeze(ranked[0].hit, query)]
+        return [placed.hit for placed in sorted(packed, key=_reading_order(packed))]
 
-    def _squeezed(self, best: NodeWithScore, query: str) -> NodeWithScore:
-        """Return the best result, which is alone, cut to the sentences that fit."""
+    def _squeeze(self, best: NodeWithScore, query: str) -> NodeWithScore:
+        """Return the best result, if none fits, cut to the sentences that fit."""
         shorter = _shortened(best, query, self.max_tokens) or _shortest(best, query)
         if (needed := _tokens(shorter)) > self.max_tokens:
             raise ConfigurationError(
@@ -179,11 +185,11 @@ class ContextWindowPacker(BaseNodePostprocessor):
 class _Placed:
     hit: NodeWithScore
     rank: int  # by score
-    place: int  # in the list that was given
+    place: int  # in the given list
 
 
 def _ranked(nodes: Sequence[NodeWithScore]) -> list[_Placed]:
-    # Not by `relevance`: whoever reranks writes a score, and knows of nothing else.
+    # Not by `relevance`: a reranker only changes the score.
     scores = [hit.score for hit in nodes if hit.score is not None]
     order = list(range(len(nodes)))
     if len(scores) == len(nodes):
@@ -191,9 +197,10 @@ def _ranked(nodes: Sequence[NodeWithScore]) -> list[_Placed]:
     return [_Placed(nodes[at], rank, at) for rank, at in enumerate(order)]
 
 
-def _reading_order(chosen: Sequence[_Placed]) -> Callable[[_Placed], tuple[int, int, int]]:
+def _reading_order(packed: Sequence[_Placed]) -> Callable[[_Placed], tuple[int, int, int]]:
+    """Return a sort key: documents by their best result, then passages by their position in the text."""
     first: dict[str, int] = {}
-    for placed in chosen:
+    for placed in packed:
         document = _document(placed.hit)
         first[document] = min(placed.rank, first.get(document, placed.rank))
 
@@ -213,7 +220,7 @@ def _tokens(hit: NodeWithScore) -> int:
 
 
 def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | None:
-    """Return a hit with its best run of sentences that fits, or None."""
+    """Return a hit with its best run of sentences that fits, or None if none fits."""
     node = hit.node
     if not isinstance(node, TextNode):
         return None
@@ -226,12 +233,12 @@ def _shortened(hit: NodeWithScore, query: str, free: int) -> NodeWithScore | Non
         shorter = hit.model_copy(update={"node": _cut(node, *span)})
         if (excess := _tokens(shorter) - free) <= 0:
             return shorter
-        allowance -= excess  # joined to its metadata, a text may have a token more
+        allowance -= excess  # together with the metadata, the text may take more tokens than alone
     return None
 
 
 def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
-    """Return a hit with that sentence about the query that takes the fewest tokens; whole where it is not a text."""
+    """Return a hit with the shortest sentence about the query; unchanged if its node has no text."""
     node = hit.node
     if not isinstance(node, TextNode):
         return hit
@@ -240,7 +247,7 @@ def _shortest(hit: NodeWithScore, query: str) -> NodeWithScore:
 
 
 def _cut(node: TextNode, start: int, end: int) -> TextNode:
-    """Return a node of a part of its text, with the offsets of that part."""
+    """Return a node with a part of its text and the offsets of that part."""
     text = node.text[start:end]
     update: dict[str, object] = {"text": text, "embedding": None}
     if node.start_char_idx is not None and node.end_char_idx is not None:

@@ -1,4 +1,4 @@
-"""Acronyms that texts explain themselves: "Property, plant and equipment (PP&E)"."""
+"""Acronyms that the texts themselves explain, as in "Property, plant and equipment (PP&E)"."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from collections.abc import Iterable, Mapping
 
 _BRACKETS = re.compile(r"\(([^()]{2,120})\)")
 _SHORT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9&/.-]{0,8}[A-Za-z0-9])")
-_LONG = re.compile(r"[\w\s,&'’/–-]+")  # words, not the arguments of a call
+_LONG = re.compile(r"[\w\s,&'’/–-]+")  # words, but not the arguments of a function call
 _WORD_BEFORE = re.compile(r"(\S+)\s+$")
 _SENTENCE_END = re.compile(r"[.!?;:\n]\s+(?=[^.!?;:\n]*$)")
 _PLURAL = re.compile(r"[A-Z]{2,}s")
 _POSSESSIVE = re.compile(r"['’]s$")
 _PUNCTUATION = ".,;:?!()[]\"'“”‘’"
 _SMALL = frozenset({"a", "and", "&", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"})
-_WINDOW = 200  # characters before a bracket: more than the most words of a long form
+_WINDOW = 200  # characters before a bracket; no long form is longer
 
 
 def find_acronyms(texts: Iterable[str]) -> dict[str, str]:
-    """Return the acronyms that texts explain in brackets, each with the long form that it has most often.
+    """Return the acronyms that texts explain in brackets, each with its most frequent long form.
 
     The method is that of Schwartz and Hearst ("A simple algorithm for identifying abbreviation definitions in
-    biomedical text", PSB 2003): the letters of the short form are searched in the words before it from the right, the
-    first one at the start of a word. Before that, the initials of the words are tried, which keeps "PP&E" from being
-    "plant and equipment"; and a short form has two capitals at least.
+    biomedical text", PSB 2003): the letters of the short form are matched from right to left in the words before it,
+    the first letter at the start of a word. The initials of the words are tried before that, so that "PP&E" does not
+    become "plant and equipment". A short form has at least two capitals.
 
     Example:
         >>> find_acronyms(["Property, plant and equipment (PP&E) fell.", "WHO (World Health Organization)"])
         {'PP&E': 'Property, plant and equipment', 'WHO': 'World Health Organization'}
     """
-    found: dict[str, Counter[str]] = {}
-    spelled: dict[str, str] = {}
+    long_forms: dict[str, Counter[str]] = {}
+    spellings: dict[str, str] = {}
     for text in texts:
         for match in _BRACKETS.finditer(text) if "(" in text else ():
             pair = _pair(text[max(0, match.start() - _WINDOW) : match.start()], match[1].strip(" \"'“”‘’"))
             if pair is not None:
                 short, long = pair
-                spelled.setdefault(long.casefold(), long)
-                found.setdefault(short, Counter())[long.casefold()] += 1
-    return {short: spelled[longs.most_common(1)[0][0]] for short, longs in found.items()}
+                spellings.setdefault(long.casefold(), long)
+                long_forms.setdefault(short, Counter())[long.casefold()] += 1
+    return {short: spellings[longs.most_common(1)[0][0]] for short, longs in long_forms.items()}
 
 
 class Acronyms:
-    """Acronyms of a corpus, and what a question gains by them.
+    """Acronyms of a corpus, which add words to a question.
 
     Args:
         table: Short forms with their long forms.
@@ -58,15 +58,15 @@ class Acronyms:
         self._short: dict[str, list[str]] = {}
         for short, long in self.table.items():
             self._short.setdefault(_folded(long), []).append(short)
-        self._lengths: dict[str, set[int]] = {}  # in words, by the first one
+        self._lengths: dict[str, set[int]] = {}  # numbers of words of the long forms, by their first word
         for long in self._short:
             words = long.split(" ")
             self._lengths.setdefault(words[0], set()).add(len(words))
 
     def added_to(self, question: str) -> tuple[str, ...]:
-        """Return the long forms of the acronyms of a question, and the acronyms of its long forms.
+        """Return the long forms of the acronyms in a question, and the acronyms of the long forms in it.
 
-        An acronym counts as it is written, "IT" is not "it"; a long form in capitals or not.
+        Acronyms are case-sensitive ("IT" is not "it"), long forms are not.
         """
         words = dict.fromkeys(_POSSESSIVE.sub("", word.strip(_PUNCTUATION)) for word in question.split())
         folded = _folded(question).split()
@@ -85,7 +85,7 @@ def _folded(text: str) -> str:
 
 
 def _pair(before: str, inside: str) -> tuple[str, str] | None:
-    """Return the short and the long form of a bracket and what is before it; None where it explains nothing."""
+    """Return the short and the long form from a bracket and the text before it; None if it explains no acronym."""
     if _is_short(inside):
         short, words = inside, _SENTENCE_END.split(before)[-1].split()
         candidate = " ".join(words[-min(len(short) + 5, 2 * len(short)) :])
@@ -104,7 +104,7 @@ def _is_short(text: str) -> bool:
 
 
 def _by_initials(short: str, candidate: str) -> str | None:
-    """Return the last words whose initials are the letters of the short form, small words aside."""
+    """Return the last words whose initials are the letters of the short form, apart from small words."""
     wanted = [letter for letter in short.casefold() if letter.isalnum()]
     words = [(match.start(), match[0]) for match in re.finditer(r"\w+", candidate)]
     for at in range(len(words) - 1, -1, -1):
@@ -117,7 +117,7 @@ def _by_initials(short: str, candidate: str) -> str | None:
 
 
 def _by_letters(short: str, candidate: str) -> str | None:
-    """Return the shortest end of the candidate that holds the letters in their order, the first at a word's start."""
+    """Return the shortest end of the candidate with the letters in order and the first one at the start of a word."""
     letters = [letter for letter in short.casefold() if letter.isalnum()]
     folded, at = candidate.lower(), len(candidate)
     for number, letter in reversed(list(enumerate(letters))):

@@ -1,8 +1,7 @@
-"""Text into the terms of the lexical index: words, stems, and the parts of compounds beside the whole.
+"""Split text into the terms of the lexical index: stems of words, and compounds with their parts.
 
-"TS-999" gives ts-999, ts and 999; "getUserName" gives getusername, get, user and name; ordinary words stay single.
-Scripts without spaces between words, and Korean, whose words carry their endings, are cut into overlapping pairs of
-characters.
+"TS-999" gives ts-999, ts and 999; "getUserName" gives getusername, get, user and name; an ordinary word gives one term.
+Scripts without spaces between words, and Korean with its word endings, are cut into overlapping pairs of characters.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _PAIRED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
     r"\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# A word goes on over the marks that most scripts of India write their vowels with; it does not begin with one.
+# A word may contain the marks that most scripts of India use for vowels, but not begin with one.
 _WORD = rf"[\w--[\p{{M}}{_PAIRED}]][[\w\p{{M}}]--[{_PAIRED}]]*"
 _TOKEN = regex.compile(rf"[{_PAIRED}]+|{_WORD}(?:[-.'/@:+&]{_WORD})*", regex.V1)
-# Where a text has these characters alone, the standard library finds the same tokens several times as fast.
+# For texts of only these characters, the standard library finds the same tokens several times as fast.
 _SIMPLE = re.compile(
     r"[\x00-\xb1\xb4-\xb8\xba\xbb\xbf-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u203e\u2041-\u2053\u20a0-\u20bf"
     r"\u2190-\u23ff\u2500-\u2767]*+"
@@ -40,22 +39,27 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
-_MAX_KNOWN = 200_000  # different tokens that are remembered; a large corpus has more numbers than words
-_MAX_ASKED = 20_000  # of queries: their words are few, unless somebody sends words without end
-_LONGEST_KNOWN = 64  # characters of a token that is remembered; longer ones are seldom seen twice
+_MAX_KNOWN = 200_000  # cached tokens of texts; a large corpus has more numbers than words
+_MAX_ASKED = 20_000  # cached tokens of queries, which have fewer words
+_LONGEST_KNOWN = 64  # characters of the longest token that is cached; longer ones seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
-# For search only: what is invisible or left out at will is removed, what looks alike becomes one character.
+LONGEST = 24
+"""Maximum length of a word that may be misspelt: longer ones are seldom words, and have thousands of neighbours."""
+
+_ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
+
+# For search only: invisible and optional characters are removed, characters that look alike are unified.
 _UNIFIED: dict[int, str | None] = {
     **dict.fromkeys(
         (0xAD, 0x34F, 0x180E, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
     ),
     **dict.fromkeys(range(0xFE00, 0xFE10)),  # variation selectors
-    **dict.fromkeys((0x640, *range(0x64B, 0x653), 0x670)),  # Arabic vowel signs and the stretching stroke
+    **dict.fromkeys((0x640, *range(0x64B, 0x653), 0x670)),  # Arabic vowel signs and tatweel
     **dict.fromkeys((*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)),  # Hebrew points
     **dict.fromkeys((*range(0x2010, 0x2014), 0x2212), "-"),
     **dict.fromkeys((0x2018, 0x2019, 0x2BC), "'"),
-    0x130: "I",  # its lower case is two characters, and no Turkish text is asked for with both
+    0x130: "I",  # dotted capital I, whose lower case has two characters
 }
 _TO_UNIFY = re.compile(f"[{re.escape(''.join(map(chr, _UNIFIED)))}]")
 
@@ -74,8 +78,8 @@ _STOPWORD_LISTS = {
     "swedish": "STOPWORDS_SWEDISH",
     "turkish": "STOPWORDS_TURKISH",
 }
-# Lists of other languages hold the words that questions are made of; the English one that texts are indexed with does
-# not, so that what is not a question finds them ("to do").
+# The lists of other languages include question words. The English list for texts does not, so that a query which is not
+# a question ("to do") finds them.
 _QUESTION_WORD_LISTS = {"english": "STOPWORDS_EN_PLUS", "porter": "STOPWORDS_EN_PLUS"}
 
 
@@ -83,11 +87,11 @@ T = TypeVar("T")
 
 
 class Memory(dict[str, T]):
-    """Results of a function by text: computed at first use; all are forgotten when there are too many.
+    """Cache of a function's results by text; it is cleared when it is full.
 
     Args:
         compute: The function.
-        size: Results that are remembered, at most; none of a text of more than 64 characters.
+        size: Maximum number of results; results for texts of more than 64 characters are not cached.
 
     Example:
         >>> lengths = Memory(len)
@@ -110,7 +114,7 @@ class Memory(dict[str, T]):
 
 
 class Analyzer:
-    """Turns text into terms; the same settings give the same terms, in the index and in a query.
+    """Split text into terms; the same settings give the same terms for the index and for queries.
 
     Args:
         language: A Snowball stemmer's name, or `none` for no stemming and no stop words.
@@ -130,9 +134,9 @@ class Analyzer:
         return list(chain.from_iterable(map(self._known.__getitem__, tokens(text))))
 
     def asked_terms(self, text: str) -> list[str]:
-        """Return the terms of a question, in order, with repetitions, but of the words that questions are made of.
+        """Return the terms of a question, in order, with repetitions, without question words.
 
-        They are the same in every question and say nothing of its subject; what is written in capitals is a name.
+        Question words occur in every question and do not depend on its subject. A word in capitals is kept as a name.
 
         Example:
             >>> Analyzer("english").asked_terms("What does the WHO recommend?")
@@ -141,11 +145,11 @@ class Analyzer:
         return list(chain.from_iterable(map(self._asked.__getitem__, tokens(text))))
 
     def stems(self, words: Set[str]) -> set[str]:
-        """Return the terms of lower-case words, without those of the words that questions are made of."""
+        """Return the terms of lower-case words, without those of question words."""
         return {self._stem(word) for word in words} - self._question_stems
 
     def analyse(self, token: str) -> tuple[str, ...]:
-        """Return the terms of a token, as `tokens` finds them."""
+        """Return the terms of a token from `tokens`."""
         if _IS_PAIRED.match(token):
             return tuple(token[i : i + 2] for i in range(len(token) - 1)) or (token,)
         if _PLAIN.fullmatch(token):
@@ -167,7 +171,7 @@ class Analyzer:
 
     def _word(self, word: str) -> tuple[str, ...]:
         word = word.casefold()
-        # A single letter says nothing; a single sign of a script without case may be a word.
+        # A single letter has no meaning, but a single character of a script without case may be a word.
         if word in self._stopwords or (len(word) == 1 and word.upper() != word):
             return ()
         return (self._stem(word),)
@@ -178,7 +182,7 @@ class Analyzer:
             return str
         import Stemmer
 
-        # Without its cache, which keeps words of any length; what is asked for again is remembered here.
+        # Without the stemmer's cache, which keeps words of any length; `Memory` caches terms here.
         stem: Callable[[str], str] = Stemmer.Stemmer(self.language, 0).stemWord
         return stem
 
@@ -204,36 +208,30 @@ def _listed(name: str | None) -> frozenset[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return the words, compounds and runs of signs of a text, in order."""
+    """Return the words, compounds and runs of characters of a text, in order."""
     unified = normalise(text)
     if _SIMPLE.fullmatch(unified):
         return _SIMPLE_TOKEN.findall(unified)
     # No token spans two lines, and most lines of most texts are simple.
-    found: list[str] = []
+    result: list[str] = []
     for line in unified.splitlines():
-        found += (_SIMPLE_TOKEN if _SIMPLE.fullmatch(line) else _TOKEN).findall(line)
-    return found
+        result += (_SIMPLE_TOKEN if _SIMPLE.fullmatch(line) else _TOKEN).findall(line)
+    return result
 
 
 def normalise(text: str) -> str:
     """Return the text with compatibility characters unified and invisible ones removed, for search only."""
     if text.isascii():
         return text
-    # Full-width signs become plain ones first, and may then be ones that are unified.
-    unified = _TO_UNIFY.sub(lambda found: _UNIFIED[ord(found[0])] or "", unicodedata.normalize("NFKC", text))
+    # NFKC turns full-width characters into plain ones, which may have to be unified in turn.
+    unified = _TO_UNIFY.sub(lambda match: _UNIFIED[ord(match[0])] or "", unicodedata.normalize("NFKC", text))
     return unicodedata.normalize("NFKC", unified)
 
 
-LONGEST = 24
-"""Letters of a word that may be misspelt, at most: longer ones are seldom words, and have thousands of neighbours."""
-
-_ORDINARY = re.compile(rf"[A-Za-z][a-z]{{4,{LONGEST - 1}}}")
-
-
 def may_be_misspelt(token: str) -> bool:
-    """Return whether a token is an ordinary word of 5 to 24 letters: names of parts and acronyms are exact.
+    """Return whether a token is an ordinary word of 5 to 24 letters, unlike part numbers and acronyms.
 
-    Shorter words have too many others beside them.
+    Shorter words have too many neighbours.
 
     Example:
         >>> [may_be_misspelt(token) for token in ("agrement", "Agrement", "TS-999", "NASA", "getUser", "mean")]
@@ -243,10 +241,10 @@ def may_be_misspelt(token: str) -> bool:
 
 
 def one_slip_away(word: str) -> set[str]:
-    """Return the spellings from which one slip makes a word: a letter left out, added, replaced, or two swapped.
+    """Return the spellings that are one typing error away: a letter missing, added or replaced, or two swapped.
 
-    Four of five misspelt words are such (Damerau, "A technique for computer detection and correction of spelling
-    errors", CACM 1964). The first letter is seldom wrong, and counts as right.
+    Four of five misspelt words have one such error (Damerau, "A technique for computer detection and correction of
+    spelling errors", CACM 1964). The first letter is seldom wrong and therefore not changed.
 
     Example:
         >>> {"their", "tier", "thief"} <= one_slip_away("thier"), "hier" in one_slip_away("thier")
@@ -254,8 +252,8 @@ def one_slip_away(word: str) -> set[str]:
     """
     first, rest = word[:1], word[1:]
     cuts = [(rest[:at], rest[at:]) for at in range(len(rest) + 1)]
-    found = {head + tail[1:] for head, tail in cuts if tail}
-    found.update(head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1)
-    found.update(head + letter + tail[1:] for head, tail in cuts if tail for letter in ascii_lowercase)
-    found.update(head + letter + tail for head, tail in cuts for letter in ascii_lowercase)
-    return {first + changed for changed in found - {rest}}
+    neighbours = {head + tail[1:] for head, tail in cuts if tail}
+    neighbours.update(head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1)
+    neighbours.update(head + letter + tail[1:] for head, tail in cuts if tail for letter in ascii_lowercase)
+    neighbours.update(head + letter + tail for head, tail in cuts for letter in ascii_lowercase)
+    return {first + neighbour for neighbour in neighbours - {rest}}

@@ -1,6 +1,8 @@
-"""What instrumentation sees of a search that answers with its evidence: a span, and LlamaIndex's own events in it.
+"""The parts that all retrievers share: rankings with their evidence, weighted queries, base classes, spans.
 
-`BaseRetriever.retrieve` tells as much by itself; `respond` does not go through it.
+A search passes through three shapes. `RankingRetriever.trace` ranks rows and keeps what each index contributed
+(`Trace`); `RankingRetriever.fetch` reads the nodes of the best rows (`Hit`); the response holds them as results
+(`RetrievedChunk`).
 """
 
 from __future__ import annotations
@@ -36,100 +38,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_dispatcher = get_dispatcher(__name__)
-
-
-def _is_heard() -> bool:
-    """Return whether anybody listens: a span costs more than ranking a thousand chunks, and is made for nobody else."""
-    one: Any = _dispatcher
-    while one.propagate and not _has_handlers(one):
-        one = one.parent
-    return _has_handlers(one)
-
-
-def _has_handlers(dispatcher: Any) -> bool:
-    handlers = (*dispatcher.event_handlers, *dispatcher.span_handlers)
-    return any(not isinstance(handler, NullEventHandler | NullSpanHandler) for handler in handlers)
-
-
-def without_span(method: F) -> F:
-    """Return a method that replaces one of LlamaIndex's and calls it, without a second span around it."""
-    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
-    return method
-
-
-def reported(
-    respond: Callable[Concatenate[R, QueryBundle, P], RetrievalResponse],
-) -> Callable[Concatenate[R, QueryBundle, P], RetrievalResponse]:
-    """Return the method of a retriever in a span that carries the hits: id, score, text and metadata of each."""
-
-    @_dispatcher.span
-    @wraps(respond)
-    def told(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
-        found = respond(self, bundle, *args, **options)
-        _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=found.to_nodes()))
-        return found
-
-    @wraps(respond)
-    def chosen(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        return (told if _is_heard() else respond)(self, bundle, *args, **options)
-
-    return chosen  # type: ignore[return-value]  # `wraps` gives it the names of the other
-
-
-def areported(
-    arespond: Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]],
-) -> Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]]:
-    """Do as `reported` does for a method that is awaited."""
-
-    @_dispatcher.span
-    @wraps(arespond)
-    async def told(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
-        found = await arespond(self, bundle, *args, **options)
-        _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=found.to_nodes()))
-        return found
-
-    @wraps(arespond)
-    async def chosen(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
-        return await (told if _is_heard() else arespond)(self, bundle, *args, **options)
-
-    return chosen  # type: ignore[return-value]  # `wraps` gives it the names of the other
-
-
 Evidence = dict[str, LegScore]
-"""What each index said of a chunk, by the index's name."""
+"""Score and rank of a chunk in each index, by the name of the index."""
+
+Ranking = list[tuple[str, float]]
+"""(node id, score), best first."""
+
+
+# ---- rankings --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class DocumentScores:
-    """What the documents say of chunks.
+    """Score and rank of each chunk's document.
 
     Attributes:
-        scores: BM25 score of each chunk's document, 0 without a term of the query; shape (n,).
-        ranks: Rank of that document, from 1, equal scores sharing the best one; 0 without a term; shape (n,).
+        scores: BM25 score of the document, 0 if it has no term of the query; shape (n,).
+        ranks: Rank of the document, from 1; equal scores share the best rank; 0 if it has no term; shape (n,).
     """
 
     scores: NDArray[np.float32]
     ranks: NDArray[np.int64]
 
     def at(self, positions: NDArray[np.intp]) -> DocumentScores:
-        """Return what is said of some of the chunks."""
+        """Return the scores and ranks at some positions."""
         return DocumentScores(self.scores[positions], self.ranks[positions])
 
 
 @dataclass(frozen=True)
 class FusionSettings:
-    """How rankings were fused.
+    """Method and weights with which rankings were fused.
 
     Attributes:
         by: Reciprocal ranks or scaled scores.
-        weights: One for each ranking.
-        k: Constant of reciprocal ranks.
-        scales: Of the scores, one for each ranking; empty for reciprocal ranks.
-        document_weight: Weight of what the documents' names say, in the unit of the fused scores.
-        sibling_weight: Weight of the best chunk of a document.
+        weights: One per ranking.
+        k: Constant of reciprocal rank fusion.
+        scales: One per ranking, for its scores; empty for reciprocal ranks.
+        document_weight: Weight of the index of documents, in the unit of the fused scores.
+        sibling_weight: Weight of the best chunk of the same document.
     """
 
     by: Fusion
@@ -142,20 +88,20 @@ class FusionSettings:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A ranking and what it was made of.
+    """A ranking and the rankings that it was fused from.
 
     Attributes:
         hits: Rows of the document store and their scores, best first.
-        name: Of an index's own ranking; None for a fused one.
-        parts: What was fused.
-        terms: The query as the lexical index sees it.
-        scale: Gives the scale of the scores among those of everything that could have been found: their standard
-            deviation counts 1. None where that is not known.
-        support: What the documents say of `hits`.
-        best: For each of `hits`, the score of the best chunk of its document before it was added; None where the
-            documents say nothing.
-        recipe: How `parts` were fused.
-        warnings: Sentences about what an index left out of the query.
+        name: Name of the index, for the ranking of a single index; None for a fused ranking.
+        parts: The rankings that were fused.
+        terms: The query as terms of the lexical index.
+        scale: Computes the scale of the scores over all chunks of the index: their standard deviation is the unit. None
+            if it is not known.
+        support: Scores of the documents of `hits`.
+        best: For each of `hits`, the score of the best chunk of its document before it was added; None without an
+            index of documents.
+        fusion: Settings with which `parts` were fused.
+        warnings: Sentences about parts of the query that an index left out.
     """
 
     hits: Hits
@@ -165,11 +111,11 @@ class Trace:
     scale: Callable[[], Scale] | None = None
     support: DocumentScores | None = None
     best: NDArray[np.float64] | None = None
-    recipe: FusionSettings | None = None
+    fusion: FusionSettings | None = None
     warnings: Sequence[str] = ()
 
     def leaves(self) -> Iterator[Trace]:
-        """Yield the rankings of the indexes themselves."""
+        """Yield the rankings of the individual indexes."""
         if self.name is not None:
             yield self
         for part in self.parts:
@@ -177,71 +123,177 @@ class Trace:
 
     @property
     def query_terms(self) -> QueryTerms | None:
-        """The query as the first lexical index that ranked sees it."""
+        """The terms of the query in the first lexical index."""
         return next((leaf.terms for leaf in self.leaves() if leaf.terms is not None), None)
 
     def evidence(self, k: int) -> list[Evidence]:
-        """Return what each index, and the documents, said of the k best."""
+        """Return the scores and ranks of the k best hits in each index and in the index of documents."""
         rows = self.hits.rows[:k].tolist()
-        found: list[Evidence] = [{} for _ in rows]
+        evidence: list[Evidence] = [{} for _ in rows]
         for leaf in self.leaves():
-            for said, hit in zip(found, leaf._said_of(rows), strict=True):
-                if hit is not None and leaf.name is not None:
-                    said[leaf.name] = hit
+            for scores, leg_score in zip(evidence, leaf._leg_scores(rows), strict=True):
+                if leg_score is not None and leaf.name is not None:
+                    scores[leaf.name] = leg_score
         if self.support is not None:
-            supported = zip(self.support.scores[:k].tolist(), self.support.ranks[:k].tolist(), strict=True)
-            for said, (score, rank) in zip(found, supported, strict=True):
+            of_documents = zip(self.support.scores[:k].tolist(), self.support.ranks[:k].tolist(), strict=True)
+            for scores, (score, rank) in zip(evidence, of_documents, strict=True):
                 if rank:
-                    said["document"] = LegScore(score, rank)
-        return found
+                    scores["document"] = LegScore(score, rank)
+        return evidence
 
-    def _said_of(self, rows: Sequence[int]) -> list[LegScore | None]:
-        at = dict(zip(self.hits.rows.tolist(), itertools.count()))
+    def _leg_scores(self, rows: Sequence[int]) -> list[LegScore | None]:
+        """Return score, rank and matched terms of rows in this ranking; None for rows that it does not have."""
+        places = dict(zip(self.hits.rows.tolist(), itertools.count()))
         scores = self.hits.scores.tolist()
-        terms = [()] * len(rows) if self.terms is None else self.terms.matched(rows)
+        matched_terms = [()] * len(rows) if self.terms is None else self.terms.matched(rows)
         return [
             None if place is None else LegScore(scores[place], place + 1, matched)
-            for place, matched in zip(map(at.get, rows), terms, strict=True)
+            for place, matched in zip(map(places.get, rows), matched_terms, strict=True)
         ]
 
 
-Ranking = list[tuple[str, float]]
-"""(node id, score), best first."""
+class Hit(NamedTuple):
+    """A node with its score and its evidence."""
+
+    node: BaseNode
+    score: float
+    evidence: Evidence
+
+
+# ---- queries ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class WeightedQuery(QueryBundle):
-    """A question that the lexical indexes are asked in other words than the semantic one.
+    """A question with other texts for the lexical indexes than for the semantic one.
 
     Attributes:
-        lexical_texts: What they are asked, with the weight of each text's terms; empty for the question itself.
+        lexical_texts: Texts for the lexical indexes, each with the weight of its terms; empty for the question itself.
     """
 
     lexical_texts: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
+def lexical_query(bundle: QueryBundle) -> LexicalQuery:
+    """Return the query for the lexical indexes: the weighted texts if there are any, or else the question."""
+    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
+    return weighted or bundle.query_str
+
+
+def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
+    """Return the query with further texts for the lexical indexes, whose terms have the given weight."""
+    query = lexical_query(bundle)
+    given = ((query, 1.0),) if isinstance(query, str) else query
+    lexical_texts = (*given, *((text, weight) for text in texts))
+    if isinstance(bundle, WeightedQuery):
+        return replace(bundle, lexical_texts=lexical_texts)
+    return WeightedQuery(
+        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
+    )
+
+
+# ---- base classes ----------------------------------------------------------------------------------------------------
+
+
+def without_span(method: F) -> F:
+    """Mark a method that overrides one of LlamaIndex and calls it, so that it gets no second span."""
+    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
+    return method
+
+
+class CheckedRetriever(BaseRetriever):
+    """A retriever that checks the type of the query before LlamaIndex uses it."""
+
+    @without_span
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return the best nodes for a query.
+
+        Raises:
+            InputError: The query is neither a text nor a QueryBundle.
+        """
+        as_bundle(str_or_query_bundle)
+        return super().retrieve(str_or_query_bundle)
+
+    @without_span
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Asynchronous version of `retrieve`."""
+        as_bundle(str_or_query_bundle)
+        return await super().aretrieve(str_or_query_bundle)
+
+
+class RankingRetriever(CheckedRetriever):
+    """A retriever that ranks rows first and fetches the nodes of the best ones afterwards.
+
+    A subclass implements `docstore` and `trace`. It also implements `prepare` and `aprepare` if it has to wait for
+    something, such as an embedding.
+    """
+
+    @property
+    @abstractmethod
+    def docstore(self) -> SQLiteDocumentStore:
+        """The document store with the nodes."""
+
+    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
+    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+        """Rank at least the k best nodes among those that pass the filters."""
+        raise NotImplementedError(f"{type(self).__name__} does not rank: implement `trace`.")
+
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Return the k best (node id, score) among the nodes that pass the filters, best first."""
+        hits = self.trace(query, k, filters).hits.first(k)
+        ids = self.docstore.ids
+        return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+
+    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Await what `trace` would block for, such as the query's embedding; return a copy of the query with it."""
+        return bundle
+
+    def prepare(self, bundle: QueryBundle) -> QueryBundle:
+        """Blocking version of `aprepare`."""
+        return bundle
+
+    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
+        """Prepare several queries at once, which is faster than one by one if they must be embedded."""
+        return bundles
+
+    def fetch(self, trace: Trace, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
+        """Return the k best nodes of a ranking with one access to the store; `evidence` avoids computing it again."""
+        hits, ids = trace.hits.first(k), self.docstore.ids
+        nodes = self.docstore.get_nodes([ids[row] for row in hits.rows.tolist()])
+        scores = (trace.evidence(k) if evidence is None else evidence)[: len(nodes)]
+        return [Hit(*values) for values in zip(nodes, hits.scores.tolist(), scores, strict=True)]
+
+    def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
+        """Return the k best nodes with their evidence; each index ranks once."""
+        trace = self.trace(as_bundle(query), require_positive(k), filters)
+        return [RetrievedChunk.made(rank, *hit).to_node() for rank, hit in enumerate(self.fetch(trace, k), start=1)]
+
+
+# ---- capabilities of retrievers --------------------------------------------------------------------------------------
+
+
 @runtime_checkable
 class Responding(Protocol):
-    """A retriever that says more than its nodes."""
+    """A retriever that returns a `RetrievalResponse`."""
 
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence."""
         ...
 
     async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Do as `respond` does, without blocking the event loop."""
+        """Asynchronous version of `respond`."""
         ...
 
 
 def respond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Return what a retriever of any kind finds."""
+    """Return the response of any retriever; one that only returns nodes has no evidence."""
     if isinstance(retriever, Responding):
         return retriever.respond(bundle)
     return RetrievalResponse.of_nodes(bundle.query_str, retriever.retrieve(bundle))
 
 
 async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> RetrievalResponse:
-    """Do as `respond_of` does, without blocking the event loop."""
+    """Asynchronous version of `respond_of`."""
     if isinstance(retriever, Responding):
         return await retriever.arespond(bundle)
     return RetrievalResponse.of_nodes(bundle.query_str, await retriever.aretrieve(bundle))
@@ -249,19 +301,19 @@ async def arespond_of(retriever: BaseRetriever, bundle: QueryBundle) -> Retrieva
 
 @runtime_checkable
 class Specific(Protocol):
-    """A retriever that knows how specific a question is among its passages."""
+    """A retriever that can measure how specific a question is."""
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is, or None where that is not known."""
+        """Return the specificity of a text, or None if it is not known."""
         ...
 
 
 def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
-    """Return how specific a text is among the passages of a retriever: 1 where its terms could just single out one.
+    """Return how specific a text is among the passages of a retriever: 1 if its terms could just single out one.
 
-    It is the sum of the inverse document frequencies of its terms over the logarithm of the number of passages: were
-    terms independent, as many passages as `N ** (1 - specificity)` would hold them all. None where a retriever has no
-    terms.
+    The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
+    of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. None for a
+    retriever without terms.
 
     Source: Spärck Jones, "A statistical interpretation of term specificity and its application in retrieval", Journal
     of Documentation 28, 1972.
@@ -269,94 +321,62 @@ def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
     return retriever.specificity(text) if isinstance(retriever, Specific) else None
 
 
-class Hit(NamedTuple):
-    """A node of an answer, its score, and what each index said of it."""
+# ---- instrumentation -------------------------------------------------------------------------------------------------
 
-    node: BaseNode
-    score: float
-    evidence: Evidence
+_dispatcher = get_dispatcher(__name__)
 
 
-class CheckedRetriever(BaseRetriever):
-    """A retriever that refuses what is not a query with a sentence, before LlamaIndex looks at it."""
+def reported(
+    respond: Callable[Concatenate[R, QueryBundle, P], RetrievalResponse],
+) -> Callable[Concatenate[R, QueryBundle, P], RetrievalResponse]:
+    """Run a retriever's `respond` in a span with LlamaIndex's retrieval events, which carry the hits.
 
-    @without_span
-    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes that answer a query best.
-
-        Raises:
-            InputError: It is neither a text nor a QueryBundle.
-        """
-        as_bundle(str_or_query_bundle)
-        return super().retrieve(str_or_query_bundle)
-
-    @without_span
-    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Do as `retrieve` does, without blocking the event loop."""
-        as_bundle(str_or_query_bundle)
-        return await super().aretrieve(str_or_query_bundle)
-
-
-class RankingRetriever(CheckedRetriever):
-    """A retriever that can rank without touching a node, and fetch the nodes afterwards.
-
-    A subclass implements `docstore` and `trace`, and `prepare` and `aprepare` when it has something to wait for.
+    `BaseRetriever.retrieve` does this itself, but `respond` does not go through it.
     """
 
-    @property
-    @abstractmethod
-    def docstore(self) -> SQLiteDocumentStore:
-        """Where the nodes are."""
+    @_dispatcher.span
+    @wraps(respond)
+    def with_span(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+        _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
+        response = respond(self, bundle, *args, **options)
+        _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=response.to_nodes()))
+        return response
 
-    # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
-    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank at least the k best; only nodes that pass the filters count."""
-        raise NotImplementedError(f"{type(self).__name__} does not rank: implement `trace`.")
+    @wraps(respond)
+    def wrapper(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+        return (with_span if _has_listener() else respond)(self, bundle, *args, **options)
 
-    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k best (node id, score), best first; only nodes that pass the filters count."""
-        hits = self.trace(query, k, filters).hits.first(k)
-        ids = self.docstore.ids
-        return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
-
-    async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Await what `trace` would block for, such as the query's embedding; a copy is returned, never a change."""
-        return bundle
-
-    def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Do as `aprepare` does, and block."""
-        return bundle
-
-    def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
-        """Return the queries with what is cheaper to find out for all of them at once, such as their embeddings."""
-        return bundles
-
-    def fetch(self, trace: Trace, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
-        """Return the k best nodes of a ranking by one fetch, with their evidence, which may be known already."""
-        hits, ids = trace.hits.first(k), self.docstore.ids
-        nodes = self.docstore.get_nodes([ids[row] for row in hits.rows.tolist()])
-        said = (trace.evidence(k) if evidence is None else evidence)[: len(nodes)]
-        return [Hit(*found) for found in zip(nodes, hits.scores.tolist(), said, strict=True)]
-
-    def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
-        """Return the k best nodes with their evidence; each index ranks once."""
-        trace = self.trace(as_bundle(query), require_positive(k), filters)
-        return [RetrievedChunk.made(rank, *found).to_node() for rank, found in enumerate(self.fetch(trace, k), start=1)]
+    return wrapper  # type: ignore[return-value]  # `wraps` gives it the attributes of the other function
 
 
-def lexical_query(bundle: QueryBundle) -> LexicalQuery:
-    """Return what the lexical indexes are asked: the question, or what a conversation made of it."""
-    weighted = bundle.lexical_texts if isinstance(bundle, WeightedQuery) else ()
-    return weighted or bundle.query_str
+def areported(
+    arespond: Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]],
+) -> Callable[Concatenate[R, QueryBundle, P], Coroutine[Any, Any, RetrievalResponse]]:
+    """Asynchronous version of `reported`."""
+
+    @_dispatcher.span
+    @wraps(arespond)
+    async def with_span(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+        _dispatcher.event(RetrievalStartEvent(str_or_query_bundle=bundle))
+        response = await arespond(self, bundle, *args, **options)
+        _dispatcher.event(RetrievalEndEvent(str_or_query_bundle=bundle, nodes=response.to_nodes()))
+        return response
+
+    @wraps(arespond)
+    async def wrapper(self: R, bundle: QueryBundle, *args: P.args, **options: P.kwargs) -> RetrievalResponse:
+        return await (with_span if _has_listener() else arespond)(self, bundle, *args, **options)
+
+    return wrapper  # type: ignore[return-value]  # `wraps` gives it the attributes of the other function
 
 
-def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
-    """Return the query with the terms of more texts, each at a weight, for the lexical indexes."""
-    asked = lexical_query(bundle)
-    whole = ((asked, 1.0),) if isinstance(asked, str) else asked
-    lexical_texts = (*whole, *((text, weight) for text in texts))
-    if isinstance(bundle, WeightedQuery):
-        return replace(bundle, lexical_texts=lexical_texts)
-    return WeightedQuery(
-        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, lexical_texts
-    )
+def _has_listener() -> bool:
+    """Return whether any handler listens; without one the span is left out, as it costs more than ranking."""
+    dispatcher: Any = _dispatcher
+    while dispatcher.propagate and not _has_handlers(dispatcher):
+        dispatcher = dispatcher.parent
+    return _has_handlers(dispatcher)
+
+
+def _has_handlers(dispatcher: Any) -> bool:
+    handlers = (*dispatcher.event_handlers, *dispatcher.span_handlers)
+    return any(not isinstance(handler, NullEventHandler | NullSpanHandler) for handler in handlers)

@@ -1,10 +1,10 @@
-"""How likely a passage is relevant, and that the documents answer at all: from what ranking computed anyway, no LLM.
+"""Probability that a passage is relevant and that the documents answer the question, estimated without an LLM.
 
-Two logistic models over a handful of features that depend neither on the scale of an embedding nor on how many hits
-are asked for. They were fitted by `python -m tests.benchmarks.relevance --data ../shared/data` with the local settings
-on four question sets (source code, contracts, long Markdown documents, conversations), each set counting alike; the
-script prints the constants below and how they hold on a set that the fit has not seen. With other settings they are an
-estimate.
+Two logistic models use a few features of the ranking, which depend neither on the scale of an embedding nor on the
+number of results. They were fitted by `python -m tests.benchmarks.relevance --data ../shared/data` with the local
+settings on four question sets (source code, contracts, long Markdown documents, conversations) with equal weights. The
+script prints the constants below and their accuracy on a set that the fit has not seen. With other settings the
+probabilities are rough.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from llama_index_contextual.retrievers.fusion import Scale
 from llama_index_contextual.retrievers.response import ConfidenceLevel
 
 JUDGED = 20
-"""Hits that compete with each other, however many are asked for."""
+"""Number of hits that are compared with each other, independent of the number of results."""
 
-_RANKED = 100  # settings with fewer candidates are judged by what there is
+_RANKED = 100  # hits over which scores are averaged; fewer if the settings allow fewer candidates
 _FIRST = 10
-_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; from 6 to 10 and from 1 to 2 little differs
+_STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values from 6 to 10 and from 1 to 2 differ little
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,24 @@ class Logistic:
 
     def __call__(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return one probability for each row of features."""
-        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-(self.intercept + features @ np.asarray(self.coefficients))))
-        return found
+        linear: NDArray[np.float64] = self.intercept + features @ np.asarray(self.coefficients)
+        return 1.0 / (1.0 + np.exp(-linear))
 
 
 RELEVANCE = Logistic(-1.6672, (0.2363, 0.8360, 2.7752, 0.2704, 0.1395))
 CONFIDENCE = Logistic(-5.0256, (10.5203, 2.0860))
 LOW, HIGH = 0.11, 0.881
-"""Below the first, confidence is low: at most 3 % of each set's answerable questions; from the second on it is high:
-half of them."""
+"""Limits of the levels: at most 3 % of the answerable questions of each set are below the first ("low"), half of them
+at or above the second ("high")."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Probabilities for one answer.
+    """Probabilities for one response.
 
     Attributes:
-        relevances: That each hit is relevant, in the order of the hits.
-        confidence: That the documents answer the question.
+        relevances: Probability that each hit is relevant, in the order of the hits.
+        confidence: Probability that the documents answer the question.
     """
 
     relevances: Sequence[float]
@@ -69,11 +69,11 @@ class Judgement:
 
 
 def judge(trace: Trace, evidence: Sequence[Evidence]) -> Judgement | None:
-    """Return how likely the hits are relevant and answer the question; None unless both indexes ranked.
+    """Return the probabilities for a ranking; None unless both indexes ranked.
 
     Args:
         trace: A hybrid ranking.
-        evidence: What is said of its first hits, of `JUDGED` at least where there are so many.
+        evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
     """
     if trace.query_terms is None or {leaf.name for leaf in trace.leaves()} != {"semantic", "lexical"}:
         return None
@@ -87,44 +87,45 @@ def judge(trace: Trace, evidence: Sequence[Evidence]) -> Judgement | None:
 def hit_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
     """Return one row of features for each hit.
 
-    The strength of a hit is how far its fused score is above the mean of the best 100, as a part of how far the best
-    one is; 0 below the mean. Its coverage is the part of the query's terms that it holds, rare terms weighing more. Few
-    passages answer a question, so what one gains the others lose: the share of a hit is what it gets when 8 strength +
-    1.5 coverage of the first 20 compete by softmax. Of that there are
+    The strength of a hit is the distance of its fused score from the mean of the best 100, divided by the distance of
+    the best score; 0 below the mean. Its coverage is the share of the query's terms that it contains, weighted by idf.
+    Few passages answer a question, so the hits compete: the share of a hit is the softmax of 8 strength + 1.5 coverage
+    over the first 20 hits. The features are
 
-    0. the share's logarithm times the coverage;
-    1. the share's logarithm times how rare the query's terms are: their mean idf over log(1 + chunks), about the most
-       that a term can have;
-    2. the share times what the indexes' first 10 hits have in common;
-    3. the share times the standard deviations by which the best cosine similarity is above the mean of all chunks;
-    4. and the hit's BM25 score in standard deviations of those of all chunks.
+    0. the logarithm of the share times the coverage;
+    1. the logarithm of the share times the rarity of the query's terms: their mean idf over log(1 + chunks), which is
+       about the largest possible idf;
+    2. the share times the overlap of the first 10 hits of the indexes;
+    3. the share times the distance of the best cosine similarity from the mean of all chunks, in standard deviations;
+    4. the BM25 score of the hit, in standard deviations of the scores of all chunks.
     """
     scores, mean = trace.hits.scores[: len(evidence)], float(trace.hits.scores[:_RANKED].mean())
     reach = float(scores[0]) - mean
     strength = np.maximum(scores - mean, 0.0) / reach if reach > 0 else np.zeros(len(scores))
-    covered = _covered(trace, evidence)
-    bids = _STRENGTH * strength + _COVERAGE * covered
-    share = bids - math.log(float(np.exp(bids[:JUDGED]).sum()))
-    won = np.exp(share)
-    bm25 = [0.0 if (hit := said.get("lexical")) is None else hit.score for said in evidence]
+    coverage = _coverage(trace, evidence)
+    logits = _STRENGTH * strength + _COVERAGE * coverage
+    log_share = logits - math.log(float(np.exp(logits[:JUDGED]).sum()))
+    share = np.exp(log_share)
+    bm25 = [0.0 if (lexical := one.get("lexical")) is None else lexical.score for one in evidence]
     return np.array(
         [
-            share * covered,
-            share * _rarity(trace),
-            won * _agreement(trace),
-            won * _above(_leaf(trace, "semantic")),
+            log_share * coverage,
+            log_share * _rarity(trace),
+            share * _agreement(trace),
+            share * _above(_leaf(trace, "semantic")),
             np.array(bm25) / (_scale(_leaf(trace, "lexical")).unit or 1.0),
         ]
     ).T
 
 
 def query_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
-    """Return the features of an answer.
+    """Return the features of a response.
 
-    0. The best BM25 score over the length of the query, as in WIG (Zhou, Croft, "Query Performance Prediction in Web
-       Search Environments", SIGIR 2007), and over log(1 + chunks), about the most that a term can weigh. The length is
-       the root of the sum of its terms' squared weights: of their number, where none comes from a conversation.
-    1. The BM25 score of the first hit as a share of the most it could be, unknown terms included.
+    0. The best BM25 score divided by the length of the query, as in WIG (Zhou, Croft, "Query Performance Prediction in
+       Web Search Environments", SIGIR 2007), and by log(1 + chunks), which is about the largest possible idf. The
+       length is the root of the sum of the squared weights of the terms, which is the root of their number outside of
+       conversations.
+    1. The BM25 score of the first hit divided by the sum of the weights of all terms, including unknown ones.
     """
     terms = trace.query_terms
     if terms is None or not terms.counts:
@@ -146,22 +147,23 @@ def _scale(leaf: Trace | None) -> Scale:
 
 
 def _above(leaf: Trace | None) -> float:
-    """Return how many standard deviations of the scores of all chunks the best one is above their mean."""
+    """Return the distance of the best score from the mean of all chunks, in standard deviations."""
     scale = _scale(leaf)
     if leaf is None or len(leaf.hits.scores) == 0 or scale.unit == 0:
         return 0.0
     return (float(leaf.hits.scores[0]) - scale.zero) / scale.unit
 
 
-def _covered(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
-    """Return for each hit the idf of the query's terms that it holds, as a part of that of all of them."""
+def _coverage(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
+    """Return for each hit the share of the query's terms that it contains, weighted by idf."""
     weights = {} if (terms := trace.query_terms) is None else terms.weights
     total = sum(weights.values()) or 1.0
-    held = [() if (hit := said.get("lexical")) is None else hit.matched_terms for said in evidence]
-    return np.array([sum(map(weights.__getitem__, matched)) / total for matched in held])
+    terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
+    return np.array([sum(map(weights.__getitem__, matched)) / total for matched in terms_of_hits])
 
 
 def _rarity(trace: Trace) -> float:
+    """Return the mean idf of the query's terms over log(1 + chunks)."""
     terms = trace.query_terms
     if terms is None or not terms.counts:
         return 0.0
@@ -169,7 +171,7 @@ def _rarity(trace: Trace) -> float:
 
 
 def _agreement(trace: Trace) -> float:
-    """Return how many of their first 10 hits all indexes have, as a part of what the longest list has."""
+    """Return the number of hits that the first 10 hits of all indexes share, over the length of the longest list."""
     firsts = [set(leaf.hits.rows[:_FIRST].tolist()) for leaf in trace.leaves()]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

@@ -1,4 +1,4 @@
-"""Follow-up questions: the question blended with what was asked and answered before, in both indexes."""
+"""Retrieval for follow-up questions: the question is blended with the conversation before it, in both indexes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConversationQuery(WeightedQuery):
 
     Attributes:
         history: The messages before the question, oldest first.
-        rewrite: The question made stand-alone, by whoever can; it is searched instead, and nothing is blended.
+        rewrite: The question rewritten to stand alone, for example by an LLM; it is searched instead of a blend.
 
     Example:
         >>> query = ConversationQuery("And for water?", history=[ChatMessage("How long does food last?")])
@@ -49,28 +49,28 @@ class ConversationQuery(WeightedQuery):
 
     def __post_init__(self) -> None:
         if not isinstance(self.history, list | tuple) or not all(isinstance(one, ChatMessage) for one in self.history):
-            raise InputError("The history of a query is not a list of ChatMessages: give those.", value=self.history)
+            raise InputError("The history of a query must be a list of ChatMessages.", value=self.history)
         if not isinstance(self.rewrite, str | None):
-            raise InputError("The rewritten question is not a text: give one, or None.", value=self.rewrite)
+            raise InputError("The rewritten question must be a text or None.", value=self.rewrite)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendWeights:
-    """How much of the conversation goes into a search.
+    """Weights of the conversation in a search.
 
     Attributes:
-        turns: Questions before the current one that count.
+        turns: Number of previous questions that are used.
         question: Weight of the current question's embedding.
-        history: Weight of the mean of the embeddings of the questions before.
-        history_terms: Weight of each term of a question before, in the lexical indexes; 1 is a term of the question.
-        answer_terms: Weight of each term of the last answer, at most.
-        answer_total: Weight of all terms of the last answer together, at most, so that a long one does not outweigh
+        history: Weight of the mean of the previous questions' embeddings.
+        history_terms: Weight of each term of a previous question in the lexical indexes; a term of the question has 1.
+        answer_terms: Maximum weight of each term of the last answer.
+        answer_total: Maximum weight of all terms of the last answer together, so that a long answer does not outweigh
             the question.
-        alone: How specific a question is (see `specificity_of`) at which the conversation counts by half: in full when
-            it is less specific by 0.5, not at all when it is more so. Infinity lets it count in full for any question.
+        alone: Specificity of a question (see `specificity_of`) at which the conversation has half its weight; it has
+            its full weight at 0.5 less and none at 0.5 more. With infinity it always has its full weight.
 
     Raises:
-        ConfigurationError: A weight is negative or not finite, or the question's is 0.
+        ConfigurationError: A weight is negative or not finite, or the weight of the question is 0.
     """
 
     turns: int = 3
@@ -93,7 +93,7 @@ class BlendWeights:
             )
 
     def counting(self, specificity: float | None) -> BlendWeights:
-        """Return the weights for a question that is so specific: the conversation's are less, or its turns are none.
+        """Return the weights for a question of this specificity: those of the conversation are reduced, down to 0.
 
         Example:
             >>> [BlendWeights().counting(specificity).history for specificity in (None, 0.4, 2.0, 3.1)]
@@ -109,22 +109,22 @@ class BlendWeights:
 
 
 class ConversationalRetriever(CheckedRetriever):
-    """Searches a follow-up question together with the conversation before it, over any retriever.
+    """Search for a follow-up question together with the conversation before it, over any retriever.
 
-    It keeps nothing: the conversation comes with the query, as a `ConversationQuery`. The embedding is that of the
-    question and the mean of those of the last questions, weighted and normalised; the lexical indexes are asked for
-    the question's terms, for those of the last questions at a small weight and for those of the last answer at a
-    smaller one. The more specific a question is by itself, the less the conversation counts, so that a new topic is
-    not pulled back to the one before; a question that stands alone goes through untouched, as does one without history.
+    The retriever has no state: the conversation is part of the query, a `ConversationQuery`. The embedding is the
+    normalised weighted sum of the question's embedding and the mean of the last questions' embeddings. The lexical
+    indexes are searched for the terms of the question, those of the last questions and of the last answer with small
+    weights. The more specific a question is by itself, the less weight the conversation has, so that a change of topic
+    is not pulled back. A question that stands alone or has no history is not changed.
 
     Args:
-        retriever: What searches. Retrievers of this package take both parts; others take the embedding.
-        embed_model: The model that embeds their queries; None leaves the embedding to the retriever.
-        weights: How much of the conversation counts.
-        reference_date: The day on which is asked, or what gives it, such as `date.today`: "last quarter" is then
-            searched as "last quarter (Q3 2026)". None leaves time words as they are.
-        judged: Whether a blended question has a confidence too: by one more search, that of a question in which the
-            one before it stands. Confidence is calibrated for questions in words, not for a blend.
+        retriever: The retriever to search with. Those of this package use both parts; others use the embedding.
+        embed_model: The model that embeds the queries of the retriever; None leaves the embedding to the retriever.
+        weights: Weights of the conversation.
+        reference_date: The date of the question, or a function that returns it, such as `date.today`: "last quarter" is
+            then searched as "last quarter (Q3 2026)". None leaves time words as they are.
+        judged: Whether to estimate the confidence for a blended question by one more search, with the previous question
+            and this one as one text. Confidence is calibrated for questions in words, not for a blend.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -153,63 +153,63 @@ class ConversationalRetriever(CheckedRetriever):
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
 
     def respond(self, query: QueryType) -> RetrievalResponse:
-        """Return the results with their evidence and what was searched.
+        """Return the results with their evidence and the texts that were searched.
 
         Raises:
             InputError: The query is empty, or not a query.
             ModelError: The embedding model cannot be reached.
         """
         bundle, notes = bounded(query)
-        asked, blend = self._plan(bundle)
+        searched, blend = self._plan(bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
-            asked = replace(asked, embedding=_blended(vectors, blend))
-        told = with_warnings(_told(respond_of(self.retriever, asked), query, blend), notes)
-        joined = self._joined(asked, blend)
-        return told if joined is None else _judged(told, respond_of(self.retriever, joined))
+            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
+        response = with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
+        joined = self._joined(searched, blend)
+        return response if joined is None else _with_confidence(response, respond_of(self.retriever, joined))
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
-        """Do as `respond` does, without blocking the event loop."""
+        """Asynchronous version of `respond`."""
         bundle, notes = await asyncio.to_thread(bounded, query)
-        asked, blend = await asyncio.to_thread(self._plan, bundle)
+        searched, blend = await asyncio.to_thread(self._plan, bundle)
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
-            asked = replace(asked, embedding=_blended(vectors, blend))
-        told = with_warnings(_told(await arespond_of(self.retriever, asked), query, blend), notes)
-        joined = self._joined(asked, blend)
-        return told if joined is None else _judged(told, await arespond_of(self.retriever, joined))
+            searched = replace(searched, embedding=_blend_vectors(vectors, blend))
+        response = with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
+        joined = self._joined(searched, blend)
+        return response if joined is None else _with_confidence(response, await arespond_of(self.retriever, joined))
 
-    def _joined(self, asked: QueryBundle, blend: QueryBlend | None) -> QueryBundle | None:
-        """Return the question in which the one before it stands; None where the search has a confidence already."""
+    def _joined(self, query: QueryBundle, blend: QueryBlend | None) -> QueryBundle | None:
+        """Return the previous question and this one as one text; None if the search has a confidence already."""
         if not self.judged or _is_alone(blend):
             return None
-        return QueryBundle(" ".join([*_said(asked, MessageRole.USER, last=1), asked.query_str]))
+        return QueryBundle(" ".join([*_messages(query, MessageRole.USER, last=1), query.query_str]))
 
     def explicit(self, text: str) -> str:
-        """Return a question as it is searched: with the dates of its time words, where the day is known."""
+        """Return a question with the dates of its time words, if the reference date is known."""
         if self.reference_date is None:
             return text
         today = self.reference_date() if callable(self.reference_date) else self.reference_date
         return explicit_times(text, today)
 
     def _plan(self, bundle: QueryBundle) -> tuple[QueryBundle, QueryBlend | None]:
-        """Return the query to search, still without an embedding, and what it is blended from."""
+        """Return the query to search, still without an embedding, and the texts that are blended in it."""
         if isinstance(bundle, ConversationQuery) and bundle.rewrite:
             rewritten = self.explicit(shortened(bundle.rewrite))
             return QueryBundle(rewritten), QueryBlend(rewritten=rewritten)
         text = self.explicit(bundle.query_str)
-        asked = bundle if text == bundle.query_str else replace(bundle, query_str=text)
-        weights, questions = self.weights, _said(asked, MessageRole.USER, last=self.weights.turns)
+        query = bundle if text == bundle.query_str else replace(bundle, query_str=text)
+        weights, questions = self.weights, _messages(query, MessageRole.USER, last=self.weights.turns)
         if questions:
             weights = weights.counting(specificity_of(self.retriever, text))
-        if not (isinstance(asked, ConversationQuery) and questions and weights.turns):
-            return asked, None if asked is bundle else QueryBlend(rewritten=text)
+        if not (isinstance(query, ConversationQuery) and questions and weights.turns):
+            return query, None if query is bundle else QueryBlend(rewritten=text)
         blend = QueryBlend(
-            embedded=self._embedded(asked, questions, weights), lexical=_lexical(asked, questions, weights)
+            embedded=self._embedding_texts(query, questions, weights), lexical=_lexical_texts(query, questions, weights)
         )
-        return replace(asked, lexical_texts=blend.lexical), blend
+        return replace(query, lexical_texts=blend.lexical), blend
 
-    def _embedded(
+    def _embedding_texts(
         self, query: ConversationQuery, questions: Sequence[str], weights: BlendWeights
     ) -> tuple[tuple[str, float], ...]:
         lexical_only = getattr(self.retriever, "mode", None) == "lexical"
@@ -225,49 +225,49 @@ class ConversationalRetriever(CheckedRetriever):
         return (await self.arespond(query_bundle)).to_nodes()
 
 
-def _lexical(
+def _lexical_texts(
     query: ConversationQuery, questions: Sequence[str], weights: BlendWeights
 ) -> tuple[tuple[str, float], ...]:
     texts = [(query.query_str, 1.0), *((text, weights.history_terms) for text in questions)]
-    for answer in _said(query, MessageRole.ASSISTANT, last=1):
+    for answer in _messages(query, MessageRole.ASSISTANT, last=1):
         terms = len(set(_WORDS.terms(answer))) or 1
         texts.append((answer, min(weights.answer_terms, weights.answer_total / terms)))
     return tuple(texts)
 
 
-def _blended(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
-    """Return the unit vector of the weighted sum of unit vectors, the first of which is the question's."""
+def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> list[float]:
+    """Return the weighted sum of the normalised vectors, normalised; the first one belongs to the question."""
     rows = np.asarray(vectors, dtype=np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     blended = np.asarray([weight for _, weight in blend.embedded]) @ rows
     length = float(np.linalg.norm(blended))
-    # Questions that cancel each other out leave the current one.
+    # If the vectors cancel each other out, only the current question counts.
     return (blended / length if length > 1e-9 else rows[0]).tolist()  # type: ignore[no-any-return]
 
 
-def _told(found: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
-    """Return a response with the question as it was asked and what was searched.
+def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
+    """Return the response with the original question and the texts that were searched.
 
-    Confidence and relevance are calibrated for questions that stand alone: a blend has none.
+    Confidence and relevance are calibrated for questions that stand alone, so they are removed for a blend.
     """
     alone = _is_alone(blend)
-    if found.blend is not None:  # the search has added terms
-        blend = replace(blend or QueryBlend(), lexical=found.blend.lexical)
+    if response.blend is not None:  # the search has added terms
+        blend = replace(blend or QueryBlend(), lexical=response.blend.lexical)
     if alone:
-        return replace(found, query=str(query), blend=blend)
-    results = tuple(replace(chunk, relevance=None) for chunk in found.results)
-    return replace(found, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
+        return replace(response, query=str(query), blend=blend)
+    results = tuple(replace(chunk, relevance=None) for chunk in response.results)
+    return replace(response, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
 
 
 def _is_alone(blend: QueryBlend | None) -> bool:
     return blend is None or blend.rewritten is not None
 
 
-def _judged(told: RetrievalResponse, joined: RetrievalResponse) -> RetrievalResponse:
-    return replace(told, confidence=joined.confidence, confidence_level=joined.confidence_level)
+def _with_confidence(response: RetrievalResponse, joined: RetrievalResponse) -> RetrievalResponse:
+    return replace(response, confidence=joined.confidence, confidence_level=joined.confidence_level)
 
 
-def _said(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
-    """Return the last texts of one side of the conversation, oldest first, as far as they are searched."""
+def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:
+    """Return the last messages of one side of the conversation, oldest first, each limited to the searched part."""
     texts = [message.content for message in getattr(query, "history", ()) if message.role == role and message.content]
     return [shortened(text) for text in texts[len(texts) - min(last, len(texts)) :]]

@@ -1,12 +1,12 @@
-"""What the documents say of their chunks, by their names and by their best chunk.
+"""Index of documents, whose scores support their chunks.
 
-A question often names its document ("the agreement between A and B", "the MergeScheduler") and asks for a passage that
-does not. So there is BM25 over one entry per document, which is what names it: file name, title, opening. And a
-document is as good as its best chunk, which so speaks for the others: nothing changes where a document is a single
-chunk, or where there is a single document.
+A question often names its document ("the agreement between A and B", "the MergeScheduler") while the passage with the
+answer does not. The index therefore has one BM25 entry per document: file name, title and opening. Fusion also adds a
+share of the score of a document's best chunk to each of its chunks, which has no effect on the order if every document
+has a single chunk or there is a single document.
 
-Source: evidence of the document beside that of the passage, as in Callan, "Passage-Level Evidence in Document
-Retrieval", SIGIR 1994; the best passage as the document's, as in Dai, Callan, "Deeper Text Understanding for IR with
+Source: document evidence in addition to passage evidence, as in Callan, "Passage-Level Evidence in Document Retrieval",
+SIGIR 1994; the best passage as the score of the document, as in Dai, Callan, "Deeper Text Understanding for IR with
 Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
 """
 
@@ -37,7 +37,7 @@ _JOINTS = re.compile(r"[_\W]+")
 
 
 def document_entry(nodes: Sequence[BaseNode]) -> str:
-    """Return what names a document: the words of its file name, its title, and its first 400 characters.
+    """Return the indexed text of a document: the words of its file name, its title, and its first 400 characters.
 
     Args:
         nodes: Its chunks, at least one.
@@ -48,11 +48,11 @@ def document_entry(nodes: Sequence[BaseNode]) -> str:
 
 
 class DocumentIndex:
-    """BM25 over documents, and which document each chunk is of.
+    """A BM25 index over documents, with the document of each chunk.
 
     Args:
-        lexical_index: Row i is the i-th document.
-        rows: For each chunk, in the order of the document store, the row of its document.
+        lexical_index: The index; row i is the i-th document.
+        rows: The row of the document for each chunk, in the order of the document store.
     """
 
     def __init__(self, lexical_index: LexicalIndex, rows: NDArray[np.int32]) -> None:
@@ -60,15 +60,12 @@ class DocumentIndex:
         self.rows = rows
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
-        """Return for each chunk, by its row, score and rank of its document.
-
-        Equal scores share the best rank.
-        """
+        """Return score and rank of the document of each chunk, given by its row; equal scores share the best rank."""
         scores = self.lexical_index.scores(query)
         ordered = np.sort(scores)
-        found = scores[self.rows[chunks]]
-        ranks = len(ordered) - np.searchsorted(ordered, found, side="right") + 1
-        return DocumentScores(found, np.where(found > 0, ranks, 0))
+        of_chunks = scores[self.rows[chunks]]
+        ranks = len(ordered) - np.searchsorted(ordered, of_chunks, side="right") + 1
+        return DocumentScores(of_chunks, np.where(of_chunks > 0, ranks, 0))
 
     def save(self, directory: Path) -> None:
         """Write the index with its settings."""
@@ -82,16 +79,16 @@ class DocumentIndex:
         """Open an index, memory-mapped.
 
         Raises:
-            InputError: There is none.
+            InputError: The directory has no index.
         """
         index = LexicalIndex.load(directory)
         rows = np.load(directory / ROWS_FILE, mmap_mode="r")
-        return cls(index, np.asarray(rows))  # the same memory; picking from a `memmap` takes longer
+        return cls(index, np.asarray(rows))  # the same memory; indexing a `memmap` takes longer
 
 
 @dataclass
 class DocumentIndexBuilder:
-    """Takes documents in the order of the document store and makes a `DocumentIndex` of them.
+    """Build a `DocumentIndex` from documents that are added in the order of the document store.
 
     Args:
         language: A Snowball stemmer's name, or `none`.
@@ -116,11 +113,11 @@ class DocumentIndexBuilder:
 
 
 class DocumentLeg:
-    """What the documents say of chunks: a leg that supports candidates and adds none.
+    """The index of documents as part of a fusion: it adds to the scores of candidates, but no candidates.
 
     Args:
-        index: The documents.
-        docstore: Where the chunks are.
+        index: The index of documents.
+        docstore: The document store with the chunks.
 
     Raises:
         InputError: Index and document store do not belong together.
@@ -139,5 +136,5 @@ class DocumentLeg:
         return self._index.support(query, rows)
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the document of each chunk, as its row among the documents."""
+        """Return the row of each chunk's document among the documents."""
         return self._index.rows[rows]

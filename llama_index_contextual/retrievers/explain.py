@@ -1,4 +1,4 @@
-"""Why a passage stands where it stands: read off the trace of a ranking, in numbers that add up to its score."""
+"""Explain a ranking: the terms of each score, and what each near miss lacks, from the trace of the search."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 @dataclass(frozen=True)
 class _Share:
-    """What one ranking adds to a score.
+    """The contribution of one ranking to a score.
 
     Attributes:
-        name: Of the ranking.
-        value: What it adds.
-        formula: How that comes about; empty where the ranking does not have the hit.
-        place: Rank in it, from 1; 0 where it does not have the hit.
-        size: Hits that it has.
+        name: Name of the ranking.
+        value: The contribution.
+        formula: Its calculation, as text; empty if the hit is not in the ranking.
+        place: Rank of the hit, from 1; 0 if it is not in the ranking.
+        size: Number of hits in the ranking.
     """
 
     name: str
@@ -34,22 +34,22 @@ class _Share:
     size: int
 
 
-def explain(trace: Trace, found: Sequence[Hit], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and of those that came next, with the reason why not.
+def explain(trace: Trace, hits: Sequence[Hit], k: int) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations of the k best hits, and those of the next ones with what they lack.
 
     Args:
         trace: The ranking.
-        found: Its first hits, in their order.
-        k: How many of them are the answer.
+        hits: Its first hits, in order.
+        k: Number of results among them.
     """
-    made = [_explanation(trace, hit, rank) for rank, hit in enumerate(found, start=1)]
-    last = min(k, len(found))
-    missed = [_with_reason(trace, made, at, last - 1) for at in range(last, len(found))]
-    return made[:last], missed
+    explanations = [_explanation(trace, hit, rank) for rank, hit in enumerate(hits, start=1)]
+    last = min(k, len(hits))
+    near_misses = [_with_reason(trace, explanations, at, last - 1) for at in range(last, len(hits))]
+    return explanations[:last], near_misses
 
 
 def _explanation(trace: Trace, hit: Hit, rank: int) -> Explanation:
-    in_text, in_context = _where(trace, hit.node, hit.evidence)
+    in_text, in_context = _matched_terms(trace, hit.node, hit.evidence)
     return Explanation(
         rank=rank,
         node_id=hit.node.node_id,
@@ -65,15 +65,15 @@ def _explanation(trace: Trace, hit: Hit, rank: int) -> Explanation:
     )
 
 
-def _where(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms that stand in the text, and those that only the context has."""
-    terms, hit = trace.query_terms, evidence.get("lexical")
-    if terms is None or hit is None:
+def _matched_terms(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the matched terms in the text, and those that occur only in the context."""
+    terms, lexical = trace.query_terms, evidence.get("lexical")
+    if terms is None or lexical is None:
         return (), ()
-    own = set(terms.analyzer.terms(node.get_content()))
+    terms_of_text = set(terms.analyzer.terms(node.get_content()))
     return (
-        tuple(term for term in hit.matched_terms if term in own),
-        tuple(term for term in hit.matched_terms if term not in own),
+        tuple(term for term in lexical.matched_terms if term in terms_of_text),
+        tuple(term for term in lexical.matched_terms if term not in terms_of_text),
     )
 
 
@@ -83,66 +83,67 @@ def _missing(trace: Trace, matched: Sequence[str]) -> tuple[str, ...]:
 
 def _arithmetic(trace: Trace, at: int) -> str:
     score = float(trace.hits.scores[at])
-    if trace.recipe is None:
+    if trace.fusion is None:
         return f"{_UNITS.get(trace.name or '', 'score')} {score:.4f}"
     parts = [f"{share.name} {share.formula}" for share in _shares(trace, at) if share.formula]
     return f"{' + '.join(parts)} = {score:.4f}"
 
 
 def _shares(trace: Trace, at: int) -> list[_Share]:
-    recipe, row = trace.recipe, int(trace.hits.rows[at])
-    if recipe is None:
+    """Return the contributions to the score of the hit at a position; none for the ranking of a single index."""
+    fusion, row = trace.fusion, int(trace.hits.rows[at])
+    if fusion is None:
         return []
-    found = []
-    for number, (part, weight) in enumerate(zip(trace.parts, recipe.weights, strict=True)):
+    shares = []
+    for number, (part, weight) in enumerate(zip(trace.parts, fusion.weights, strict=True)):
         name, scores = part.name or "fused", part.hits.scores
         places = (part.hits.rows == row).nonzero()[0]
         if len(places) == 0:
-            found.append(_Share(name, 0.0, "", 0, len(scores)))
+            shares.append(_Share(name, 0.0, "", 0, len(scores)))
             continue
         place = int(places[0])
-        if recipe.by == "rrf":
-            value, formula = weight / (recipe.k + place + 1), f"{weight:.4g} / ({recipe.k:g} + {place + 1})"
+        if fusion.by == "rrf":
+            value, formula = weight / (fusion.k + place + 1), f"{weight:.4g} / ({fusion.k:g} + {place + 1})"
         else:
-            zero, unit = recipe.scales[number]
+            zero, unit = fusion.scales[number]
             value = weight * ((scores[place] - zero) / unit if unit > 0 else 1.0)
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
-        found.append(_Share(name, value, formula, place + 1, len(scores)))
-    return [*found, *_share_of_document(trace, at), *_share_of_best(trace, at)]
+        shares.append(_Share(name, value, formula, place + 1, len(scores)))
+    return [*shares, *_share_of_document(trace, at), *_share_of_best(trace, at)]
 
 
 def _share_of_document(trace: Trace, at: int) -> list[_Share]:
-    recipe, support = trace.recipe, trace.support
-    if recipe is None or support is None:
+    fusion, support = trace.fusion, trace.support
+    if fusion is None or support is None:
         return []
     rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
     if rank == 0:
         return [_Share("document", 0.0, "", 0, 0)]
-    weight = recipe.document_weight
-    if recipe.by == "rrf":
-        return [_Share("document", weight / (recipe.k + rank), f"{weight:.4g} / ({recipe.k:g} + {rank})", rank, 0)]
+    weight = fusion.document_weight
+    if fusion.by == "rrf":
+        return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
     return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
 
 
 def _share_of_best(trace: Trace, at: int) -> list[_Share]:
-    if trace.recipe is None or trace.best is None or not trace.recipe.sibling_weight:
+    if trace.fusion is None or trace.best is None or not trace.fusion.sibling_weight:
         return []
-    weight, best = trace.recipe.sibling_weight, float(trace.best[at])
+    weight, best = trace.fusion.sibling_weight, float(trace.best[at])
     return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
 
 
-def _with_reason(trace: Trace, made: Sequence[Explanation], at: int, last: int) -> Explanation:
-    """Return an explanation with the reason why another hit came last in the answer instead."""
-    miss, kept = made[at], made[last]
+def _with_reason(trace: Trace, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
+    """Return the explanation of a near miss with the difference from the last result."""
+    miss, kept = explanations[at], explanations[last]
     reasons = [f"{kept.score - miss.score:.4f} below result {kept.rank}"]
     shares = list(zip(_shares(trace, at), _shares(trace, last), strict=True))
     if shares:
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:
             reasons.append(_deficit(mine, theirs))
-    held = {*kept.in_text, *kept.in_context}
-    if lacking := [term for term in miss.missing if term in held]:
+    terms_of_kept = {*kept.in_text, *kept.in_context}
+    if lacking := [term for term in miss.missing if term in terms_of_kept]:
         reasons.append(f"it lacks {', '.join(lacking)}")
     return replace(miss, why_not="; ".join(reasons))
 

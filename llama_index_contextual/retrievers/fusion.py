@@ -1,7 +1,7 @@
-"""Rankings into one ranking: pure functions.
+"""Fusion of several rankings into one, by reciprocal ranks or by scores: pure functions.
 
 A ranking is a list of (id, score), best first, or `Hits`: rows and scores as arrays. Ties are broken by the best rank
-in any ranking, then by the id, so the same input always gives the same output.
+in any ranking, then by id, so the same input always gives the same output.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Hits(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What makes the scores of rankings comparable.
+    """Zero and unit that make the scores of different rankings comparable.
 
     Attributes:
-        zero: The score that counts 0.
-        unit: How much more counts 1; 0 where no score differs from another, and each counts 1.
+        zero: The score that is mapped to 0.
+        unit: The difference from `zero` that is mapped to 1; 0 if all scores are equal, which maps each of them to 1.
     """
 
     zero: float
@@ -51,9 +51,9 @@ def reciprocal_rank_fusion(
     """Fuse by weighted reciprocal ranks: score(d) = sum over rankings of weight / (k + rank(d)), ranks from 1.
 
     Args:
-        rankings: Best first; an id at most once in each.
+        rankings: Best first; each id at most once per ranking.
         weights: One per ranking.
-        k: The larger, the less the first ranks stand out.
+        k: Constant; the larger it is, the less the first ranks stand out.
 
     Source: Cormack, Clarke, Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
     Methods", SIGIR 2009 (unweighted, k = 60).
@@ -66,10 +66,10 @@ def reciprocal_rank_fusion(
 
 
 def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[tuple[str, float]]:
-    """Fuse by weighted scores, each ranking scaled to 0..1 (min-max over its own hits); absent hits count 0.
+    """Fuse by weighted scores, each ranking scaled to 0..1 (min-max over its own hits); missing hits count as 0.
 
     Args:
-        rankings: Best first; an id at most once in each. A ranking whose scores are all equal counts 1 for each hit.
+        rankings: Best first; each id at most once per ranking. If all scores of a ranking are equal, each counts as 1.
         weights: One per ranking.
 
     Source: convex combination, Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", TOIS 2023.
@@ -97,8 +97,8 @@ def fuse(
         weights: One per ranking.
         by: Reciprocal ranks or scaled scores.
         k: Constant of reciprocal ranks.
-        scales: Of the scores, one per ranking; without, each ranking's own lowest and highest score count 0 and 1.
-        names: Id of each row, for ties; without, ties go by row.
+        scales: One per ranking, for its scores; None maps the lowest and highest score of each ranking to 0 and 1.
+        names: Id of each row, to break ties; None breaks them by row.
 
     Example:
         >>> one, other = Hits(np.array([7, 3]), np.array([9.0, 8.0])), Hits(np.array([3]), np.array([0.5]))
@@ -119,7 +119,7 @@ def fuse(
             shares[number, at] = share_of_score(hits.scores, weight, scale=scales[number] if scales else None)
         best[at] = np.minimum(best[at], ranks)
     if len(rankings) > 2:
-        shares.sort(axis=0)  # so that the order of the rankings does not decide between equal sums
+        shares.sort(axis=0)  # equal sums stay equal whatever the order of the rankings
     scores: NDArray[np.float64] = shares.sum(axis=0)
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
@@ -136,13 +136,13 @@ def share_of_rank(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArr
 
 
 def share_of_score(scores: NDArray[np.float64], weight: float, *, scale: Scale | None = None) -> NDArray[np.float64]:
-    """Return weight * score on a scale; without one, scaled to 0..1 over the scores."""
+    """Return weight * scaled score for each score; without a scale, by min-max over the scores."""
     zero, unit = scale or min_max(scores)
     return weight * ((scores - zero) / unit if unit > 0 else np.ones(len(scores)))
 
 
 def min_max(scores: NDArray[np.float64]) -> Scale:
-    """Return the scale on which the lowest score counts 0 and the highest 1.
+    """Return the scale that maps the lowest score to 0 and the highest to 1.
 
     Example:
         >>> min_max(np.array([7.0, 9.0, 5.0]))
@@ -158,8 +158,8 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     """Return the weights divided by their sum.
 
     Raises:
-        ValueError: There are not `count` of them or count is 0, one is no number, NaN, infinite or negative, or all are
-            zero.
+        ValueError: `count` is 0 or not the number of weights, a weight is not a number, NaN, infinite or negative, or
+            all weights are zero.
     """
     if count == 0:
         raise ValueError("there is nothing to fuse: give at least one ranking")
@@ -172,9 +172,67 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
     largest = max(weights)
     if largest == 0:
         raise ValueError("the weights are all 0: give at least one ranking some weight")
-    scaled = [weight / largest for weight in weights]  # the sum of large weights may be infinite
+    scaled = [weight / largest for weight in weights]  # the sum of large weights could be infinite
     total = math.fsum(scaled)
     return [weight / total for weight in scaled]
+
+
+def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[np.intp]]:
+    """Add a share to each score and sort again; ties keep the order of the hits.
+
+    Args:
+        hits: Best first.
+        shares: The number to add to each score; shape (n,).
+
+    Returns:
+        The hits in the new order, and the previous position of each.
+
+    Example:
+        >>> hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.25, 0.25])), np.array([0, 0, 0.5]))
+        >>> hits.rows.tolist(), hits.scores.tolist(), before.tolist()
+        ([9, 7, 8], [0.75, 0.5, 0.25], [2, 0, 1])
+    """
+    scores = hits.scores + shares
+    order = np.argsort(-scores, kind="stable")
+    return Hits(hits.rows[order], scores[order]), order
+
+
+def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return for each score the largest one of its group.
+
+    Args:
+        scores: Shape (n,).
+        groups: The group of each score; shape (n,).
+
+    Example:
+        >>> best_of_group(np.array([3.0, 1.0, 2.0]), np.array([7, 7, 5])).tolist()
+        [3.0, 3.0, 2.0]
+    """
+    _, where = np.unique(groups, return_inverse=True)
+    best = np.full(len(scores), -np.inf)
+    np.maximum.at(best, where, scores)
+    return best[where]
+
+
+def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+    """Return weight * score / largest score for each score; no score is negative.
+
+    Example:
+        >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist()
+        [0.1, 0.0, 0.025]
+    """
+    largest = scores.max(initial=0.0)
+    return weight * scores / largest if largest > 0 else np.zeros(len(scores))
+
+
+def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
+    """Return weight / (k + rank) for each rank, and 0 for rank 0; ranks may be shared.
+
+    Example:
+        >>> reciprocal_shares(np.array([1, 1, 0, 3]), 0.5, k=1).tolist()
+        [0.25, 0.25, 0.0, 0.125]
+    """
+    return np.where(ranks > 0, share_of_rank(ranks, weight, k=k), 0.0)
 
 
 def _by_name(
@@ -194,66 +252,8 @@ def _by_name(
 
 
 def _runs(equal: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (start, stop) of every run of neighbours that are equal; equal[i] compares i with i + 1."""
+    """Return (start, stop) of every run of equal neighbours; equal[i] compares i with i + 1."""
     if not equal.any():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))
     return [(int(start), int(stop) + 1) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def add_support(hits: Hits, shares: NDArray[np.float64]) -> tuple[Hits, NDArray[np.intp]]:
-    """Add a share to each score; ties stay in the order of the hits.
-
-    Args:
-        hits: Best first.
-        shares: What else speaks for each hit, in the unit of its score; shape (n,).
-
-    Returns:
-        The hits, and where each of them stood before.
-
-    Example:
-        >>> hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.25, 0.25])), np.array([0, 0, 0.5]))
-        >>> hits.rows.tolist(), hits.scores.tolist(), before.tolist()
-        ([9, 7, 8], [0.75, 0.5, 0.25], [2, 0, 1])
-    """
-    scores = hits.scores + shares
-    order = np.argsort(-scores, kind="stable")
-    return Hits(hits.rows[order], scores[order]), order
-
-
-def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return for each score the largest one of its group.
-
-    Args:
-        scores: Shape (n,).
-        groups: Which group each of them is of; shape (n,).
-
-    Example:
-        >>> best_of_group(np.array([3.0, 1.0, 2.0]), np.array([7, 7, 5])).tolist()
-        [3.0, 3.0, 2.0]
-    """
-    _, where = np.unique(groups, return_inverse=True)
-    best = np.full(len(scores), -np.inf)
-    np.maximum.at(best, where, scores)
-    return best[where]
-
-
-def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Return weight * score / largest score for each; scores are not below 0.
-
-    Example:
-        >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist()
-        [0.1, 0.0, 0.025]
-    """
-    largest = scores.max(initial=0.0)
-    return weight * scores / largest if largest > 0 else np.zeros(len(scores))
-
-
-def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:
-    """Return weight / (k + rank) for each rank; ranks may be shared, and 0 has none.
-
-    Example:
-        >>> reciprocal_shares(np.array([1, 1, 0, 3]), 0.5, k=1).tolist()
-        [0.25, 0.25, 0.0, 0.125]
-    """
-    return np.where(ranks > 0, share_of_rank(ranks, weight, k=k), 0.0)

@@ -1,10 +1,11 @@
-"""Semantic and lexical rankings fused by node id, supported by the documents, nodes fetched once."""
+"""Hybrid retrieval: semantic and lexical rankings are fused by row, then the best nodes are fetched once."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -48,29 +49,29 @@ from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
 class HybridRetriever(QueryFusionRetriever, RankingRetriever):
-    """Fuses rankings of ids, weighted, and fetches only the nodes of the answer.
+    """Fuse the weighted rankings of several retrievers and fetch only the nodes of the result.
 
-    Retrievers that rank ids (`SemanticRetriever`, `LexicalRetriever`) are fused without touching a node. Others, and
-    several generated queries, go LlamaIndex's way with the same fusion: by node id, with the weights, without changing
-    the scores of the nodes that were given.
+    Retrievers that rank ids (`SemanticRetriever`, `LexicalRetriever`) are fused without reading a node. Other
+    retrievers, and several generated queries, use LlamaIndex's own path with the same fusion: by node id, weighted, and
+    without changing the scores of the given nodes.
 
     Args:
-        retrievers: The legs.
-        retriever_weights: One per leg, not all zero; None weighs them alike.
-        similarity_top_k: Results of `retrieve`.
-        candidates: Hits taken from each leg before fusion, where the legs rank ids; others give what they give.
+        retrievers: The retrievers to fuse ("legs").
+        retriever_weights: One per leg, not all zero; None for equal weights.
+        similarity_top_k: Number of results of `retrieve`.
+        candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
-        documents: What the documents say of the candidates; needs legs that rank ids, and a single query.
-        document_weight: Weight of the documents' names beside the legs, whose weights are scaled to a sum of 1.
-        sibling_weight: How much of the score of its document's best chunk a chunk gains; needs `documents`.
-        filters: Only nodes that pass count; needs legs that rank ids, and a single query.
-        llm: Writes further queries when num_queries > 1.
-        num_queries: Queries in all, the given one included.
+        documents: Adds scores of the candidates' documents; needs legs that rank ids, and a single query.
+        document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
+        sibling_weight: Share of the score of its document's best chunk that is added to each chunk; needs `documents`.
+        filters: Only nodes that pass are ranked; needs legs that rank ids, and a single query.
+        llm: Writes further queries if num_queries > 1.
+        num_queries: Number of queries, including the given one.
 
     Raises:
-        ConfigurationError: There is no leg, a weight is NaN, infinite or negative, all are zero, or the filters or
-            documents would not reach every leg.
+        ConfigurationError: There are no legs, a weight is NaN, infinite or negative, all weights are zero, or the
+            filters or documents would not reach every leg.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
         super().__init__(
             retrievers,
-            # Without an LLM the base class would take Settings.llm, and so demand a key, even for a single query.
+            # Without an LLM the base class would use Settings.llm, which demands a key even for a single query.
             llm=llm or (MockLLM() if num_queries <= 1 else None),
             mode=FUSION_MODES.RECIPROCAL_RANK,
             similarity_top_k=similarity_top_k,
@@ -136,12 +137,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     @property
     def _ranks_ids(self) -> bool:
-        """Whether the legs can be fused by id: all of them rank, over one store, and there is a single query."""
+        """Whether the legs can be fused by id: all of them rank over the same store, and there is a single query."""
         stores = {id(leg.docstore) for leg in self._legs}
         return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank by every leg, fuse, and add what the documents say."""
+        """Rank with every leg, fuse the rankings, and add the scores of the documents."""
         if not self._ranks_ids:
             raise InputError(
                 "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
@@ -160,19 +161,20 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             names=self.docstore.ids,
         )
         weight = self._document_weight(hits)
-        recipe = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
+        fusion = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
+        trace = Trace(hits, parts=parts, fusion=fusion)
         if self._documents is None:
-            return Trace(hits, parts=parts, recipe=recipe)
-        terms = Trace(hits, parts=parts).query_terms
-        # A document's name has few words: which ones a misspelt one may be is known to the index of the chunks.
+            return trace
+        # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
+        terms = trace.query_terms
         support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
         shares = self._shares(support, weight)
         best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
         supported, before = add_support(hits, shares + self.sibling_weight * best)
-        return Trace(supported, parts=parts, support=support.at(before), best=best[before], recipe=recipe)
+        return replace(trace, hits=supported, support=support.at(before), best=best[before])
 
     def _scales(self, parts: Sequence[Trace], rankings: Sequence[Hits]) -> list[Scale]:
-        """Return the scales of the rankings' scores: standard deviations where all know theirs, else min-max."""
+        """Return the scales of the rankings' scores: by standard deviation if all are known, or else by min-max."""
         if self.fusion == "rrf":
             return []
         known = [part.scale for part in parts if part.scale is not None]
@@ -181,7 +183,10 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return [min_max(hits.scores) for hits in rankings]
 
     def _document_weight(self, hits: Hits) -> float:
-        """Return the weight of the documents' names; fused scores have no fixed range, so the best of them is 1."""
+        """Return the weight of the documents' names in the unit of the fused scores.
+
+        Fusion by score has no fixed range, so the weight is relative to the best score.
+        """
         return self.document_weight * (1.0 if self.fusion == "rrf" else float(hits.scores.max(initial=0.0)))
 
     def _shares(self, support: DocumentScores, weight: float) -> NDArray[np.float64]:
@@ -195,31 +200,31 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is, as the first of its retrievers that can tell says; see `specificity_of`."""
-        said = (specificity_of(retriever, text) for retriever in self._retrievers)
-        return next((found for found in said if found is not None), None)
+        """Return how specific a text is, by the first retriever that can measure it; see `specificity_of`."""
+        values = (specificity_of(retriever, text) for retriever in self._retrievers)
+        return next((value for value in values if value is not None), None)
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Return the query with what every leg has to await."""
+        """Return the query as prepared by every leg, for example with its embedding."""
         for leg in self._legs:
             bundle = await leg.aprepare(bundle)
         return bundle
 
     def prepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Do as `aprepare` does, and block."""
+        """Blocking version of `aprepare`."""
         for leg in self._legs:
             bundle = leg.prepare(bundle)
         return bundle
 
     def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
-        """Return the queries with what every leg finds out for all of them at once."""
+        """Return several queries as prepared by every leg."""
         for leg in self._legs:
             bundles = leg.prepare_many(bundles)
         return bundles
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
-        """Where the nodes are: the legs share one store."""
+        """The document store, which all legs share."""
         return self._legs[0].docstore
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -233,15 +238,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         return await super()._aretrieve(query_bundle)
 
     def _reciprocal_rerank_fusion(self, results: dict[tuple[str, int], list[NodeWithScore]]) -> list[NodeWithScore]:
-        """Fuse what foreign retrievers found: by node id, weighted, into new objects that keep the evidence."""
-        rankings, found = [], dict[str, dict[str, Any]]()
+        """Fuse the hits of other retrievers by node id, weighted, into new objects that keep the evidence."""
+        rankings, chunks = [], dict[str, dict[str, Any]]()
         for hits in results.values():
             ordered = sorted(hits, key=lambda hit: hit.score or 0.0, reverse=True)
             rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
             for hit in hits:
-                fields = found.setdefault(hit.node.node_id, {"node": hit.node})
+                fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
                 for leg in ("semantic", "lexical", "document"):
                     if (evidence := getattr(hit, leg, None)) is not None:
                         fields.setdefault(leg, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]
-        return [ScoredChunk(score=score, **found[node_id]) for node_id, score in self._fuse(rankings, weights)]
+        return [ScoredChunk(score=score, **chunks[node_id]) for node_id, score in self._fuse(rankings, weights)]

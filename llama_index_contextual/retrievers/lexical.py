@@ -1,4 +1,4 @@
-"""BM25 over contextualised text, memory-mapped, nodes fetched from the document store."""
+"""Lexical retrieval: rank chunks by BM25 over their contextualised text."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.base import RankingRetriever, Trace, lexical_query
 from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
@@ -29,15 +30,16 @@ NODES_FILE = "nodes.sqlite"
 
 
 class LexicalRetriever(BM25Retriever, RankingRetriever):
-    """Ranks chunks by BM25 over their text with its context; exact terms such as TS-999 are found as a whole.
+    """Rank chunks by BM25 over their text and its context; exact terms such as TS-999 also match as a whole.
 
-    Hits without any term of the query are no hits. Nothing is stored twice: nodes come from the document store.
+    Chunks without any term of the query are not returned. The index is memory-mapped and holds no nodes: they are read
+    from the document store.
 
     Args:
         lexical_index: The index; row i is the i-th node of the document store.
-        docstore: Where the nodes are.
-        similarity_top_k: Results of `retrieve`.
-        filters: Only nodes that pass count.
+        docstore: The document store with the nodes.
+        similarity_top_k: Number of results of `retrieve`.
+        filters: Only nodes that pass are ranked.
 
     Raises:
         InputError: Index and document store do not belong together.
@@ -60,7 +62,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
-        # BM25Retriever's own __init__ would build an index and keep every node as JSON.
+        # BM25Retriever.__init__ would build an index and keep every node as JSON.
         BaseRetriever.__init__(self, callback_manager=callback_manager, verbose=verbose)
         self.lexical_index = lexical_index
         self._docstore = docstore
@@ -69,8 +71,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         self._owns_docstore = False
         if lexical_index.size != len(docstore):
             raise InputError(
-                f"The lexical index holds {lexical_index.size} texts, the document store {len(docstore)} nodes: they do"
-                f" not belong together."
+                f"The lexical index holds {pluralize(lexical_index.size, 'text')}, the document store"
+                f" {pluralize(len(docstore), 'node')}: they do not belong together."
             )
 
     @classmethod
@@ -85,10 +87,10 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         filters: MetadataFilters | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Build the index over nodes, over all nodes of a document store, or over those of an index.
+        """Build the index over nodes, over all nodes of a document store, or over the nodes of an index.
 
         Raises:
-            InputError: Not exactly one of `index`, `nodes` and `docstore` is given.
+            InputError: None or more than one of `index`, `nodes` and `docstore` is given.
         """
         if sum(source is not None for source in (index, nodes, docstore)) != 1:
             raise InputError("Give exactly one of index, nodes and docstore.")
@@ -98,22 +100,22 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         if owned:
             store.add_documents(list(given.docs.values()) if given is not None else list(nodes or []))
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in store.iterate())
-        built = LexicalIndex.build(texts, language=language)
-        retriever = cls(built, store, similarity_top_k=similarity_top_k, filters=filters, **kwargs)
+        lexical_index = LexicalIndex.build(texts, language=language)
+        retriever = cls(lexical_index, store, similarity_top_k=similarity_top_k, filters=filters, **kwargs)
         retriever._owns_docstore = owned
         return retriever
 
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank the k best by BM25; scores are above 0."""
+        """Rank the k best chunks by BM25; scores are above 0."""
         terms = self.lexical_index.query(lexical_query(as_bundle(query)))
-        scores = everything = self.lexical_index.scores(terms)
+        scores = all_scores = self.lexical_index.scores(terms)
         mask = self.docstore.mask(filters or self._filters)
         if mask is not None:
             scores = np.where(mask, scores, 0.0)
         best, rows = top(scores, k, above=0.0)
         hits = Hits(rows, best.astype(np.float64))
-        # A chunk that is not found has the score 0, and counts 0.
-        scale = functools.cache(lambda: Scale(0.0, float(everything.std())))  # fusion and judgement ask for it
+        # The zero of the scale is 0: chunks without a term of the query count as 0 in the fusion.
+        scale = functools.cache(lambda: Scale(0.0, float(all_scores.std())))  # used by fusion and by confidence
         return Trace(hits, name="lexical", terms=terms, scale=scale, warnings=_warnings(terms))
 
     def specificity(self, text: str) -> float:
@@ -122,7 +124,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
-        """Where the nodes are."""
+        """The document store with the nodes."""
         return self._docstore
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -132,7 +134,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:
-        """Write the index with its settings, and the nodes beside it unless a StorageContext keeps them."""
+        """Write the index with its settings, and its nodes unless they belong to a given document store."""
         directory = Path(path)
         self.lexical_index.save(directory)
         if self._owns_docstore:
@@ -142,10 +144,16 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
     def from_persist_dir(
         cls, path: str, encoding: str = "utf-8", *, docstore: SQLiteDocumentStore | None = None, **kwargs: Any
     ) -> Self:
-        """Open an index, memory-mapped, with the settings it was built with; without `docstore`, with its own nodes.
+        """Open an index, memory-mapped, with the settings that it was built with.
+
+        Args:
+            path: The directory.
+            encoding: Has no effect.
+            docstore: The document store with the nodes; None for the nodes in the directory.
+            **kwargs: Further arguments of the constructor.
 
         Raises:
-            InputError: There is no index, or there are no nodes beside it and no `docstore` is given.
+            InputError: The directory has no index, or it has no nodes and no `docstore` is given.
         """
         directory = Path(path)
         index = LexicalIndex.load(directory)
@@ -165,6 +173,6 @@ def _warnings(terms: QueryTerms) -> tuple[str, ...]:
 
 
 def _docstore_of(index: VectorStoreIndex) -> BaseDocumentStore:
-    """Return where the nodes of an index are: a vector store that hands out nodes itself leaves its docstore empty."""
+    """Return the store with the nodes of an index, whose own docstore is empty if its vector store has one."""
     own = getattr(index.vector_store, "docstore", None)
     return own if isinstance(own, SQLiteDocumentStore) else index.docstore

@@ -1,7 +1,7 @@
-"""Queries as they come: checked, and cut to what is searched.
+"""Check queries and limit their length.
 
-A query may be a megabyte, and nobody knows beforehand which step is slow with what it holds. So every search reads the
-same number of characters at most, and says so in a warning when there were more.
+A query may be a megabyte long, and any step of a search may be slow for such a text. Every search therefore reads at
+most the same number of characters, and a warning names the limit when a query is longer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.response import RetrievalResponse
 
 MAX_CHARACTERS = 32_000
-"""Characters of a query that are read: about as much English as an embedding model takes."""
+"""Maximum number of characters of a query that are read: about as much English as an embedding model accepts."""
 
 MAX_MARKS = 30
-"""Combining marks in a row that are read, as in the Stream-Safe Text Format of Unicode (UAX 15): normalising sorts them
-in quadratic time."""
+"""Maximum number of consecutive combining marks that are read, as in the Stream-Safe Text Format of Unicode (UAX 15):
+normalisation sorts them in quadratic time."""
 
-_SHORT = 1_000  # too short to hold a run of marks that takes time
+_SHORT = 1_000  # characters of a text in which a run of marks cannot be slow
 _MARKS = regex.compile(rf"(\p{{M}}{{{MAX_MARKS}}})\p{{M}}+")
 
 
 def shortened(text: str) -> str:
-    """Return the part of a query that is read: its first 32,000 characters, cut at white space where there is some.
+    """Return the part of a query that is read: its first 32,000 characters, cut at white space if possible.
 
     Example:
         >>> shortened("How long does food keep?"), len(shortened("food " * 10_000))
@@ -49,7 +49,7 @@ def as_bundle(query: object) -> QueryBundle:
     """Return the query as a QueryBundle.
 
     Raises:
-        InputError: It is neither a text nor a QueryBundle.
+        InputError: The query is neither a text nor a QueryBundle.
     """
     bundle = QueryBundle(query) if isinstance(query, str) else query
     if not isinstance(bundle, QueryBundle):
@@ -65,7 +65,7 @@ def as_bundles(queries: object) -> list[QueryBundle]:
     """Return several queries as QueryBundles.
 
     Raises:
-        InputError: They are not a list of queries, or one of them is not a query.
+        InputError: The queries are not a list, or one of them is not a query.
     """
     if isinstance(queries, str | bytes | QueryBundle) or not isinstance(queries, Iterable):
         raise InputError(f"The queries are {_described(queries)}: give a list of them.", value=queries)
@@ -73,10 +73,10 @@ def as_bundles(queries: object) -> list[QueryBundle]:
 
 
 def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
-    """Return a query as it is searched, and the warnings about what is left out of it.
+    """Return the query limited to the part that is searched, and a warning if it was longer.
 
     Raises:
-        InputError: It is empty, or neither a text nor a QueryBundle.
+        InputError: The query is empty, or neither a text nor a QueryBundle.
     """
     bundle = as_bundle(query)
     if not bundle.query_str or bundle.query_str.isspace():
@@ -84,7 +84,7 @@ def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     text = shortened(bundle.query_str)
     if text is bundle.query_str:
         return bundle, ()
-    cut = copy(bundle)  # of its own class, with whatever that class carries
+    cut = copy(bundle)  # keeps the class and its fields
     cut.query_str = text
     return cut, (
         f"The query has {len(bundle.query_str):,} characters: only its beginning, {len(text):,} characters, was"
@@ -93,27 +93,27 @@ def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
 
 
 def with_warnings(response: RetrievalResponse, warnings: Sequence[str]) -> RetrievalResponse:
-    """Return a response with more warnings, those of the query first."""
+    """Return a response with further warnings before its own."""
     return replace(response, warnings=(*warnings, *response.warnings)) if warnings else response
 
 
 def require_positive(k: object, name: str = "top_k", what: str = "result") -> int:
-    """Return a number of results; NumPy's integers count as such.
+    """Return a number of results as an int; NumPy's integers are accepted.
 
     Args:
-        k: What was given.
-        name: Of the argument, for the message.
-        what: Is counted, for the message.
+        k: The given number.
+        name: Name of the argument, for the message.
+        what: Noun for the things that are counted, for the message.
 
     Raises:
-        InputError: It is not a whole number, or not positive.
+        InputError: The number is not a whole number, or not positive.
     """
     try:
         number = None if isinstance(k, bool) else operator.index(k)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None:
-        raise InputError(f"{name} is {k!r}: give a whole number from 1 on.", value=k)
+        raise InputError(f"{name} is {k!r}: give a whole number of at least 1.", value=k)
     if number < 1:
         raise InputError(f"{name} is {number}: ask for at least one {what}.", value=k)
     return number

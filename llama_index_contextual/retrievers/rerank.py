@@ -1,4 +1,4 @@
-"""A second look at the best hits by a cross-encoder or an LLM, through LlamaIndex's own postprocessors."""
+"""Reranking of the best hits by a cross-encoder or an LLM, through LlamaIndex's postprocessors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LLM_RERANK = "llm"
 _RETRY = RetryPolicy(attempts=3)
 _LLM_BATCH = 10
 _CHOICE = re.compile(r"^[^\d\n:]*:\s*(\d{1,9})\s*,[^\d\n:]*:\s*(\d+(?:\.\d+)?)", re.MULTILINE)
-_ALL = 1_000_000  # whoever asks takes the first k
+_ALL = 1_000_000  # no limit: the search takes the first k
 
 
 class Reranked(NamedTuple):
-    """A hit at its new place.
+    """The previous position and the new score of a hit.
 
     Attributes:
-        at: Its place in the ranking before, from 0.
-        score: What the reranker says, in its own unit.
+        at: Position in the previous ranking, from 0.
+        score: Score of the reranker, in its own unit.
     """
 
     at: int
@@ -38,12 +38,12 @@ class Reranked(NamedTuple):
 
 
 class Reranker:
-    """Puts hits into a new order.
+    """Sort hits by the scores of a LlamaIndex reranker.
 
     Args:
-        name: As in the setting `rerank`, for messages.
-        postprocessor: A LlamaIndex reranker that returns all it is given, or those that it finds relevant.
-        threshold: Hits below it are left out; None keeps all.
+        name: Value of the setting `rerank`, for messages.
+        postprocessor: A LlamaIndex reranker that returns all hits, or the relevant ones.
+        threshold: Lowest score of a hit that is kept; None keeps all hits.
     """
 
     def __init__(self, name: str, postprocessor: BaseNodePostprocessor, *, threshold: float | None = None) -> None:
@@ -51,33 +51,33 @@ class Reranker:
         self.threshold = threshold
         self._postprocessor = postprocessor
 
-    def order(self, bundle: QueryBundle, found: Sequence[Hit]) -> list[Reranked]:
-        """Return the hits best first; equal scores stay in the order in which they came.
+    def order(self, bundle: QueryBundle, hits: Sequence[Hit]) -> list[Reranked]:
+        """Return the hits best first; hits with equal scores keep their order.
 
         Raises:
             ModelError: The model fails.
         """
-        given = [NodeWithScore(node=hit.node, score=hit.score) for hit in found]  # their scores are written over
-        place = {hit.node.node_id: at for at, hit in enumerate(found)}
+        nodes = [NodeWithScore(node=hit.node, score=hit.score) for hit in hits]  # the reranker overwrites the scores
+        places = {hit.node.node_id: at for at, hit in enumerate(hits)}
         try:
-            said = call(lambda: self._postprocessor.postprocess_nodes(given, query_bundle=bundle), _RETRY)
+            scored = call(lambda: self._postprocessor.postprocess_nodes(nodes, query_bundle=bundle), _RETRY)
         except ContextualError:
-            raise  # in a sentence already
-        except Exception as error:  # whatever the class of a model raises
+            raise  # has a readable message already
+        except Exception as error:  # a model class may raise any error
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
-        ranked = [Reranked(place[hit.node.node_id], float(hit.score or 0.0)) for hit in said]
+        ranked = [Reranked(places[hit.node.node_id], float(hit.score or 0.0)) for hit in scored]
         kept = [hit for hit in ranked if self.threshold is None or hit.score >= self.threshold]
         best: dict[int, Reranked] = {}
         for hit in sorted(kept, key=lambda hit: (-hit.score, hit.at)):
-            best.setdefault(hit.at, hit)  # an LLM may name a passage twice
+            best.setdefault(hit.at, hit)  # an LLM may return a passage twice
         return list(best.values())
 
 
 class Rerankers:
-    """Makes the reranker that the settings name, once: a cross-encoder takes seconds to load.
+    """Create the reranker of the settings and keep it, as a cross-encoder takes seconds to load.
 
     Args:
-        load_llm: Gives the LLM for `rerank="llm"`.
+        load_llm: Loads the LLM for `rerank="llm"`.
     """
 
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
@@ -89,7 +89,7 @@ class Rerankers:
         """Return the reranker of the settings, or None.
 
         Raises:
-            ModelError: It cannot be made: no package, no such model, no LLM.
+            ModelError: The reranker cannot be created: the package, the model or the LLM is missing.
         """
         if config.rerank is None:
             return None
@@ -135,10 +135,10 @@ class Rerankers:
 
 
 def _choices(answer: str, count: int) -> tuple[list[int], list[float]]:
-    """Return the passages that an LLM chose, by their numbers from 1, and what it says of each.
+    """Return the numbers of the passages in an LLM's answer, from 1, and their scores.
 
-    LlamaIndex's own reading takes 0 for the last passage, 0.9 for 0, and shifts the scores behind a line without one.
+    LlamaIndex's own parser takes 0 for the last passage and 0.9 for 0, and shifts the scores after a line without one.
     """
-    chosen = [(int(number), float(score)) for number, score in _CHOICE.findall(answer)]
-    kept = [(number, score) for number, score in chosen if 1 <= number <= count]
+    choices = [(int(number), float(score)) for number, score in _CHOICE.findall(answer)]
+    kept = [(number, score) for number, score in choices if 1 <= number <= count]
     return [number for number, _ in kept], [score for _, score in kept]

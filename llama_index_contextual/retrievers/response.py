@@ -1,4 +1,4 @@
-"""A passage that was found: where it stands, and what each index said of it."""
+"""The response of a search: results with their source and scores, explanations, and their display."""
 
 from __future__ import annotations
 
@@ -16,17 +16,25 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.text import excerpt, pluralize
 
-COMMANDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+ConfidenceLevel = Literal["high", "medium", "low", "none"]
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that control a terminal or change the direction of writing."""
+
+_SHOWN = 400
+"""Maximum number of characters of a query that are shown."""
+
+_SHOWN_WORDS, _SHOWN_LETTERS = 50, 60
 
 
 @dataclass(frozen=True)
 class LegScore:
-    """What one index said of a chunk.
+    """Score and rank of a chunk in one index.
 
     Attributes:
-        score: Cosine similarity (-1 to 1) of the semantic index, BM25 (above 0) of the others.
-        rank: Position in that index's ranking, from 1; of the documents, that of the chunk's document.
-        matched_terms: Terms of the query that the lexical index found in the chunk or its context.
+        score: Cosine similarity (-1 to 1) in the semantic index, BM25 (above 0) in the others.
+        rank: Position in the ranking of that index, from 1; in the index of documents, that of the chunk's document.
+        matched_terms: Terms of the query that occur in the chunk or its context; lexical index only.
     """
 
     score: float
@@ -35,36 +43,36 @@ class LegScore:
 
 
 class ScoredChunk(NodeWithScore):
-    """A LlamaIndex `NodeWithScore` that carries the evidence of each index."""
+    """A LlamaIndex `NodeWithScore` with score and rank of the chunk in each index."""
 
-    semantic: LegScore | None = Field(default=None, description="What the semantic index said.")
-    lexical: LegScore | None = Field(default=None, description="What the lexical index said.")
-    document: LegScore | None = Field(default=None, description="What the index of documents said of its document.")
+    semantic: LegScore | None = Field(default=None, description="Score and rank in the semantic index.")
+    lexical: LegScore | None = Field(default=None, description="Score and rank in the lexical index.")
+    document: LegScore | None = Field(default=None, description="Score and rank of its document.")
     relevance: float | None = Field(default=None, description="Probability that the passage is relevant.")
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name by which LlamaIndex serialises this class."""
         return "ScoredChunk"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a passage stands.
+    """The location of a passage in its document.
 
     Attributes:
         file_name: Name of the file.
-        file_path: Path as seen from the parent of the folder that was given.
+        file_path: Path relative to the parent of the folder that was ingested.
         doc_id: Id of the document.
-        page_start: Physical page of its first character, from 1.
-        page_end: Physical page of its last character.
-        page_label: Printed number of its first page.
-        section: Path of headings above it.
+        page_start: Physical page of the first character, from 1.
+        page_end: Physical page of the last character.
+        page_label: Printed number of the first page.
+        section: Path of headings above the passage.
         title: Title of the document.
-        segment_index: Which segment of the document, from 0.
-        chunk_index: Which chunk of the document, from 0.
-        start_char: Offset of its first character in the document's text.
-        end_char: Offset behind its last character.
+        segment_index: Number of the segment in the document, from 0.
+        chunk_index: Number of the chunk in the document, from 0.
+        start_char: Offset of the first character in the document's text.
+        end_char: Offset after the last character.
     """
 
     file_name: str | None = None
@@ -82,14 +90,14 @@ class Source:
 
     @classmethod
     def of(cls, node: BaseNode) -> Source:
-        """Return the source of a node of any parser; what its metadata does not say is None."""
+        """Return the source of a node of any parser; fields that its metadata lacks are None."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
-        found = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
+        fields = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
         return cls(
             doc_id=node.ref_doc_id,
             start_char=getattr(node, "start_char_idx", None),
             end_char=getattr(node, "end_char_idx", None),
-            **found,
+            **fields,
         )
 
     def __str__(self) -> str:
@@ -102,15 +110,15 @@ class RetrievedChunk:
     """One result.
 
     Attributes:
-        rank: From 1.
+        rank: Position among the results, from 1.
         node: The LlamaIndex node.
-        score: Score of the fused ranking; comparable within one answer only.
+        score: Score of the fused ranking; comparable only within one response.
         relevance: Estimated probability that the passage is relevant, calibrated with the local settings; None unless
-            both indexes answered.
-        semantic: What the semantic index said, or None where it did not find the chunk.
-        lexical: What the lexical index said, or None where it did not find the chunk.
-        document: What the index of documents said of the chunk's document, or None where it was not asked or the
-            document's name and opening have no term of the query.
+            both indexes were searched.
+        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
+        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
+        document: Score and rank of the chunk's document, or None if documents are not searched or the document's name
+            and opening have no term of the query.
     """
 
     rank: int
@@ -124,8 +132,8 @@ class RetrievedChunk:
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
         """Return the result for a LlamaIndex node."""
-        said = (getattr(scored, name, None) for name in ("relevance", "semantic", "lexical", "document"))
-        return cls(rank, scored.node, float(scored.score or 0.0), *said)
+        values = (getattr(scored, name, None) for name in ("relevance", "semantic", "lexical", "document"))
+        return cls(rank, scored.node, float(scored.score or 0.0), *values)
 
     @classmethod
     def made(
@@ -136,7 +144,7 @@ class RetrievedChunk:
         evidence: Mapping[str, LegScore],
         relevance: float | None = None,
     ) -> RetrievedChunk:
-        """Return the result for a node, its score, and what each index said of it."""
+        """Return the result for a node, its score, and its score and rank in each index."""
         semantic, lexical, document = map(evidence.get, ("semantic", "lexical", "document"))
         return cls(rank, node, score, relevance, semantic, lexical, document)
 
@@ -147,22 +155,22 @@ class RetrievedChunk:
 
     @property
     def text(self) -> str:
-        """The original text, never the context."""
+        """The original text, without the context."""
         return self.node.get_content()
 
     @property
     def context(self) -> str | None:
-        """What situates the chunk in its document, or None."""
+        """The sentences that situate the chunk in its document, or None."""
         return self.node.metadata.get(keys.CONTEXT) or None
 
     @cached_property
     def source(self) -> Source:
-        """Where the passage stands."""
+        """The location of the passage in its document."""
         return Source.of(self.node)
 
     def to_node(self) -> ScoredChunk:
-        """Return the result as a LlamaIndex node that carries the evidence."""
-        # As it is: what is checked here already takes longer to check than to find.
+        """Return the result as a LlamaIndex node with its scores."""
+        # Without validation: validating the fields takes longer than the search.
         return ScoredChunk.model_construct(
             node=self.node,
             score=self.score,
@@ -177,44 +185,30 @@ class RetrievedChunk:
         return f"RetrievedChunk(rank={self.rank}, score={self.score:.4f}, source={str(self.source)!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
-        """Return the text in one line, from shortly before the terms for which it was found, or the query's words."""
+        """Return the text on one line, from shortly before the matched terms or the words of the query."""
         terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values; the node is left out."""
+        """Return the result as JSON values, without the node."""
         out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
         for leg in ("semantic", "lexical", "document"):
-            evidence: LegScore | None = getattr(self, leg)
-            out[leg] = None if evidence is None else {"score": evidence.score, "rank": evidence.rank}
+            leg_score: LegScore | None = getattr(self, leg)
+            out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}
         if self.lexical is not None:
             out["lexical"]["matched_terms"] = list(self.lexical.matched_terms)
         out["source"] = asdict(self.source)
         return out
 
 
-def visible(text: str) -> str:
-    """Return the text without what would command a terminal or turn the direction of writing."""
-    return " ".join(COMMANDS.sub(" ", text).split())
-
-
-_SHOWN = 400
-"""Characters of a query that are shown, at most."""
-
-_SHOWN_WORDS, _SHOWN_LETTERS = 50, 60
-
-ConfidenceLevel = Literal["high", "medium", "low", "none"]
-
-
 @dataclass(frozen=True)
 class QueryBlend:
-    """What a question was searched with, in a conversation or with words added to it.
+    """The texts that were searched, if they differ from the question: a conversation, dates or acronyms.
 
     Attributes:
-        embedded: Texts with their weights in the query's embedding, the question first; empty where nothing was
-            embedded.
+        embedded: Texts with their weights in the query's embedding, the question first; empty if nothing was embedded.
         lexical: Texts with the weight of each of their terms, the question first.
-        rewritten: The stand-alone question that was searched in place of the one asked, or None.
+        rewritten: The stand-alone question that was searched instead of the original one, or None.
     """
 
     embedded: tuple[tuple[str, float], ...] = ()
@@ -224,21 +218,21 @@ class QueryBlend:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Why a passage stands where it stands.
+    """The reasons for the rank of a passage.
 
     Attributes:
-        rank: From 1.
+        rank: Position in the ranking, from 1.
         node_id: Id of the chunk.
-        source: Where it stands.
+        source: Location in its document.
         score: Score of the ranking.
-        arithmetic: How the score comes about.
-        semantic: What the semantic index said, or None where it did not find the chunk.
-        lexical: What the lexical index said, or None where it did not find the chunk.
-        document: What the index of documents said of its document, or None.
-        in_text: Terms of the query that stand in the text.
-        in_context: Terms of the query that only the context has.
-        missing: Terms of the query that neither has.
-        why_not: Of a near miss, what it lacked against the last result.
+        arithmetic: Calculation of the score, as text.
+        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
+        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
+        document: Score and rank of its document, or None.
+        in_text: Terms of the query in the text.
+        in_context: Terms of the query that occur only in the context.
+        missing: Terms of the query that occur in neither.
+        why_not: For a near miss, the difference from the last result.
     """
 
     rank: int
@@ -256,11 +250,11 @@ class Explanation:
 
     def __str__(self) -> str:
         legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
-        said = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
+        ranks = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
         terms = (("in the text", self.in_text), ("only in the context", self.in_context), ("nowhere", self.missing))
         lines = [
             f"{self.rank}. {self.source}: {self.score:.4f}",
-            f"   {said}",
+            f"   {ranks}",
             f"   {self.arithmetic}",
             *(f"   {where}: {_listed(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
@@ -270,23 +264,23 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalResponse:
-    """The answer of a search.
+    """The results of a search.
 
     Attributes:
         query: The question.
-        mode_requested: Which indexes were asked for.
-        mode_used: Which indexes answered.
-        warnings: Sentences about what differs from what was asked for.
-        results: Best first.
+        mode_requested: The mode that was requested.
+        mode_used: The mode that was used, as far as the version has the indexes.
+        warnings: Sentences about differences from the request.
+        results: The results, best first.
         confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
-            None unless both indexes answered.
-        confidence_level: The same in words; "low" is what at most 3 in 100 answerable questions are, "none" means that
-            nothing was found.
-        version: Name of the version that answered.
-        blend: What was searched where it is not the question alone: a conversation, dates, acronyms; or None.
-        intent: What the question wants, where it was searched for that; some intents search nothing.
-        explanations: Why each result stands where it stands; only where it was asked for.
-        near_misses: What came next, and why not; only where it was asked for.
+            None unless both indexes were searched.
+        confidence_level: The same in words: "low" holds for at most 3 in 100 answerable questions, "none" means that
+            there are no results.
+        version: Name of the version that was searched.
+        blend: The texts that were searched, if they differ from the question; or None.
+        intent: The intent of the question, if the search depends on it; some intents search nothing.
+        explanations: Reasons for the rank of each result; only on request.
+        near_misses: The next hits, and why they are not among the results; only on request.
     """
 
     query: str
@@ -313,12 +307,12 @@ class RetrievalResponse:
 
     @classmethod
     def of_nodes(cls, query: str, hits: Sequence[NodeWithScore]) -> RetrievalResponse:
-        """Return what a retriever of any kind found."""
+        """Return the response for the nodes of any retriever."""
         results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON values."""
+        """Return the response as JSON values."""
         names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")
         out = {name: getattr(self, name) for name in names}
         if self.intent is not None:
@@ -331,13 +325,13 @@ class RetrievalResponse:
         return {**out, "warnings": list(self.warnings), "results": [chunk.to_dict() for chunk in self.results]}
 
     def to_nodes(self) -> list[NodeWithScore]:
-        """Return the results as LlamaIndex nodes that carry the evidence."""
+        """Return the results as LlamaIndex nodes with their scores."""
         return [chunk.to_node() for chunk in self.results]
 
     def __repr__(self) -> str:
-        sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
+        confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
         query = self.query if len(self.query) <= _SHOWN else f"{self.query[:_SHOWN]}…"
-        head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{sure})"
+        head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
         lines = [
             f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
         ]
@@ -360,16 +354,21 @@ class RetrievalResponse:
         )
 
 
+def visible(text: str) -> str:
+    """Return the text without characters that control a terminal or change the direction of writing."""
+    return " ".join(_CONTROLS.sub(" ", text).split())
+
+
 def _listed(words: Sequence[str]) -> str:
-    """Return the words of a query for a reader: so many, and of each its beginning."""
+    """Return a list of words for display: at most 50, each cut to 60 characters."""
     shown = [_shorten(word, _SHOWN_LETTERS) for word in words[:_SHOWN_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])
 
 
 def _visible_line(line: str) -> str:
-    """Return a line without what would command a terminal, its indentation kept."""
-    return COMMANDS.sub(" ", line)
+    """Return a line without characters that control a terminal, with its indentation."""
+    return _CONTROLS.sub(" ", line)
 
 
 def _shorten(text: str, width: int = 90) -> str:

@@ -1,4 +1,4 @@
-"""Embeddings of questions: each is asked for once, from any thread and event loop, with retries."""
+"""Semantic retrieval: rank chunks by the cosine similarity of their embeddings to the query's embedding."""
 
 from __future__ import annotations
 
@@ -33,140 +33,25 @@ from llama_index_contextual.storage.faiss_store import Rows, UnitFaissVectorStor
 from llama_index_contextual.storage.scan import products
 
 _RETRY = RetryPolicy(attempts=3)
-_KNOWN = 512
-_IN_FLIGHT = 8
-
-
-class QueryEmbedder:
-    """Embeds questions and remembers the last ones; a question is one or several texts, whose mean counts.
-
-    Of a text that is longer than the model takes, the beginning is embedded.
-
-    Args:
-        model: The embedding model.
-    """
-
-    def __init__(self, model: BaseEmbedding) -> None:
-        self._given = model
-        self._known: LRUCache[bytes, list[float]] = LRUCache(_KNOWN)
-        # Without `self`: a cycle would keep what holds this until the garbage is collected.
-        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
-
-    def embed(self, texts: Sequence[str]) -> list[float]:
-        """Return the embedding of a question.
-
-        Raises:
-            ModelError: The model cannot be reached, or its answer is not an embedding.
-        """
-        asked = _asked(texts)
-        key = _key(asked)
-        if (known := self._known.get(key)) is not None:
-            return known
-        try:
-            model = self._model.sync()
-            embedding = call(lambda: _embedded(model, asked), _RETRY)
-        except Exception as error:  # any embedding class may raise anything; it is told in a sentence
-            raise self._explained(error) from error
-        self._known.put(key, self._checked(embedding))
-        return embedding
-
-    async def aembed(self, texts: Sequence[str]) -> list[float]:
-        """Do as `embed` does, without blocking the event loop."""
-        asked = _asked(texts)
-        key = _key(asked)
-        if (known := self._known.get(key)) is not None:
-            return known
-        try:
-            model = await self._model.running()
-            embedding = await acall(lambda: _aembedded(model, asked), _RETRY)
-        except Exception as error:  # any embedding class may raise anything; it is told in a sentence
-            raise self._explained(error) from error
-        self._known.put(key, self._checked(embedding))
-        return embedding
-
-    def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the embeddings of several questions; LlamaIndex has no call for them, so their requests overlap."""
-        asked = [_asked(texts) for texts in questions]
-        missing = [texts for texts in dict.fromkeys(asked) if self._known.get(_key(texts)) is None]
-        with ThreadPoolExecutor(min(_IN_FLIGHT, len(missing)) or 1) as threads:
-            embedded = dict(zip(missing, threads.map(self.embed, missing), strict=True))
-        return [embedded.get(texts) or self.embed(texts) for texts in asked]
-
-    async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Do as `embed_many` does, without blocking the event loop."""
-        asked = [_asked(texts) for texts in questions]
-        different = list(dict.fromkeys(asked))
-        embedded = dict(zip(different, await asyncio.gather(*map(self.aembed, different)), strict=True))
-        return [embedded[texts] for texts in asked]
-
-    def _checked(self, embedding: object) -> list[float]:
-        """Return an embedding that a model has made.
-
-        Raises:
-            ModelError: It is empty, or holds something else than finite numbers.
-        """
-        try:
-            numbers = np.asarray(embedding, dtype=np.float64)
-        except (TypeError, ValueError):
-            numbers = np.zeros(0)
-        if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
-            return embedding if isinstance(embedding, list) else numbers.tolist()
-        name, size = model_name(self._given), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
-        raise ModelError(
-            f"The embedding model {name!r} did not answer with finite numbers ({size}): ask again, or choose another"
-            f" model.",
-            setting="embed_model",
-        )
-
-    def _explained(self, error: Exception) -> ModelError:
-        if isinstance(error, ModelError):
-            return ModelError(str(error), setting=error.setting)
-        message = describe(error, setting="embed_model", model=model_name(self._given))
-        return ModelError(message, setting="embed_model")
-
-
-def _asked(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(cut_to_input(shortened(text)) for text in texts)
-
-
-def _key(texts: tuple[str, ...]) -> bytes:
-    """Return under what a question is remembered: not its texts, which may be long."""
-    digest = hashlib.sha256()
-    for text in texts:
-        raw = text.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(raw) + raw)
-    return digest.digest()
-
-
-def _embedded(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
-    # Of one text it is the mean already, and LlamaIndex takes as long to find that out as to search.
-    if len(texts) == 1:
-        return model.get_query_embedding(texts[0])
-    return model.get_agg_embedding_from_queries(list(texts))
-
-
-async def _aembedded(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
-    if len(texts) == 1:
-        return await model.aget_query_embedding(texts[0])
-    return await model.aget_agg_embedding_from_queries(list(texts))
-
+_CACHE_SIZE = 512
+_CONCURRENT_CALLS = 8
 
 _SAMPLE = 128
-"""Vectors that tell how similar chunks are to a query on the whole, where not all are compared: the deviation is right
-to about 6 %."""
+"""Number of vectors from which mean and deviation of the similarities are estimated if not all vectors are compared;
+the deviation is accurate to about 6 %."""
 
 
 class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
-    """Ranks chunks by the cosine similarity of their contextualised embedding to the query's.
+    """Rank chunks by the cosine similarity of their contextualised embedding to the query's embedding.
 
     Args:
         index: A VectorStoreIndex over a `UnitFaissVectorStore`.
-        similarity_top_k: Results of `retrieve`.
-        filters: Only nodes that pass count.
-        embed_model: Embeds the query; None takes the index's.
+        similarity_top_k: Number of results of `retrieve`.
+        filters: Only nodes that pass are ranked.
+        embed_model: Embeds the query; None for the model of the index.
 
     Raises:
-        InputError: The index is over another kind of vector store.
+        InputError: The index has another kind of vector store.
     """
 
     def __init__(
@@ -198,10 +83,10 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._sample: tuple[int, NDArray[np.float32] | None] | None = None
 
     def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank the k best by cosine similarity; nothing is similar to an embedding of zeros.
+        """Rank the k best chunks by cosine similarity; an embedding of zeros has no hits.
 
         Raises:
-            InputError: The query's embedding is not one of this index.
+            InputError: The query's embedding does not fit the index.
             ModelError: The embedding model cannot be reached.
         """
         bundle = as_bundle(query)
@@ -214,22 +99,22 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
                 scale=lambda: Scale(0.0, 0.0),
                 warnings=(
                     f"The query's embedding by {model_name(self._embed_model)!r} is zero: the semantic index finds"
-                    f" nothing by it; ask in other words.",
+                    f" nothing for it; rephrase the query.",
                 ),
             )
-        found = self._store.rank_rows(vector, k, filters or self._filters)
-        scale = functools.cache(lambda: self._scale(vector, found))  # fusion and judgement ask for it
-        return Trace(Hits(found.rows, found.scores), name="semantic", scale=scale)
+        ranked = self._store.rank_rows(vector, k, filters or self._filters)
+        scale = functools.cache(lambda: self._scale(vector, ranked))  # used by fusion and by confidence
+        return Trace(Hits(ranked.rows, ranked.scores), name="semantic", scale=scale)
 
     def _checked(self, embedding: object) -> NDArray[np.float32]:
         """Return a query's embedding as a vector of this index.
 
         Raises:
-            InputError: It has another length, or holds something else than finite numbers.
+            InputError: The embedding has another length, or contains values that are not finite numbers.
         """
         name, dimensions = model_name(self._embed_model), self._store.dimensions
         try:
-            with np.errstate(over="ignore"):  # what 32 bits cannot hold becomes infinite
+            with np.errstate(over="ignore"):  # numbers too large for 32 bits become infinite
                 vector = np.asarray(embedding, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(
@@ -263,38 +148,38 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         return _with_embedding(bundle, self._embedder.embed(bundle.embedding_strs))
 
     def prepare_many(self, bundles: list[QueryBundle]) -> list[QueryBundle]:
-        """Return the queries with their embeddings, several at a time."""
-        asking = [bundle for bundle in bundles if bundle.embedding is None]
-        embeddings = iter(self._embedder.embed_many([bundle.embedding_strs for bundle in asking]))
+        """Return the queries with their embeddings, computed concurrently."""
+        missing = [bundle for bundle in bundles if bundle.embedding is None]
+        embeddings = iter(self._embedder.embed_many([bundle.embedding_strs for bundle in missing]))
         return [
             bundle if bundle.embedding is not None else _with_embedding(bundle, next(embeddings)) for bundle in bundles
         ]
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
-        """Where the nodes are."""
+        """The document store with the nodes."""
         return self._store.docstore
 
-    def _scale(self, vector: NDArray[np.float32], found: Rows) -> Scale:
+    def _scale(self, vector: NDArray[np.float32], ranked: Rows) -> Scale:
         """Return mean and standard deviation of the similarities to all chunks, or to a sample of them."""
-        if len(found.rows) == 0:
+        if len(ranked.rows) == 0:
             return Scale(0.0, 0.0)
-        if found.everything is not None:
-            similarities = found.everything
-        elif (sample := self._sampled()) is not None:
+        if ranked.everything is not None:
+            similarities = ranked.everything
+        elif (sample := self._sample_vectors()) is not None:
             similarities = products(sample, vector / np.linalg.norm(vector))
         else:
-            similarities = found.scores.astype(np.float32)
+            similarities = ranked.scores.astype(np.float32)
         return Scale(float(similarities.mean()), float(similarities.std()))
 
-    def _sampled(self) -> NDArray[np.float32] | None:
-        """Return vectors at even distances; None where the index does not give vectors back, as IVF."""
+    def _sample_vectors(self) -> NDArray[np.float32] | None:
+        """Return evenly spaced vectors; None if the index cannot reconstruct vectors, as an IVF index."""
         size = len(self._store)
         if self._sample is None or self._sample[0] != size:
             rows = np.linspace(0, size - 1, min(size, _SAMPLE), dtype=np.int64).tolist()
             try:
                 self._sample = size, self._store.vectors(rows)
-            except RuntimeError:  # FAISS has no narrower class; the hits themselves are the sample then
+            except RuntimeError:  # FAISS raises nothing narrower; the hits are used as the sample instead
                 self._sample = size, None
         return self._sample[1]
 
@@ -306,6 +191,122 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
 
 
 def _with_embedding(bundle: QueryBundle, embedding: list[float]) -> QueryBundle:
-    prepared = copy(bundle)  # of its own class, with whatever that class carries
+    prepared = copy(bundle)  # keeps the class and its fields
     prepared.embedding = embedding
     return prepared
+
+
+class QueryEmbedder:
+    """Embed questions, with retries, from any thread and event loop, and cache the last 512 embeddings.
+
+    A question is one or several texts; its embedding is their mean. If a text is longer than the model accepts, its
+    beginning is embedded.
+
+    Args:
+        model: The embedding model.
+    """
+
+    def __init__(self, model: BaseEmbedding) -> None:
+        self._given = model
+        self._known: LRUCache[bytes, list[float]] = LRUCache(_CACHE_SIZE)
+        # Without `self`: a reference cycle would keep the embedder alive until the next garbage collection.
+        self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
+
+    def embed(self, texts: Sequence[str]) -> list[float]:
+        """Return the embedding of a question.
+
+        Raises:
+            ModelError: The model cannot be reached, or its answer is not an embedding.
+        """
+        question = _question(texts)
+        key = _key(question)
+        if (known := self._known.get(key)) is not None:
+            return known
+        try:
+            model = self._model.sync()
+            embedding = call(lambda: _embed(model, question), _RETRY)
+        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
+            raise self._model_error(error) from error
+        self._known.put(key, self._checked(embedding))
+        return embedding
+
+    async def aembed(self, texts: Sequence[str]) -> list[float]:
+        """Asynchronous version of `embed`."""
+        question = _question(texts)
+        key = _key(question)
+        if (known := self._known.get(key)) is not None:
+            return known
+        try:
+            model = await self._model.running()
+            embedding = await acall(lambda: _aembed(model, question), _RETRY)
+        except Exception as error:  # an embedding class may raise any error; the user gets a sentence
+            raise self._model_error(error) from error
+        self._known.put(key, self._checked(embedding))
+        return embedding
+
+    def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the embeddings of several questions by concurrent calls: LlamaIndex has no call for several."""
+        given = [_question(texts) for texts in questions]
+        missing = [question for question in dict.fromkeys(given) if self._known.get(_key(question)) is None]
+        with ThreadPoolExecutor(min(_CONCURRENT_CALLS, len(missing)) or 1) as threads:
+            embeddings = dict(zip(missing, threads.map(self.embed, missing), strict=True))
+        return [embeddings.get(question) or self.embed(question) for question in given]
+
+    async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Asynchronous version of `embed_many`."""
+        given = [_question(texts) for texts in questions]
+        distinct = list(dict.fromkeys(given))
+        embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
+        return [embeddings[question] for question in given]
+
+    def _checked(self, embedding: object) -> list[float]:
+        """Return the embedding that a model returned, as a list.
+
+        Raises:
+            ModelError: The embedding is empty, or contains values that are not finite numbers.
+        """
+        try:
+            numbers = np.asarray(embedding, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
+            return embedding if isinstance(embedding, list) else numbers.tolist()
+        name, size = model_name(self._given), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+        raise ModelError(
+            f"The embedding model {name!r} did not answer with finite numbers ({size}): ask again, or choose another"
+            f" model.",
+            setting="embed_model",
+        )
+
+    def _model_error(self, error: Exception) -> ModelError:
+        if isinstance(error, ModelError):
+            return ModelError(str(error), setting=error.setting)
+        message = describe(error, setting="embed_model", model=model_name(self._given))
+        return ModelError(message, setting="embed_model")
+
+
+def _question(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of a question as they are embedded."""
+    return tuple(cut_to_input(shortened(text)) for text in texts)
+
+
+def _key(texts: tuple[str, ...]) -> bytes:
+    """Return the cache key of a question: a digest, because the texts may be long."""
+    digest = hashlib.sha256()
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(raw) + raw)
+    return digest.digest()
+
+
+def _embed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    # A single text needs no mean, which LlamaIndex would take as long to compute as a search.
+    if len(texts) == 1:
+        return model.get_query_embedding(texts[0])
+    return model.get_agg_embedding_from_queries(list(texts))
+
+
+async def _aembed(model: BaseEmbedding, texts: tuple[str, ...]) -> list[float]:
+    if len(texts) == 1:
+        return await model.aget_query_embedding(texts[0])
+    return await model.aget_agg_embedding_from_queries(list(texts))

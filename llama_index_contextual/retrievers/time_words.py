@@ -1,4 +1,4 @@
-"""Time words made explicit: "last quarter" is nowhere in a report, "Q3 2026" is."""
+"""Add dates to the time words of a question: a report says "Q3 2026", not "last quarter"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MONTH_NAMES = (
 )
 _MONTHS_IN = {"month": 1, "quarter": 3, "year": 12, "decade": 120}
 _ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
-_LISTED = 12  # periods that are named one by one; of more, the first and the last
+_LISTED = 12  # maximum number of periods that are listed; of more, the first and the last
 
 _BACK = "last|previous|prior"
 _WHICH = rf"(?P<which>{_BACK}|this|the current|current|next|the coming|coming)"
 _COUNT = rf"(?P<count>\d{{1,3}}|a couple of|couple of|{'|'.join(_NUMBERS)})"
 _UNIT = "day|week|month|quarter|year|decade"
-# "The last quarter of 2023" and "the last two months of the lease" do not mean the calendar.
+# "The last quarter of 2023" and "the last two months of the lease" do not depend on the reference date.
 _END = r"\b(?!\s+of\b)(?:['’]s?\b)?"
 _BRACKET = re.compile(r"\s*\(")
 _QUARTER = rf"(?:Q(?P<digit>[1-4])|(?P<ordinal>{'|'.join(_ORDINALS)})\s+quarter)"
-# May is a verb too.
+# "May" is also a verb.
 _NAMED = "|".join(name for name in _MONTH_NAMES if name != "May")
 _PHRASES = tuple(
     (name, re.compile(rf"\b{pattern}{_END}", re.IGNORECASE))
@@ -45,21 +45,21 @@ _PHRASES = tuple(
 
 
 def explicit_times(question: str, reference: date) -> str:
-    """Return a question with the dates that its time words mean, in brackets behind them; English only.
+    """Return a question with the dates of its time words in brackets after them; English only.
 
-    Quarters and years are those of the calendar: "fiscal year" is left alone, as is what refers to something else than
-    the calendar ("the last quarter of 2023") or has a bracket already.
+    Quarters and years are calendar quarters and years. "Fiscal year" is not changed, nor are phrases that do not depend
+    on the reference date ("the last quarter of 2023") or already have a bracket.
 
     Args:
-        question: What was asked.
-        reference: The day on which it was asked.
+        question: The question.
+        reference: The day on which the question is asked.
 
     Example:
         >>> explicit_times("What was revenue last quarter, and in Q3 last year?", date(2026, 11, 22))
         'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
     """
-    taken = bytearray(len(question))  # 1 where a phrase stands
-    meanings: dict[int, str] = {}  # by the end of their phrase
+    taken = bytearray(len(question))  # 1 for characters of a phrase
+    meanings: dict[int, str] = {}  # by the end of the phrase
     for name, pattern in _PHRASES:
         for match in pattern.finditer(question):
             if not any(taken[match.start() : match.end()]):
@@ -73,29 +73,29 @@ def explicit_times(question: str, reference: date) -> str:
     return "".join([*pieces, question[done:]])
 
 
-def _meaning(name: str, said: dict[str, str | None], today: date) -> str:
-    """Return the dates that a phrase means; nothing where no calendar has them."""
+def _meaning(name: str, groups: dict[str, str | None], today: date) -> str:
+    """Return the dates of a phrase; empty if they are before the year 1 or after 9999."""
     try:
-        return _dates(name, {key: value.lower() for key, value in said.items() if value is not None}, today)
+        return _dates(name, {key: value.lower() for key, value in groups.items() if value is not None}, today)
     except (ValueError, OverflowError):
-        return ""  # before the year 1, or after 9999
+        return ""
 
 
-def _dates(name: str, said: dict[str, str], today: date) -> str:
-    unit = said.get("unit", "year")
+def _dates(name: str, groups: dict[str, str], today: date) -> str:
+    unit = groups.get("unit", "year")
     if name == "day":
-        return _name("day", _shifted("day", today, {"yesterday": -1, "today": 0, "tomorrow": 1}[said["day"]]))
+        return _name("day", _shifted("day", today, {"yesterday": -1, "today": 0, "tomorrow": 1}[groups["day"]]))
     if name == "month":
-        return _named_month(said["which"], said["month"], today)
+        return _named_month(groups["which"], groups["month"], today)
     if name == "quarter":
-        number = int(said["digit"]) if "digit" in said else _ORDINALS[said["ordinal"]]
-        return f"Q{number} {_shifted('year', today, _step(said['which'])).year}"
+        number = int(groups["digit"]) if "digit" in groups else _ORDINALS[groups["ordinal"]]
+        return f"Q{number} {_shifted('year', today, _step(groups['which'])).year}"
     if name == "past":
         return _span(unit, today, -1)
     if name == "span":
-        return _span(unit, today, _number(said["count"]) * (1 if said["toward"] in ("next", "coming") else -1))
+        return _span(unit, today, _number(groups["count"]) * (1 if groups["toward"] in ("next", "coming") else -1))
     steps = {"before": -2, "year": 0}
-    step = -_number(said["count"]) if name == "ago" else steps[name] if name in steps else _step(said["which"])
+    step = -_number(groups["count"]) if name == "ago" else steps[name] if name in steps else _step(groups["which"])
     return _name(unit, _shifted(unit, today, step))
 
 
@@ -110,7 +110,7 @@ def _number(word: str) -> int:
 
 
 def _shifted(unit: str, day: date, steps: int) -> date:
-    """Return a day in the period that is so many periods away: its first month's first day, from a month on."""
+    """Return a day in the period that is `steps` periods away; for months and longer, its first day."""
     if unit in ("day", "week"):
         return day + timedelta(days=steps * (7 if unit == "week" else 1))
     months = 12 * day.year + day.month - 1 + steps * _MONTHS_IN[unit]
@@ -118,7 +118,7 @@ def _shifted(unit: str, day: date, steps: int) -> date:
 
 
 def _name(unit: str, day: date) -> str:
-    """Return the name of the period that a day is in."""
+    """Return the name of the period that contains a day."""
     if unit == "week":
         monday = day - timedelta(days=day.weekday())
         return f"{_name('day', monday)} to {_name('day', monday + timedelta(days=6))}"
@@ -132,7 +132,7 @@ def _name(unit: str, day: date) -> str:
 
 
 def _span(unit: str, today: date, steps: int) -> str:
-    """Return the periods from so many ago to the current one, or from it on; the unfinished ones included."""
+    """Return the names of the periods from `steps` periods away to the current one, including unfinished ones."""
     first, last = sorted((steps, 0))
     if unit in ("day", "week"):
         return f"{_name('day', _shifted(unit, today, first))} to {_name('day', _shifted(unit, today, last))}"

@@ -46,7 +46,7 @@ texts = st.text(st.sampled_from("abc de.\n é漢"), min_size=1, max_size=60)
 
 @st.composite
 def cut_documents(draw: st.DrawFn, doc_id: str = "doc") -> tuple[str, list[TextNode]]:
-    """Draw a text and its chunks: stripped, each beginning behind the one before, with or without an overlap."""
+    """Draw a text and its stripped chunks in order of their starts, with or without overlaps."""
     text = draw(texts)
     spans = []
     start = end = 0

@@ -1,4 +1,4 @@
-"""Adjacent hits become one passage: no character twice, offsets exact, the best hit's evidence kept."""
+"""Merging of adjacent hits: no repeated characters, exact offsets, evidence of the best hit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stored(nodes: list[TextNode]) -> SQLiteDocumentStore:
 # ---- merging -------------------------------------------------------------------------------------------------------
 
 
-def test_what_two_hits_share_stands_there_once() -> None:
+def test_the_overlap_of_two_hits_is_not_repeated() -> None:
     first, second, _ = chunks_of(TEXT, SPANS)
     (found,) = AdjacentChunkMerger().postprocess_nodes([hit(second), hit(first, 0.5)])
     assert found.node.text == TEXT[0:30]
@@ -51,7 +51,7 @@ def test_hits_with_a_chunk_between_them_stay_apart() -> None:
     assert [result.node.node_id for result in found] == ["doc-0", "doc-2"]
 
 
-def test_score_evidence_context_and_place_are_those_of_the_best_hit() -> None:
+def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None:
     nodes = chunks_of(TEXT, SPANS)
     nodes[1].metadata["context"] = "About gamma."
     other = chunks_of("Something else.", [(0, 15)], doc_id="other")[0]
@@ -96,11 +96,11 @@ def test_a_passage_without_sections_has_none_and_that_of_one_section_is_named_on
         (["A > 1", "A > 2", "A > 3", "A > 4"], "A > 1 … 4"),
     ],
 )
-def test_sections_are_named_with_what_they_share_once(paths: list[str | None], named: str | None) -> None:
+def test_the_common_part_of_sections_is_named_once(paths: list[str | None], named: str | None) -> None:
     assert joint_section(paths) == named
 
 
-def test_a_single_hit_and_a_node_without_offsets_pass_as_they_are() -> None:
+def test_a_single_hit_and_a_node_without_offsets_are_not_changed() -> None:
     alone = hit(chunks_of(TEXT, SPANS)[0])
     foreign = NodeWithScore(node=TextNode(text="No offsets."), score=None)
     assert AdjacentChunkMerger().postprocess_nodes([alone, foreign]) == [alone, foreign]
@@ -132,7 +132,7 @@ def test_offsets_that_contradict_the_text_merge_nothing() -> None:
         assert [result.node.text for result in found] == [first.text, wrong.text]
 
 
-def test_what_was_given_is_left_alone() -> None:
+def test_the_given_nodes_are_not_changed() -> None:
     nodes = chunks_of(TEXT, SPANS)
     before = [node.model_dump() for node in nodes]
     AdjacentChunkMerger().postprocess_nodes([hit(node) for node in nodes])
@@ -153,7 +153,7 @@ def test_a_wider_gap_is_not_guessed() -> None:
     assert len(AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])) == 2
 
 
-def test_the_docstore_of_a_project_tells_the_white_space(manager: ProjectManager, tmp_path: Path) -> None:
+def test_the_white_space_comes_from_the_docstore_of_a_project(manager: ProjectManager, tmp_path: Path) -> None:
     text = "".join(f"Paragraph {n} speaks of valve {n}.\n \t\n\n" for n in range(40))
     (tmp_path / "valves.txt").write_text(text, encoding="utf-8")
     project = manager.create("a", ProjectConfig.local(chunk_size=30, chunk_overlap=0))
@@ -169,7 +169,7 @@ def test_the_docstore_of_a_project_tells_the_white_space(manager: ProjectManager
 # ---- bridging and growing ------------------------------------------------------------------------------------------
 
 
-def test_the_chunk_between_two_hits_is_taken_in_when_asked_for() -> None:
+def test_the_chunk_between_two_hits_is_included_on_request() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
     merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
     (found,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
@@ -221,7 +221,7 @@ def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
 
 
 @pytest.mark.parametrize(("field", "missing"), [("bridge", "docstore"), ("expand", "embed_model")])
-def test_what_is_needed_and_not_given_is_named(field: str, missing: str) -> None:
+def test_missing_arguments_are_named(field: str, missing: str) -> None:
     nodes = chunks_of(TEXT, TOUCHING)
     merger = AdjacentChunkMerger(**{field: True})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=f"needs `{missing}`"):
@@ -231,14 +231,14 @@ def test_what_is_needed_and_not_given_is_named(field: str, missing: str) -> None
 # ---- as a LlamaIndex component -------------------------------------------------------------------------------------
 
 
-def test_it_survives_serialisation_but_for_store_and_model() -> None:
+def test_it_survives_serialisation_except_for_store_and_model() -> None:
     merger = AdjacentChunkMerger(bridge=True, keep=0.8, docstore=stored([]), embed_model=CountingEmbedding())
     again = AdjacentChunkMerger.from_dict(merger.to_dict())
     assert (again.bridge, again.keep, again.docstore, again.embed_model) == (True, 0.8, None, None)
     assert again.to_dict() == merger.to_dict()
 
 
-def test_the_asynchronous_way_gives_the_same() -> None:
+def test_async_gives_what_sync_gives() -> None:
     nodes = [hit(node) for node in chunks_of(TEXT, SPANS)]
     merger = AdjacentChunkMerger()
     assert asyncio.run(merger.apostprocess_nodes(nodes)) == merger.postprocess_nodes(nodes)
@@ -278,7 +278,7 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
         assert isinstance(node, TextNode)
         start, end = node.start_char_idx or 0, node.end_char_idx or 0
         original = texts[node.ref_doc_id or ""][start:end]
-        # Without a document's frame, white space is known by its length only.
+        # Without the frame of a document, only the length of white space is known.
         assert node.text.split() == original.split()
         assert len(node.text) == len(original)
         places = {at for at in range(start, end) if not original[at - start].isspace()}
@@ -288,5 +288,5 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
         span = range(node.start_char_idx or 0, node.end_char_idx or 0)
         text = texts[node.ref_doc_id or ""]
         assert all(at in covered[node.ref_doc_id or ""] for at in span if not text[at].isspace())
-    # The same results again are not merged any further.
+    # Merging the results again changes nothing.
     assert merger.postprocess_nodes(found) == found or merger.bridge

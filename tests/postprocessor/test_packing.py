@@ -64,17 +64,17 @@ def test_the_score_decides_because_a_reranker_writes_nothing_else() -> None:
     assert [r.node.node_id for r in ContextWindowPacker(max_tokens=4).postprocess_nodes(reranked)] == ["b"]
 
 
-def test_equal_scores_stay_in_the_order_that_was_given() -> None:
+def test_equal_scores_keep_the_given_order() -> None:
     hits = [hit(TextNode(id_=i, text="one two three"), 0.5) for i in "cab"]
     assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
 
 
-def test_without_scores_the_order_that_was_given_counts() -> None:
+def test_without_scores_the_given_order_counts() -> None:
     hits = [NodeWithScore(node=TextNode(id_=i, text="one two three")) for i in "cab"]
     assert [r.node.node_id for r in ContextWindowPacker().postprocess_nodes(hits)] == ["c", "a", "b"]
 
 
-def test_what_an_llm_reads_is_what_counts() -> None:
+def test_the_text_that_an_llm_reads_is_counted() -> None:
     node = TextNode(text="short", metadata={"context": "A long context of many words. " * 10})
     with pytest.raises(ConfigurationError, match="max_tokens=20 has no room"):
         ContextWindowPacker(max_tokens=20).postprocess_nodes([hit(node)])
@@ -94,14 +94,14 @@ def test_a_passage_that_does_not_fit_is_cut_to_the_sentences_that_answer() -> No
     assert node.text == text
 
 
-def test_without_compression_it_is_left_out_where_another_fits() -> None:
+def test_without_compression_a_passage_that_does_not_fit_is_left_out() -> None:
     hits = [hit(TextNode(id_="a", text="Some word. " * 100), 0.9), hit(TextNode(id_="b", text="A word."), 0.1)]
     assert [r.node.node_id for r in ContextWindowPacker(max_tokens=20).postprocess_nodes(hits, query_str="word")] == [
         "b"
     ]
 
 
-def test_nothing_is_compressed_into_too_little_room_behind_another() -> None:
+def test_nothing_is_compressed_into_too_little_room() -> None:
     small, large = TextNode(id_="a", text="A few words here."), TextNode(id_="b", text="Some words here. " * 100)
     packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=21)
     assert [r.node.node_id for r in packer.postprocess_nodes([hit(small, 0.9), hit(large, 0.1)])] == ["a"]
@@ -111,7 +111,7 @@ def test_nothing_is_compressed_into_too_little_room_behind_another() -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_the_best_result_is_cut_at_sentences_where_none_fits(compress: bool) -> None:
+def test_the_best_result_is_cut_at_sentences_if_none_fits(compress: bool) -> None:
     text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
     best, other = (chunks_of(text, [(0, len(text))], doc_id=name)[0] for name in ("best", "other"))
     packer = ContextWindowPacker(max_tokens=20, compress=compress)
@@ -122,7 +122,7 @@ def test_the_best_result_is_cut_at_sentences_where_none_fits(compress: bool) -> 
     assert best.text == text
 
 
-def test_where_no_sentence_fits_the_budget_that_would_do_is_named() -> None:
+def test_if_no_sentence_fits_the_error_names_a_sufficient_budget() -> None:
     text = "One word. " + "many words " * 50 + "of a pump"
     (node,) = chunks_of(text, [(0, len(text))])
     with pytest.raises(ConfigurationError, match="max_tokens=3 has no room for a sentence") as raised:
@@ -135,7 +135,7 @@ def test_where_no_sentence_fits_the_budget_that_would_do_is_named() -> None:
         ContextWindowPacker(max_tokens=enough - 1).postprocess_nodes([hit(node)], query_str="pump")
 
 
-def test_no_results_stay_no_results() -> None:
+def test_without_results_nothing_is_packed() -> None:
     assert ContextWindowPacker(max_tokens=1).postprocess_nodes([]) == []
 
 
@@ -181,7 +181,7 @@ def test_a_budget_is_positive(field: str) -> None:
         ContextWindowPacker(**{field: 0})
 
 
-def test_the_asynchronous_way_gives_the_same() -> None:
+def test_async_gives_what_sync_gives() -> None:
     hits = [hit(node, 1 / n) for n, node in enumerate(chunks_of(TEXT, TOUCHING), 1)]
     packer = ContextWindowPacker(max_tokens=9)
     assert asyncio.run(packer.apostprocess_nodes(hits)) == packer.postprocess_nodes(hits)
@@ -201,7 +201,7 @@ def test_merger_and_packer_work_together_in_a_query_engine(project: Project, tex
 
 
 @given(cut_documents(), cut_documents("other"), st.integers(1, 40), st.booleans(), st.data())
-def test_the_budget_is_never_passed_and_every_passage_is_the_documents_text(
+def test_the_budget_is_not_exceeded_and_every_passage_is_the_documents_text(
     one: tuple[str, list[TextNode]],
     other: tuple[str, list[TextNode]],
     budget: int,

@@ -1,4 +1,4 @@
-"""A few passages, the indexes over them, and retrievers that a test decides."""
+"""A few passages, the indexes over them, and retrievers with fixed results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CountingStore(SQLiteDocumentStore):
         self.fetches: list[list[str]] = []
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True):  # type: ignore[no-untyped-def]
-        """Return the nodes, and remember that they were asked for."""
+        """Return the nodes, and record the request."""
         self.fetches.append(list(node_ids))
         return super().get_nodes(node_ids, raise_error)
 
@@ -71,7 +71,7 @@ def both_legs(
 
 
 class FixedRetriever(BaseRetriever):
-    """A foreign retriever: it gives the same nodes for every query, and remembers the queries."""
+    """A foreign retriever that returns the same nodes for every query and records the queries."""
 
     def __init__(self, hits: Sequence[NodeWithScore]) -> None:
         super().__init__()

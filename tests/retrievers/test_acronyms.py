@@ -1,4 +1,4 @@
-"""Acronyms learned from texts, and the searches that gain by them."""
+"""Acronyms that texts explain, and searches that use them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_bracket_explains_an_acronym(text: str, short: str, long: str) -> None
         "A. (AB)",
     ],
 )
-def test_another_bracket_explains_nothing(text: str) -> None:
+def test_other_brackets_explain_no_acronym(text: str) -> None:
     assert find_acronyms([text]) == {}
 
 
@@ -77,7 +77,7 @@ TABLE = Acronyms({"PP&E": "Property, plant and equipment", "IT": "information te
         ("", ()),
     ],
 )
-def test_a_question_gains_what_it_does_not_have(question: str, added: tuple[str, ...]) -> None:
+def test_a_question_gains_the_forms_that_it_lacks(question: str, added: tuple[str, ...]) -> None:
     assert TABLE.added_to(question) == added
 
 
@@ -104,7 +104,7 @@ def names(found) -> list[str]:  # type: ignore[no-untyped-def]
     return [chunk.source.file_name for chunk in found]
 
 
-async def test_an_acronym_finds_its_long_form_and_that_is_told(project: Project) -> None:
+async def test_an_acronym_finds_its_long_form_and_the_response_says_so(project: Project) -> None:
     question = "What of PP&E?"
     found = project.retrieve(question, mode="lexical")
     assert names(found) == ["policy.txt", "notes.txt"]
@@ -120,7 +120,7 @@ def test_a_question_without_acronyms_is_searched_as_it_is(project: Project) -> N
     assert project.retrieve("Who inspects?").blend is None
 
 
-def test_what_a_version_explains_is_learned_anew(project: Project, tmp_path: Path) -> None:
+def test_acronyms_are_learned_again_for_each_version(project: Project, tmp_path: Path) -> None:
     assert project.retrieve("What of SOD?", mode="lexical").blend is None
     (tmp_path / "new.txt").write_text("The soup of the day (SOD) is hot.")
     project.ingest([tmp_path / "new.txt"])

@@ -1,4 +1,4 @@
-"""What becomes of words, compounds, and scripts without spaces."""
+"""Terms of words, of compounds, and of scripts without spaces."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ plain = Analyzer("none")
         ("IPv6", ["ipv6", "pv", "6"]),
     ],
 )
-def test_the_parts_of_a_compound_stand_beside_the_whole(text: str, terms: list[str]) -> None:
+def test_a_compound_gives_its_parts_and_the_whole(text: str, terms: list[str]) -> None:
     assert plain.terms(text) == terms
 
 
 @pytest.mark.parametrize(
     "word", ["revenue", "Revenue", "REVENUE", "999", "Prüfung", "élève", "Ярославль", "ﬁnance", "3"]
 )
-def test_an_ordinary_word_stays_single(word: str) -> None:
+def test_an_ordinary_word_gives_one_term(word: str) -> None:
     assert plain.terms(word) == [unicodedata.normalize("NFKC", word).casefold()]
 
 
-def test_a_repeated_word_counts_again_and_a_repeated_part_does_not() -> None:
+def test_repeated_words_are_kept_and_repeated_parts_are_not() -> None:
     assert plain.terms("pump pump") == ["pump", "pump"]
     assert plain.terms("9-9") == ["9-9", "9"]
 
@@ -63,12 +63,12 @@ def test_a_repeated_word_counts_again_and_a_repeated_part_does_not() -> None:
         ("Who are you?", []),
     ],
 )
-def test_a_question_asks_for_its_subject(question: str, terms: list[str]) -> None:
+def test_question_words_are_left_out(question: str, terms: list[str]) -> None:
     assert english.asked_terms(question) == terms
 
 
 @pytest.mark.parametrize("language", ["none", "german", "spanish"])
-def test_lists_of_other_languages_hold_the_words_of_questions_already(language: str) -> None:
+def test_stop_words_of_other_languages_include_question_words(language: str) -> None:
     analyzer = Analyzer(language)
     for question in ("Was macht die Pumpe?", "¿Qué hace la bomba?", "What does the pump do?"):
         assert analyzer.asked_terms(question) == analyzer.terms(question)
@@ -84,11 +84,11 @@ def test_names_with_an_apostrophe_keep_it() -> None:
     assert plain.terms("l’homme") == ["l'homme", "homme"]
 
 
-def test_contractions_are_no_compounds() -> None:
+def test_contractions_are_not_compounds() -> None:
     assert plain.terms("don't we'll I'm") == ["don", "we"]
 
 
-def test_single_letters_say_nothing_and_single_digits_do() -> None:
+def test_single_letters_are_left_out_and_single_digits_are_kept() -> None:
     assert plain.terms("a b C ü я 7") == ["7"]
 
 
@@ -150,7 +150,7 @@ def test_stop_words_survive_inside_a_compound_as_a_whole() -> None:
         "\ufeffTS-999\ufe0f",
     ],
 )
-def test_what_looks_like_an_error_code_is_found_as_one(variant: str) -> None:
+def test_an_error_code_is_a_term_as_a_whole(variant: str) -> None:
     assert english.terms(variant) == english.terms("TS-999")
 
 
@@ -195,8 +195,8 @@ def test_scripts_without_spaces_are_cut_into_pairs(text: str, terms: list[str]) 
     assert plain.terms(text) == terms
 
 
-def test_a_character_is_read_alike_whatever_else_stands_on_its_line() -> None:
-    # A Chinese sign takes the whole line to the slower pattern, which knows every script.
+def test_the_tokens_of_a_character_do_not_depend_on_its_line() -> None:
+    # A Chinese character makes the slower pattern, which supports every script, read the whole line.
     for char in map(chr, [*range(0xD800), *range(0xE000, 0x10000)]):
         if len(f"a{char}b".splitlines()) == 1:
             assert tokens(f"a{char}b-{char} 水") == [*tokens(f"a{char}b-{char}"), "水"], hex(ord(char))
@@ -207,7 +207,7 @@ def test_a_text_has_the_tokens_of_its_lines(lines: list[str]) -> None:
     assert tokens("\n".join(lines)) == [token for line in lines for token in tokens(line)]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_is_bounded() -> None:
     asked: list[str] = []
     lengths = Memory(lambda text: asked.append(text) or len(text), 3)
     assert [lengths[text] for text in ("a", "bb", "a", "ccc", "dddd", "dddd")] == [1, 2, 1, 3, 4, 4]
@@ -240,7 +240,7 @@ def test_the_index_and_the_query_see_the_same_terms(text: str, language: str) ->
 
 
 @given(text=texts, language=languages)
-def test_terms_are_never_empty_and_never_hold_white_space(text: str, language: str) -> None:
+def test_terms_are_not_empty_and_have_no_white_space(text: str, language: str) -> None:
     assert all(term and not any(sign.isspace() for sign in term) for term in Analyzer(language).terms(text))
 
 
@@ -252,7 +252,7 @@ def test_the_form_of_a_text_does_not_matter(text: str) -> None:
 
 @given(left=texts, right=texts)
 def test_texts_are_analysed_piece_by_piece(left: str, right: str) -> None:
-    # A line feed joins no words, and no mark behind it belongs to the word before.
+    # A line feed separates words, and a mark after it does not belong to the word before.
     if right[:1] and unicodedata.category(right[0]).startswith("M"):
         return
     assert plain.terms(f"{left}\n{right}") == plain.terms(left) + plain.terms(right)

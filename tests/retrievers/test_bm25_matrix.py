@@ -1,4 +1,4 @@
-"""The matrix by one sort is the matrix that bm25s counts."""
+"""The matrix that is built by one sort equals the matrix of bm25s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ texts = st.lists(st.lists(st.sampled_from(list(VOCABULARY.values())), max_size=9
 
 
 @given(texts.filter(any))
-def test_it_holds_the_numbers_of_bm25s(rows: list[list[int]]) -> None:
+def test_the_matrix_equals_that_of_bm25s(rows: list[list[int]]) -> None:
     ours, theirs = SortedBM25(), bm25s.BM25()
     theirs.index((rows, dict(VOCABULARY)), show_progress=False)
     ours.index(([np.asarray(row, dtype=np.int32) for row in rows], dict(VOCABULARY)), show_progress=False)

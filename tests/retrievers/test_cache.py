@@ -1,4 +1,4 @@
-"""The bounded cache: what was used last stays."""
+"""The bounded cache keeps the entries that were used last."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from llama_index_contextual._utils.cache import LRUCache
 
 
-def test_what_was_not_used_for_longest_goes() -> None:
+def test_the_least_recently_used_entry_is_dropped() -> None:
     cache = LRUCache[str, int](2)
     cache.put("a", 1)
     cache.put("b", 2)
@@ -16,7 +16,7 @@ def test_what_was_not_used_for_longest_goes() -> None:
     assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
 
 
-def test_it_holds_its_size_whatever_threads_do() -> None:
+def test_concurrent_threads_do_not_exceed_the_size() -> None:
     cache = LRUCache[int, int](10)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: (cache.put(n % 40, n), cache.get(n % 7)), range(2_000)))

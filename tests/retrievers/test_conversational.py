@@ -1,4 +1,4 @@
-"""Follow-up questions: what is blended, with which weights, and what goes through untouched."""
+"""Follow-up questions: the blended texts, their weights, and queries that are not changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def hybrid(model: CountingEmbedding) -> HybridRetriever:
 
 
 def scores(*texts: tuple[str, float]) -> dict[str, float]:
-    """Return the BM25 score of every passage that is found for weighted texts."""
+    """Return the BM25 score of every hit for weighted texts."""
     return dict(lexical().rank(ConversationQuery("", lexical_texts=texts), 10))
 
 
@@ -59,7 +59,7 @@ def test_a_single_text_of_weight_one_scores_as_the_text_itself() -> None:
     assert scores(("dry pump pump", 1.0)) == pytest.approx(dict(lexical().rank("dry pump pump", 10)))
 
 
-def test_a_text_of_weight_zero_is_as_if_it_were_not_there() -> None:
+def test_a_text_of_weight_zero_has_no_effect() -> None:
     assert scores(("pump", 1.0), ("revenue", 0.0)) == scores(("pump", 1.0))
 
 
@@ -67,7 +67,7 @@ def test_a_text_of_weight_zero_is_as_if_it_were_not_there() -> None:
 
 
 @pytest.mark.parametrize("query", ["pump", QueryBundle("pump"), ConversationQuery("pump")], ids=type)
-def test_a_question_without_history_goes_through_untouched(query: object) -> None:
+def test_a_question_without_history_is_not_changed(query: object) -> None:
     model = CountingEmbedding()
     plain = hybrid(model).retrieve("pump")
     asked = len(model.queries)
@@ -77,7 +77,7 @@ def test_a_question_without_history_goes_through_untouched(query: object) -> Non
     assert model.queries[asked:] == ["pump"]
 
 
-def test_the_first_turn_reaches_a_foreign_retriever_as_it_is() -> None:
+def test_the_first_turn_reaches_a_foreign_retriever_unchanged() -> None:
     inner = FixedRetriever([])
     query = ConversationQuery("pump", history=[ChatMessage(role="system", content="Be kind.")])
     ConversationalRetriever(inner).retrieve(query)
@@ -87,7 +87,7 @@ def test_the_first_turn_reaches_a_foreign_retriever_as_it_is() -> None:
 # ---- the lexical leg -------------------------------------------------------------------------------------------------
 
 
-def test_a_follow_up_finds_what_the_questions_before_named() -> None:
+def test_a_follow_up_finds_the_subject_of_previous_questions() -> None:
     retriever = ConversationalRetriever(lexical())
     assert ids(retriever.respond("And why?")) == []
     follow_up = ConversationQuery("And why?", history=said("We see TS-999.", "I see."))
@@ -147,7 +147,7 @@ def embedding_for(query: ConversationQuery, **weights: float) -> list[float]:
     return list(inner.queries[0].embedding or [])
 
 
-def test_the_embedding_is_twice_the_question_and_the_mean_of_those_before_at_length_one() -> None:
+def test_the_embedding_is_twice_the_question_plus_the_mean_of_previous_questions_normalised() -> None:
     # 2 * (1, 0, 0, 0) + ((0, 1, 0, 0) + (0, 0, 1, 0)) / 2 = (2, 0.5, 0.5, 0), divided by sqrt(4.5)
     found = embedding_for(ConversationQuery("0", history=said("1", "…", "2", "…")))
     assert found == pytest.approx([2 / math.sqrt(4.5), 0.5 / math.sqrt(4.5), 0.5 / math.sqrt(4.5), 0.0])
@@ -159,12 +159,12 @@ def test_only_the_last_three_questions_count() -> None:
     assert found[1] == pytest.approx(2 * found[2])
 
 
-def test_the_weights_can_be_chosen() -> None:
+def test_the_weights_can_be_set() -> None:
     found = embedding_for(ConversationQuery("0", history=said("1")), question=1.0, history=1.0)
     assert found == pytest.approx([math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0])
 
 
-def test_texts_without_a_direction_leave_the_question() -> None:
+def test_only_the_question_counts_if_the_blend_has_no_direction() -> None:
     assert embedding_for(ConversationQuery("0", history=said("no number"))) == pytest.approx([1.0, 0.0, 0.0, 0.0])
     assert embedding_for(ConversationQuery("?", history=said("!"))) == [0.0, 0.0, 0.0, 0.0]
 
@@ -179,7 +179,7 @@ def test_any_conversation_gives_a_finite_embedding_of_length_one_or_none(history
     assert embedding is None or np.linalg.norm(embedding) == pytest.approx(1.0) or not any(embedding)
 
 
-def test_an_embedding_that_the_query_brings_is_kept() -> None:
+def test_a_given_embedding_of_the_query_is_kept() -> None:
     query = ConversationQuery("0", history=said("1"))
     query.embedding = [0.0, 0.0, 0.0, 1.0]
     assert embedding_for(query) == [0.0, 0.0, 0.0, 1.0]
@@ -204,7 +204,7 @@ def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
         BlendWeights(**weights)  # type: ignore[arg-type]
 
 
-def test_a_model_that_fails_is_told_by_its_name() -> None:
+def test_a_failing_model_is_named_in_the_error() -> None:
     class Refusing(CountingEmbedding):
         def _get_query_embedding(self, query: str) -> list[float]:
             raise PermissionError("no")
@@ -248,7 +248,7 @@ def test_every_retriever_with_terms_knows_how_specific_a_question_is(project: Pr
 
 
 class Known(FixedRetriever):
-    """Says how specific every question is."""
+    """A retriever with a fixed specificity for every question."""
 
     def __init__(self, found: float) -> None:
         super().__init__([])
@@ -270,7 +270,7 @@ def test_the_more_specific_a_question_the_less_the_conversation_counts(specifici
     assert inner.queries[0].embedding == pytest.approx([2.0 / length, share / length, 0.0, 0.0])
 
 
-def test_a_question_that_stands_alone_goes_through_untouched() -> None:
+def test_a_question_that_stands_alone_is_not_changed() -> None:
     inner = Known(2.5)
     query = ConversationQuery("0", history=said("1", "2"))
     assert ConversationalRetriever(inner, embed_model=Axes()).respond(query).blend is None
@@ -297,7 +297,7 @@ async def test_a_blended_question_can_be_judged_as_one_in_words(project: Project
     assert judged.respond(alone) == plain.respond(alone)
 
 
-def test_a_rewritten_question_is_searched_alone_and_told() -> None:
+def test_a_rewritten_question_is_searched_alone_and_shown_in_the_response() -> None:
     inner = FixedRetriever([])
     query = ConversationQuery("Why?", history=said("Does it run dry?"), rewrite="Why does the pump run dry?")
     found = ConversationalRetriever(inner, embed_model=Axes()).respond(query)
@@ -326,7 +326,7 @@ def test_a_lexical_search_embeds_nothing(project: Project, tiny_folder) -> None:
     assert model.queries == []
 
 
-def test_a_query_is_not_changed_by_being_asked() -> None:
+def test_a_search_does_not_change_the_query() -> None:
     query = ConversationQuery("Why?", history=said("TS-999"))
     ConversationalRetriever(FixedRetriever(hits(t=1.0)), embed_model=Axes()).retrieve(query)
     assert (query.lexical_texts, query.embedding) == ((), None)
@@ -338,14 +338,14 @@ DAY = date(2026, 11, 22)
 
 
 @pytest.mark.parametrize("day", [DAY, lambda: DAY])
-def test_time_words_are_searched_with_their_dates_and_that_is_told(day: Any) -> None:
+def test_time_words_are_searched_with_their_dates_and_the_response_shows_them(day: Any) -> None:
     plain = FixedRetriever(hits(a=1.0))
     found = ConversationalRetriever(plain, reference_date=day).respond("Costs last year?")
     assert [query.query_str for query in plain.queries] == ["Costs last year (2025)?"]
     assert (found.query, found.blend) == ("Costs last year?", QueryBlend(rewritten="Costs last year (2025)?"))
 
 
-def test_a_question_without_time_words_goes_through_untouched_on_any_day() -> None:
+def test_a_question_without_time_words_is_not_changed_on_any_day() -> None:
     plain = FixedRetriever(hits(a=1.0))
     query = ConversationQuery("Costs?")
     assert ConversationalRetriever(plain, reference_date=DAY).respond(query).blend is None

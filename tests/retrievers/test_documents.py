@@ -1,4 +1,4 @@
-"""The documents support their chunks: entries, scores, ranks, and what hybrid search makes of them."""
+"""The index of documents: entries, scores, ranks, and their effect on hybrid search."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_entry_is_the_words_of_the_file_name_the_title_and_the_opening() -> N
     assert document_entry(nodes[::-1]) == "Acme Corp 2019 EX 10 pdf Supply Agreement It begins."
 
 
-def test_an_entry_holds_400_characters_of_the_opening() -> None:
+def test_an_entry_has_400_characters_of_the_opening() -> None:
     assert document_entry(chunks_of("d", "x" * 1000)) == "x" * 400
 
 
@@ -87,7 +87,7 @@ def test_equal_documents_share_the_best_rank() -> None:
     assert index().support("agreement", np.array([0, 2])).ranks.tolist() == [1, 1]
 
 
-def test_an_index_survives_its_file(tmp_path: Path) -> None:
+def test_a_loaded_index_equals_the_saved_one(tmp_path: Path) -> None:
     index().save(tmp_path)
     again = DocumentIndex.load(tmp_path)
     assert isinstance(again.rows.base, np.memmap)
@@ -124,7 +124,7 @@ def test_shares_of_ranks_are_reciprocal() -> None:
     assert reciprocal_shares(np.array([1, 0, 2]), 0.1, k=10).tolist() == [0.1 / 11, 0.0, 0.1 / 12]
 
 
-def test_support_adds_to_what_was_found_and_finds_nothing_itself() -> None:
+def test_support_adds_to_scores_and_adds_no_hits() -> None:
     hits, before = add_support(Hits(np.array([7, 8, 9]), np.array([0.5, 0.5, 0.25])), np.array([0, 0.25, 0.25]))
     assert hits.rows.tolist() == [8, 7, 9]
     assert hits.scores.tolist() == [0.75, 0.5, 0.5]
@@ -142,13 +142,13 @@ def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion:
     assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1)] == ["b1"]
 
 
-def test_a_misspelt_name_is_that_of_its_document() -> None:
+def test_a_misspelt_name_finds_its_document() -> None:
     found = {hit.node.node_id: hit.document for hit in hybrid().search("licence of Borealiz", 5)}
     assert found["b1"] is not None
     assert found["a1"] is None
 
 
-def test_a_word_of_the_chunks_is_not_taken_for_one_of_the_names() -> None:
+def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
     nodes = chunks_of("j", "Agreement with Marlin.", "Signed at Marvin.")
     store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
     store.add_documents(nodes)
@@ -163,7 +163,7 @@ def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
     plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5))
     supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5))
-    # Only b holds a term of the query in its entry: its share is the whole weight, of the best score without it.
+    # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before.
     share = 0.1 * max(plain.values())
     wanted = {"a1": 0.0, "b0": share, "b1": share}
     assert {key: supported[key] - plain[key] for key in plain} == pytest.approx(wanted)
@@ -178,7 +178,7 @@ def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
     assert dict(hybrid(fusion=fusion, sibling_weight=0.5).rank(query, 5)) == pytest.approx(wanted)
 
 
-def test_of_two_passages_alike_the_one_beside_a_better_one_comes_first() -> None:
+def test_of_two_equal_passages_the_one_with_a_better_sibling_comes_first() -> None:
     alone, together = (
         dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=weight).rank("licence Aurora", 5))
         for weight in (0.0, 0.5)
@@ -197,14 +197,16 @@ def test_the_best_of_a_group_is_its_largest_score() -> None:
     st.lists(st.floats(0, 1, width=16), min_size=1, max_size=8, unique=True),
     st.sampled_from(["one document", "one chunk each"]),
 )
-def test_the_best_chunk_changes_no_order_in_one_document_nor_among_single_chunks(scores: list[float], of: str) -> None:
+def test_the_best_chunk_does_not_change_the_order_in_one_document_or_among_single_chunks(
+    scores: list[float], of: str
+) -> None:
     groups = np.zeros(len(scores)) if of == "one document" else np.arange(len(scores))
     own = np.array(scores)
     supported = own + 0.5 * best_of_group(own, groups.astype(np.int32))
     assert np.argsort(supported).tolist() == np.argsort(own).tolist()
 
 
-def test_the_evidence_of_the_document_travels_with_the_hit() -> None:
+def test_a_hit_carries_score_and_rank_of_its_document() -> None:
     retriever = hybrid(fusion="score")
     found = {hit.node.node_id: hit for hit in retriever.retrieve("licence Borealis")}
     assert found["b1"].document.rank == 1  # type: ignore[attr-defined]

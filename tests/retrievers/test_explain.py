@@ -1,4 +1,4 @@
-"""Explanations: the numbers add up to the score, and a near miss says what it lacked."""
+"""Explanations: the numbers add up to the score, and a near miss names what it lacks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _number(text: str) -> float:
 
 
 @pytest.mark.parametrize("settings", [{"fusion": "score"}, {"fusion": "rrf"}, {"document_weight": 0.0}], ids=str)
-def test_the_arithmetic_comes_to_the_score(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_the_arithmetic_adds_up_to_the_score(tmp_path: Path, settings: dict[str, Any]) -> None:
     response = project_of(tmp_path, **settings).retrieve(QUERY, top_k=2, explain=True)
     everything = [*response.explanations, *response.near_misses]
     assert len(everything) == 4
@@ -65,7 +65,7 @@ def test_the_arithmetic_comes_to_the_score(tmp_path: Path, settings: dict[str, A
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical", "hybrid"])
-def test_explaining_changes_nothing_in_the_answer(tmp_path: Path, mode: Mode) -> None:
+def test_explaining_does_not_change_the_results(tmp_path: Path, mode: Mode) -> None:
     project = project_of(tmp_path, candidates=1)
     plain, explained = (project.retrieve(QUERY, mode=mode, top_k=2, explain=e) for e in (False, True))
     assert plain.results == explained.results
@@ -75,7 +75,7 @@ def test_explaining_changes_nothing_in_the_answer(tmp_path: Path, mode: Mode) ->
     assert explained.to_dict()["explanations"][0]["rank"] == 1
 
 
-def test_terms_are_told_apart_by_where_they_stand(tmp_path: Path) -> None:
+def test_terms_are_listed_by_text_and_context(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(), embed_model=CountingEmbedding())
     text = "# Pump manual\n\nAcme makes it.\n\n# Faults\n\nError TS-999 means that it runs dry."
     project.ingest([Document(id_="manual", text=text, metadata={"title": "Borealis"})])
@@ -95,7 +95,7 @@ def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
     assert miss.why_not.endswith("it lacks ts-999, ts, 999")
 
 
-def test_the_answer_reads_well_with_its_reasons(tmp_path: Path) -> None:
+def test_the_repr_shows_the_explanations(tmp_path: Path) -> None:
     shown = repr(project_of(tmp_path).retrieve(QUERY, top_k=1, explain=True))
     for part in ("semantic rank 1", "in the text: error, ts-999", "Near misses\n2. ", "why not: "):
         assert part in shown

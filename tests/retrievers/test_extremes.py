@@ -1,4 +1,4 @@
-"""Collections and questions at the edges, with the local settings: nothing raises, and what is right comes first."""
+"""Extreme collections and questions with the local settings: no errors, and the right passage comes first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def as_one(texts: dict[str, str]) -> Document:
     return Document(id_="all", text="\n\n".join(f"# {name}\n\n{text}" for name, text in texts.items()))
 
 
-def test_an_exact_code_comes_first_among_many_alike(tmp_path: Path) -> None:
+def test_an_exact_code_comes_first_among_many_similar_ones(tmp_path: Path) -> None:
     project = project_of(tmp_path, *as_documents(FAULTS))
     for code, text in FAULTS.items():
         for question in (code, f"What does error code {code} mean?"):
@@ -83,7 +83,7 @@ def test_of_documents_that_are_single_chunks_the_right_one_comes_first(tmp_path:
 
 @pytest.mark.parametrize("mode", ["hybrid", "lexical", "semantic"])
 @pytest.mark.parametrize("question", ["what is the", "of", "?!", "¿?", "the the the", "\u200b.", "🙂"])
-def test_a_question_that_says_nothing_is_answered_without_an_error(tmp_path: Path, question: str, mode: Mode) -> None:
+def test_a_question_without_content_raises_no_error(tmp_path: Path, question: str, mode: Mode) -> None:
     project = project_of(tmp_path, *as_documents(TOPICS))
     found = project.retrieve(question, mode=mode, top_k=3, explain=True)
     assert len(found) <= 3

@@ -1,4 +1,4 @@
-"""The arithmetic of fusion, spelled out, and what holds for any rankings."""
+"""The arithmetic of fusion, spelled out, and properties of any rankings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_scores_do_not_matter_to_reciprocal_ranks() -> None:
 def test_equal_reciprocal_scores_are_ordered_by_the_best_rank_and_then_by_id() -> None:
     fused = reciprocal_rank_fusion([[("x", 1), ("b", 1)], [("x", 1), ("a", 1)]], [0.5, 0.5])
     assert [name for name, _ in fused] == ["x", "a", "b"]
-    # 1/2 + 1/6 = 1/3 + 1/3: the one that was first somewhere goes first, though its id is the larger one.
+    # 1/2 + 1/6 = 1/3 + 1/3: the id with the best single rank comes first, although it sorts last.
     first, second = [("z", 0), ("y", 0)], [(f"_{n}", 0) for n in range(4)]
     uneven = reciprocal_rank_fusion(
         [[first[0]], [second[0], first[1]], [*second, ("z", 0)], [second[0], ("y", 0)]], [1] * 4, k=1
@@ -76,7 +76,7 @@ def test_equal_reciprocal_scores_are_ordered_by_the_best_rank_and_then_by_id() -
 # ---- scores ----------------------------------------------------------------------------------------------------------
 
 
-def test_scores_are_scaled_to_their_own_range_before_they_are_weighed() -> None:
+def test_scores_are_scaled_to_their_own_range_before_they_are_weighted() -> None:
     fused = score_fusion([[("a", 30), ("b", 20), ("c", 10)], [("c", 0.9), ("a", 0.1)]], [0.25, 0.75])
     assert fused == [("c", 0.25 * 0 + 0.75 * 1), ("a", 0.25 * 1 + 0.75 * 0), ("b", 0.25 * 0.5)]
 
@@ -178,7 +178,7 @@ BAD_WEIGHTS = [
 
 
 @pytest.mark.parametrize(("weights", "message"), BAD_WEIGHTS)
-def test_bad_weights_are_refused_with_a_sentence(weights: list[float], message: str) -> None:
+def test_bad_weights_are_refused_with_a_message(weights: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         normalise_weights(weights, 2)
     with pytest.raises(ConfigurationError, match=f"^HybridRetriever: .*{message}") as raised:
@@ -249,10 +249,10 @@ def test_stock_demands_a_key_for_a_single_query_and_ours_does_not() -> None:
 
 
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [-1.0, 1.0]])
-def test_stock_divides_by_zero_where_ours_says_what_is_wrong(weights: list[float]) -> None:
+def test_stock_divides_by_zero_and_ours_raises_a_clear_error(weights: list[float]) -> None:
     with pytest.raises(ZeroDivisionError):
         stock(legs(), weights)
 
 
-def test_stock_takes_nan_for_a_weight_without_a_word() -> None:
+def test_stock_accepts_nan_as_a_weight() -> None:
     assert found(stock(legs(), [math.nan, 1.0]).retrieve("q"))

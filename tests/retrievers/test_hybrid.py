@@ -1,4 +1,4 @@
-"""Fusion of the legs: by id, weighted, nodes fetched once, evidence kept; foreign retrievers the stock way."""
+"""Fusion of the legs by id and weight, nodes that are fetched once, evidence, and other retrievers as legs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
-from llama_index_contextual.retrievers.fusion import reciprocal_rank_fusion, score_fusion
 from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
 from tests.retrievers.test_semantic import BUNDLES
@@ -43,17 +42,25 @@ def ids(found: list[NodeWithScore]) -> list[str]:
 def test_the_result_is_the_fusion_of_the_ranks() -> None:
     semantic, lexical = both_legs()
     hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], rrf_k=7)
-    rankings = [semantic.rank(QUERY, 100), lexical.rank(QUERY, 100)]
-    wanted = reciprocal_rank_fusion(rankings, [0.75, 0.25], k=7)
-    assert hybrid.rank(QUERY, 100) == wanted
-    assert [(hit.node.node_id, hit.score) for hit in hybrid.retrieve(QUERY)] == wanted
+    by_meaning = {node_id: rank for rank, (node_id, _) in enumerate(semantic.rank(QUERY, 100), start=1)}
+    by_words = {node_id: rank for rank, (node_id, _) in enumerate(lexical.rank(QUERY, 100), start=1)}
+    assert len(by_meaning) == 5
+    assert list(by_words) == ["dry", "sensor", "valve"]
+    wanted = {
+        node_id: 3 / 4 / (7 + rank) + (1 / 4 / (7 + by_words[node_id]) if node_id in by_words else 0)
+        for node_id, rank in by_meaning.items()
+    }
+    found = hybrid.rank(QUERY, 100)
+    assert dict(found) == pytest.approx(wanted)
+    assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda node_id: -wanted[node_id])
+    assert [(hit.node.node_id, hit.score) for hit in hybrid.retrieve(QUERY)] == found
 
 
 def test_scores_are_fused_in_units_of_their_standard_deviation_over_all_chunks() -> None:
     semantic, lexical = both_legs()
     hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="score")
     cosines, bm25 = dict(semantic.rank(QUERY, 100)), dict(lexical.rank(QUERY, 100))
-    assert 0 < len(bm25) < len(cosines) == 5  # what has no term of the query has the score 0
+    assert 0 < len(bm25) < len(cosines) == 5  # passages without a term of the query have the score 0
     mean, spread = statistics.fmean(cosines.values()), statistics.pstdev(cosines.values())
     unit = statistics.pstdev([bm25.get(key, 0.0) for key in cosines])
     wanted = {key: 0.75 * (cosines[key] - mean) / spread + 0.25 * bm25.get(key, 0.0) / unit for key in cosines}
@@ -73,8 +80,15 @@ def test_filters_and_candidates_do_not_change_a_score() -> None:
 def test_scores_without_a_known_spread_are_scaled_to_their_own_range() -> None:
     semantic, lexical = both_legs()
     nested = HybridRetriever([HybridRetriever([lexical]), semantic], fusion="score")
-    rankings = [HybridRetriever([lexical]).rank(QUERY, 100), semantic.rank(QUERY, 100)]
-    assert nested.rank(QUERY, 100) == score_fusion(rankings, [0.5, 0.5])
+    assert [node_id for node_id, _ in lexical.rank(QUERY, 100)] == ["dry", "sensor", "valve"]
+    # The inner scores are 1/11, 1/12 and 1/13: min-max makes them 1, (1/12 - 1/13) / (1/11 - 1/13) and 0.
+    inner = {"dry": 1.0, "sensor": 11 / 24, "valve": 0.0}
+    cosines = dict(semantic.rank(QUERY, 100))
+    low, high = min(cosines.values()), max(cosines.values())
+    wanted = {key: 0.5 * inner.get(key, 0.0) + 0.5 * (cosines[key] - low) / (high - low) for key in cosines}
+    found = nested.rank(QUERY, 100)
+    assert dict(found) == pytest.approx(wanted)
+    assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda node_id: -wanted[node_id])
 
 
 def test_without_weights_the_legs_weigh_alike() -> None:
@@ -91,20 +105,20 @@ def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
     assert len(found) == 2
 
 
-def test_every_result_carries_what_each_leg_said() -> None:
+def test_every_result_carries_score_and_rank_in_each_leg() -> None:
     semantic, lexical = both_legs()
     found = HybridRetriever([semantic, lexical]).retrieve(QUERY)
     for name, leg in (("semantic", semantic), ("lexical", lexical)):
         wanted = {node_id: (rank, score) for rank, (node_id, score) in enumerate(leg.rank(QUERY, 100), start=1)}
-        said = {hit.node.node_id: getattr(hit, name) for hit in found}
-        assert {node_id: (leg.rank, leg.score) for node_id, leg in said.items() if leg is not None} == wanted
+        carried = {hit.node.node_id: getattr(hit, name) for hit in found}
+        assert {node_id: (leg.rank, leg.score) for node_id, leg in carried.items() if leg is not None} == wanted
     best = found[0]
     assert isinstance(best, ScoredChunk)
     assert best.lexical is not None
     assert best.lexical.matched_terms == ("error", "ts-999", "ts", "999", "pump")
 
 
-def test_only_so_many_candidates_are_taken_from_each_leg(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_leg_is_asked_for_the_number_of_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     semantic, lexical = both_legs()
     asked: list[int] = []
     for leg in (semantic, lexical):
@@ -113,7 +127,7 @@ def test_only_so_many_candidates_are_taken_from_each_leg(monkeypatch: pytest.Mon
     hybrid = HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=1)
     assert len(hybrid.retrieve(QUERY)) == 1
     assert asked == [1, 1]
-    # More results than candidates are asked for: the legs must give enough for them.
+    # With more results than candidates, the legs must return enough hits for the results.
     HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=4).retrieve(QUERY)
     assert asked == [1, 1, 4, 4]
 
@@ -141,7 +155,7 @@ def test_filters_reach_every_leg_before_ranking() -> None:
 
 
 @pytest.mark.parametrize("k", [0, -3])
-def test_at_least_one_result_must_be_asked_for(k: int) -> None:
+def test_at_least_one_result_must_be_requested(k: int) -> None:
     with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
         HybridRetriever(list(both_legs()), similarity_top_k=k).retrieve(QUERY)
 
@@ -161,13 +175,13 @@ def test_a_hybrid_retriever_can_be_a_leg_and_keeps_filters_and_evidence() -> Non
 
 
 class Twice(BaseRetriever):
-    """Gives nodes without scores, best first."""
+    """A retriever that returns nodes without scores, best first."""
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [NodeWithScore(node=TextNode(id_=name, text=name)) for name in ("x", "y")]
 
 
-def test_foreign_retrievers_are_fused_by_node_id_and_weighed() -> None:
+def test_foreign_retrievers_are_fused_by_node_id_and_weight() -> None:
     legs: list[BaseRetriever] = [FixedRetriever(hits(a=9, b=8)), FixedRetriever(hits(b=7, c=6))]
     found = HybridRetriever(legs, retriever_weights=[0.25, 0.75], rrf_k=1).retrieve("q")
     assert [(hit.node.node_id, hit.score) for hit in found] == [
@@ -189,7 +203,7 @@ def test_foreign_hits_are_ranked_by_score_and_without_scores_by_order() -> None:
     assert ids(HybridRetriever([Twice()]).retrieve("q")) == ["x", "y"]
 
 
-def test_nodes_that_were_given_are_left_as_they_are() -> None:
+def test_the_nodes_of_foreign_retrievers_are_not_changed() -> None:
     legs = [FixedRetriever(hits(a=9, b=8)), FixedRetriever(hits(b=7))]
     before = [hit.model_copy(deep=True) for leg in legs for hit in leg.hits]
     found = HybridRetriever(list(legs)).retrieve("q")
@@ -199,7 +213,7 @@ def test_nodes_that_were_given_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("use_async", [True, False])
-def test_a_foreign_leg_beside_one_of_ours_keeps_its_evidence(use_async: bool) -> None:
+def test_a_leg_of_this_package_keeps_its_evidence_next_to_a_foreign_one(use_async: bool) -> None:
     _, lexical = both_legs()
     foreign = FixedRetriever(hits(elsewhere=1.0))
     found = HybridRetriever([lexical, foreign], use_async=use_async).retrieve(QUERY)
@@ -208,11 +222,11 @@ def test_a_foreign_leg_beside_one_of_ours_keeps_its_evidence(use_async: bool) ->
     assert "ts-999" in by_id["dry"].lexical.matched_terms  # type: ignore[attr-defined]
 
 
-def test_whatever_evidence_a_foreign_leg_carries_is_kept() -> None:
-    said = {leg: LegScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
-    leg = FixedRetriever([ScoredChunk(node=TextNode(id_="a", text="a"), score=1.0, **said)])
-    (found,) = HybridRetriever([leg]).retrieve("q")
-    assert {name: getattr(found, name) for name in said} == said
+def test_evidence_that_a_foreign_leg_carries_is_kept() -> None:
+    evidence = {leg: LegScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
+    leg = FixedRetriever([ScoredChunk(node=TextNode(id_="a", text="a"), score=1.0, **evidence)])
+    (hit,) = HybridRetriever([leg]).retrieve("q")
+    assert {name: getattr(hit, name) for name in evidence} == evidence
 
 
 def test_the_number_of_results_is_kept() -> None:
@@ -274,7 +288,7 @@ def test_generated_queries_keep_the_evidence_of_the_given_one() -> None:
     assert "pump" in found["valve"].lexical.matched_terms  # type: ignore[attr-defined]
 
 
-def test_no_model_is_asked_for_a_single_query() -> None:
+def test_a_single_query_needs_no_model() -> None:
     assert isinstance(HybridRetriever(list(both_legs()))._llm, MockLLM)
 
 

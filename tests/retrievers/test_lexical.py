@@ -1,4 +1,4 @@
-"""BM25: what is found, what is no hit, and what survives on disk."""
+"""BM25 retrieval: hits, scores, filters, and the index on disk."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_error_code_finds_its_passage(query: str) -> None:
     assert ids(retriever().retrieve(query))[0] == "dry"
 
 
-def test_a_hit_shares_a_term_with_the_query_and_nothing_else_is_a_hit() -> None:
+def test_only_passages_with_a_term_of_the_query_are_hits() -> None:
     found = retriever().retrieve("pump")
     assert set(ids(found)) == {"dry", "valve"}
     assert all(hit.score > 0 for hit in found)
@@ -92,19 +92,19 @@ def test_the_score_of_a_term_is_bm25s() -> None:
     assert found.tolist() == pytest.approx([idf * 2 / (long + 2), idf * 1 / (short + 1)])
 
 
-def test_the_words_that_questions_are_made_of_find_nothing_beside_others() -> None:
+def test_question_words_find_nothing_next_to_other_words() -> None:
     index = LexicalIndex.build(["What does it do, and how?", "The pump."])
     assert index.scores("What does the pump do?").tolist() == index.scores("pump").tolist()
 
 
-def test_a_question_of_nothing_else_is_searched_as_it_stands() -> None:
+def test_a_query_of_only_question_words_is_searched() -> None:
     index = LexicalIndex.build(["What does it do, and how?", "The pump."])
     assert index.query("How and what?").known == ("how", "what")
-    # Of several texts, those that say something speak.
+    # Of several texts, only those with other words than question words count.
     assert index.query([("How?", 1.0), ("The pump.", 0.1)]).counts == {"pump": 0.1}
 
 
-def test_terms_with_weights_are_asked_for_as_they_are() -> None:
+def test_terms_with_weights_are_searched_unchanged() -> None:
     index = LexicalIndex.build(["What a form", "The pump."])
     assert index.query({"what": 1.0, "forl": 0.5}).counts == {"what": 1.0, "forl": 0.5}
 
@@ -129,7 +129,7 @@ def test_the_context_is_searched_and_not_the_excluded_metadata() -> None:
     assert lexical.retrieve("secret") == []
 
 
-def test_matched_terms_are_those_of_the_query_that_the_passage_holds() -> None:
+def test_matched_terms_are_the_terms_of_the_query_in_the_passage() -> None:
     (first, *_) = retriever().retrieve("pumps and error TS-999 of the motors")
     assert isinstance(first, ScoredChunk)
     assert first.lexical is not None
@@ -173,7 +173,7 @@ def test_an_empty_corpus_finds_nothing(tmp_path: Path) -> None:
     assert LexicalRetriever.from_persist_dir(str(tmp_path)).retrieve("pump") == []
 
 
-def test_more_results_than_passages_are_asked_for_without_consequence() -> None:
+def test_more_results_than_passages_can_be_requested() -> None:
     nodes = passages()
     stock = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=50)
     assert stock.similarity_top_k == len(nodes), "stock lowers the setting for good"
@@ -183,7 +183,7 @@ def test_more_results_than_passages_are_asked_for_without_consequence() -> None:
 
 
 @pytest.mark.parametrize("k", [0, -1])
-def test_at_least_one_result_must_be_asked_for(k: int) -> None:
+def test_at_least_one_result_must_be_requested(k: int) -> None:
     with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
         retriever(similarity_top_k=k).retrieve("pump")
 
@@ -191,7 +191,7 @@ def test_at_least_one_result_must_be_asked_for(k: int) -> None:
 # ---- filters ---------------------------------------------------------------------------------------------------------
 
 
-def test_filters_leave_only_what_passes() -> None:
+def test_filters_leave_only_nodes_that_pass() -> None:
     assert set(ids(retriever(filters=only(kind="manual")).retrieve("pump error revenue"))) == {"dry", "sensor", "valve"}
     assert [node_id for node_id, _ in retriever().rank("pump revenue", 5, only(kind="report"))] == ["revenue"]
 
@@ -232,7 +232,7 @@ def test_an_index_whose_vector_store_keeps_the_nodes_is_not_taken_for_empty() ->
 
 
 @pytest.mark.parametrize("sources", [{}, {"nodes": [], "docstore": SQLiteDocumentStore()}])
-def test_exactly_one_source_is_taken(sources: dict[str, object]) -> None:
+def test_exactly_one_source_is_required(sources: dict[str, object]) -> None:
     with pytest.raises(InputError, match="Give exactly one of index, nodes and docstore"):
         LexicalRetriever.from_defaults(**sources)  # type: ignore[arg-type]
 
@@ -240,7 +240,7 @@ def test_exactly_one_source_is_taken(sources: dict[str, object]) -> None:
 def test_an_index_and_a_store_of_different_size_are_refused() -> None:
     store = SQLiteDocumentStore()
     store.add_documents(passages())
-    with pytest.raises(InputError, match=r"holds 1 texts, the document store 5 nodes: they do not belong together"):
+    with pytest.raises(InputError, match=r"holds 1 text, the document store 5 nodes: they do not belong together"):
         LexicalRetriever(LexicalIndex.build(["pump"]), store)
 
 
@@ -292,7 +292,7 @@ def test_a_loaded_index_is_mapped_and_not_read(tmp_path: Path) -> None:
     assert all(isinstance(matrix[name], np.memmap) for name in ("data", "indices", "indptr"))
 
 
-def test_no_node_is_stored_as_json_beside_the_index(tmp_path: Path) -> None:
+def test_no_node_is_stored_as_json_next_to_the_index(tmp_path: Path) -> None:
     retriever().persist(str(tmp_path / "ours"))
     written = {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
     assert [name for name, data in written.items() if b"Close the valve" in data] == ["nodes.sqlite"]
@@ -313,7 +313,7 @@ def test_a_shared_document_store_is_not_written_a_second_time(tmp_path: Path) ->
 
 def test_a_loaded_retriever_can_be_saved_elsewhere_and_over_itself(tmp_path: Path) -> None:
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
-    # Large enough for the arrays not to fit into one block, so that writing over a mapped file would show.
+    # The arrays are larger than one block, so that overwriting a mapped file would be noticed.
     texts = {f"n{n}": f"pump number {n} of line {n % 50}" for n in range(2000)}
     LexicalRetriever.from_defaults(nodes=passages(texts)).persist(here)
     loaded = LexicalRetriever.from_persist_dir(here)
@@ -326,14 +326,14 @@ def test_a_loaded_retriever_can_be_saved_elsewhere_and_over_itself(tmp_path: Pat
         assert LexicalRetriever.from_persist_dir(place).retrieve("1999")[0].node.node_id == "n1999"
 
 
-def test_an_index_that_became_empty_leaves_nothing_of_the_one_before(tmp_path: Path) -> None:
+def test_saving_an_empty_index_removes_the_previous_files(tmp_path: Path) -> None:
     retriever().persist(str(tmp_path))
     LexicalIndex.build(STOP_WORDS).save(tmp_path)
     assert json.loads((tmp_path / "settings.json").read_text())["empty"]
     assert not list(tmp_path.glob("*.npy"))
 
 
-def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
+def test_loading_from_a_folder_without_an_index_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no lexical index: persist a LexicalRetriever there first"):
         LexicalRetriever.from_persist_dir(str(tmp_path))
 
@@ -366,7 +366,7 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
     real = lexical.trace
 
     def trace(*arguments: object) -> Trace:
-        # Comes back only if the loop can run something while this thread waits.
+        # Returns only if the loop can run something while this thread waits.
         asyncio.run_coroutine_threadsafe(_set(turned), loop).result(60)
         return real(*arguments)  # type: ignore[arg-type]
 

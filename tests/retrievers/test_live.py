@@ -1,4 +1,4 @@
-"""Retrieval from whatever version is live: modes, fall-back, hot swap, and what is wrong with a question."""
+"""Retrieval from the live version: modes, fallback, a new version during queries, and bad queries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def project_of(root: Path, **settings: Any) -> Project:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project that no test changes."""
+    """A project that tests share and do not change."""
     return project_of(tmp_path_factory.mktemp("built"))
 
 
@@ -78,7 +78,7 @@ def test_every_mode_answers_and_says_which_index_found_what(built: Project, mode
     assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
 
 
-def test_the_mode_and_the_number_of_results_come_from_the_settings_unless_said(tmp_path: Path) -> None:
+def test_mode_and_number_of_results_default_to_the_settings(tmp_path: Path) -> None:
     project = project_of(tmp_path, mode="lexical", top_k=1)
     assert project.retrieve("pump").mode_used == "lexical"
     assert len(project.retrieve("pump")) == 1
@@ -106,7 +106,7 @@ async def test_an_empty_query_is_refused(built: Project, query: str) -> None:
 
 
 @pytest.mark.parametrize("top_k", [0, -1])
-def test_at_least_one_result_must_be_asked_for(built: Project, top_k: int) -> None:
+def test_at_least_one_result_must_be_requested(built: Project, top_k: int) -> None:
     with pytest.raises(InputError, match=f"top_k is {top_k}: ask for at least one result") as raised:
         built.retrieve(QUERY, top_k=top_k)
     assert raised.value.value == top_k
@@ -195,7 +195,7 @@ async def test_another_embedding_model_than_the_one_indexed_is_refused(tmp_path:
 # ---- versions --------------------------------------------------------------------------------------------------------
 
 
-def test_before_the_first_ingest_there_is_a_sentence(project: Project) -> None:
+def test_a_search_before_the_first_ingest_raises_a_clear_error(project: Project) -> None:
     retriever = project.as_retriever()
     with pytest.raises(
         NoVersionError, match=r"'reports' has no version yet; run `project\.ingest\(\[\.\.\.\]\)` first"
@@ -203,7 +203,7 @@ def test_before_the_first_ingest_there_is_a_sentence(project: Project) -> None:
         retriever.retrieve(QUERY)
 
 
-async def test_a_retriever_that_was_handed_out_answers_from_the_new_version(tmp_path: Path) -> None:
+async def test_an_existing_retriever_searches_the_new_version(tmp_path: Path) -> None:
     project = project_of(tmp_path)
     retriever = project.as_retriever(similarity_top_k=10)
     engine = RetrieverQueryEngine.from_args(project.as_retriever(mode="lexical"), llm=MockLLM())
@@ -225,7 +225,7 @@ def test_a_second_process_sees_what_the_first_one_publishes(tmp_path: Path) -> N
     assert ids(reader.retrieve("quince"))[0] == "quince"
 
 
-def test_the_live_version_is_known_by_what_current_says_not_by_the_state_of_the_file(
+def test_the_live_version_is_known_by_the_content_of_current_not_by_its_file_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path, keep_versions=4)
@@ -251,7 +251,7 @@ def test_a_version_is_opened_once(built: Project) -> None:
     assert built._live.current() is built._live.current()
 
 
-def test_a_query_that_has_begun_is_answered_by_the_version_it_began_with(
+def test_a_running_query_is_answered_by_the_version_it_started_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path)
@@ -272,7 +272,7 @@ def test_files_of_an_opened_version_may_vanish_without_harm_to_lexical_search(tm
 
 
 @pytest.mark.parametrize("run", ["sync", "async"])
-async def test_a_query_whose_version_was_removed_under_it_is_asked_again(
+async def test_a_query_whose_version_is_removed_meanwhile_is_repeated(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path)
@@ -309,7 +309,7 @@ async def test_a_failure_of_the_live_version_is_not_hidden(
     assert calls == ["asked"]
 
 
-def test_a_version_that_is_removed_while_it_is_opened_is_passed_over(
+def test_a_version_that_is_removed_while_it_is_opened_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project_of(tmp_path)
@@ -348,7 +348,7 @@ async def test_async_gives_what_sync_gives(built: Project, mode: Mode) -> None:
     assert await retriever.aretrieve(QUERY) == retriever.retrieve(QUERY)
 
 
-def test_the_evidence_travels_on_the_nodes(built: Project) -> None:
+def test_the_nodes_carry_the_evidence(built: Project) -> None:
     hits = built.as_retriever().retrieve(QUERY)
     assert all(isinstance(hit, ScoredChunk) for hit in hits)
     response = built.retrieve(QUERY)
@@ -387,7 +387,7 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 # ---- several questions -----------------------------------------------------------------------------------------------
 
 
-def test_as_many_threads_rank_at_once_as_there_are_turns(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
     real = HybridRetriever.trace
@@ -408,7 +408,7 @@ def test_as_many_threads_rank_at_once_as_there_are_turns(built: Project, monkeyp
     assert max(seen) == 2
 
 
-def test_who_waits_for_an_embedding_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_an_embedding_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(tmp_path)  # that has kept no question's embedding
     monkeypatch.setattr(project._live, "turns", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
@@ -428,7 +428,7 @@ def test_who_waits_for_an_embedding_takes_no_turn(tmp_path: Path, monkeypatch: p
         assert len(waiting.result(timeout=60)) == 3
 
 
-def test_several_questions_are_answered_as_each_alone_and_embedded_once(built: Project) -> None:
+def test_several_questions_are_answered_like_single_ones_and_embedded_once(built: Project) -> None:
     queries = [QUERY, "revenue", QueryBundle("valve")]
     for mode in MODES:
         alone = [built.retrieve(query, mode=mode, top_k=2) for query in queries]

@@ -1,4 +1,4 @@
-"""Queries of a megabyte: the work, and what is kept of it, has a bound, and the answer says what was left out."""
+"""Queries of a megabyte: work and memory are bounded, and the response says what was left out."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ READ = 32_000
 
 
 def words(number: int) -> list[str]:
-    """Return different words without vowels, which no stemmer changes."""
+    """Return distinct words without vowels, which no stemmer changes."""
     return ["".join(letters) for letters in itertools.islice(itertools.product("bdfgklmnpr", repeat=6), number)]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project that no test changes."""
+    """A project that tests share and do not change."""
     config = ProjectConfig.local(context="none", acronyms=True)
     manager = ProjectManager(tmp_path_factory.mktemp("built"))
     project = manager.create("p", config, embed_model=CountingEmbedding(), llm=ScriptedLLM())
@@ -54,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def respelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the words whose spellings are made from now on."""
+    """Record the words whose spelling candidates are computed."""
     tried: list[str] = []
     real = lexical_index.one_slip_away
 
@@ -85,7 +85,7 @@ def test_spellings_are_made_of_the_first_8_unknown_words_of_a_query_only(monkeyp
     assert tried == [*unknown[:7], "pumpz"]
 
 
-def test_of_more_than_256_terms_those_that_weigh_most_are_searched(built: Project) -> None:
+def test_of_more_than_256_terms_the_heaviest_are_searched(built: Project) -> None:
     known = words(300)
     index = LexicalIndex.build([" ".join(known), " ".join(known[:100]), "other"])
     terms = index.query(" ".join(known))
@@ -96,7 +96,7 @@ def test_of_more_than_256_terms_those_that_weigh_most_are_searched(built: Projec
     assert set(known[:100]) < set(weighed.known)
 
 
-def test_terms_that_no_text_holds_are_left_out_first() -> None:
+def test_terms_that_no_text_contains_are_left_out_first() -> None:
     known, unknown = ["pump", "motor"], words(300)
     terms = LexicalIndex.build(["pump motor"]).query(" ".join([*unknown, *known]))
     assert terms.known == ("pump", "motor")
@@ -164,7 +164,7 @@ async def test_every_way_to_ask_says_that_a_query_was_cut(built: Project) -> Non
         assert response.query == query
 
 
-def test_what_is_remembered_of_a_long_query_is_short(built: Project) -> None:
+def test_cached_keys_of_a_long_query_are_short(built: Project) -> None:
     for name in ("letter", "words", "chinese"):
         built.retrieve(QUERIES[name](MEGABYTE))
     indexes = built._live.current()
@@ -193,7 +193,7 @@ def test_a_text_is_cut_to_what_an_embedding_model_takes() -> None:
 
 
 @given(st.text(max_size=40), st.integers(1_000, 12_000))
-def test_what_is_embedded_is_the_beginning_and_fits(unit: str, times: int) -> None:
+def test_the_embedded_beginning_fits_the_model(unit: str, times: int) -> None:
     text = (unit * times)[:40_000]
     cut = cut_to_input(text)
     assert text.startswith(cut)
@@ -260,7 +260,7 @@ def test_the_sides_of_a_comparison_are_found_at_once(question: str, sides: tuple
     assert tuple(aspects_of(question)) == sides
 
 
-def test_numbers_too_long_for_a_figure_are_none() -> None:
+def test_numbers_that_are_too_long_are_not_figures() -> None:
     digits = "9" * 1_000_001
     assert figures_of(f"{digits} and 7")[-1].text == "7"
     assert Facts(f"{digits} and 7").support(figures_of("7")[0])
@@ -275,7 +275,7 @@ def test_addresses_are_found_as_a_slower_pattern_finds_them(text: str) -> None:
     assert found == [match.span() for match in _EMAIL_BEFORE.finditer(text)]
 
 
-def test_an_excerpt_looks_for_so_many_terms_at_most(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_excerpt_looks_for_a_bounded_number_of_terms(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     real = re.finditer
 

@@ -1,4 +1,4 @@
-"""Relevance and confidence: their arithmetic, spelled out, and what must hold for any answer."""
+"""Relevance and confidence: their arithmetic, spelled out, and properties of any response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trace(query: LexicalQuery = "pump motor") -> Trace:
     return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
 
 
-def test_the_features_of_hits_are_as_their_description_says() -> None:
+def test_the_features_of_hits_match_their_description() -> None:
     found = trace()
     features = hit_features(found, found.evidence(20))
     # The mean of the fused scores 1.1 and 0 is 0.55: strengths 1 and 0. Row 0 holds both terms, row 1 the more frequent
@@ -56,14 +56,14 @@ def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
     assert competing[2] == competing[3] < competing[1] < competing[0]
 
 
-def test_what_the_indexes_have_in_common_counts_against_the_longest_of_them() -> None:
+def test_the_overlap_of_the_indexes_is_relative_to_the_longest_list() -> None:
     _, lexical = trace().leaves()
     semantic = Trace(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
     found = Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
     assert hit_features(found, found.evidence(20))[0, 2] == pytest.approx(1 / 4, rel=1e-3)
 
 
-def test_features_are_numbers_whatever_was_found() -> None:
+def test_features_are_always_finite() -> None:
     found = trace()
     semantic, lexical = found.leaves()
     nothing = Trace(hits([], []), name="lexical", terms=lexical.terms)
@@ -98,7 +98,7 @@ def test_every_coefficient_says_that_more_is_better() -> None:
     assert 0 < relevance.LOW < relevance.HIGH < 1
 
 
-def test_one_index_alone_is_not_judged() -> None:
+def test_a_single_index_is_not_judged() -> None:
     found = trace()
     for leaf in found.leaves():
         assert judge(leaf, leaf.evidence(20)) is None
@@ -127,12 +127,12 @@ def test_an_answer_says_how_likely_its_hits_are_relevant(project: Project) -> No
 
 
 @pytest.mark.parametrize("mode", ["semantic", "lexical"])
-def test_without_both_indexes_there_is_no_number(project: Project, mode: str) -> None:
+def test_without_both_indexes_there_are_no_probabilities(project: Project, mode: str) -> None:
     response = project.retrieve("error TS-999", mode=mode)  # type: ignore[arg-type]
     assert (response.confidence, response.confidence_level, response[0].relevance) == (None, None, None)
 
 
-def test_how_many_are_asked_for_does_not_change_the_numbers(project: Project) -> None:
+def test_the_number_of_results_does_not_change_the_probabilities(project: Project) -> None:
     one, all_of_them = project.retrieve("error TS-999", top_k=1), project.retrieve("error TS-999", top_k=3)
     assert one.confidence == all_of_them.confidence
     assert one[0].relevance == all_of_them[0].relevance
@@ -146,7 +146,7 @@ def test_words_that_no_document_has_lower_the_confidence(project: Project) -> No
     assert strange.confidence_level == "low"
 
 
-def test_nothing_found_is_no_confidence() -> None:
+def test_without_results_there_is_no_confidence() -> None:
     empty = Trace(hits([], []), parts=(Trace(hits([], []), name="semantic"), _nothing()))
     judgement = judge(empty, [])
     assert judgement is not None

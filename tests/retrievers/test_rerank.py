@@ -1,4 +1,4 @@
-"""Reranking: n hits in, k out, by a cross-encoder or an LLM, with a threshold, and the evidence kept."""
+"""Reranking by a cross-encoder or an LLM: number of hits, threshold, order, and evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CROSS_ENCODER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
 
 class CrossEncoder:
-    """Likes long texts."""
+    """A reranker that prefers long texts."""
 
     made: list[dict[str, Any]] = []  # noqa: RUF012 - each test has its own class
 
@@ -45,7 +45,7 @@ class CrossEncoder:
 
 @pytest.fixture
 def cross_encoder(monkeypatch: pytest.MonkeyPatch) -> type[CrossEncoder]:
-    """Stands in for the package sentence-transformers."""
+    """Replace the package sentence-transformers by a module with this cross-encoder."""
     kind = type("Mine", (CrossEncoder,), {"made": []})
     module = ModuleType("sentence_transformers")
     module.CrossEncoder = kind  # type: ignore[attr-defined]
@@ -71,14 +71,14 @@ def test_a_cross_encoder_decides_the_order_and_is_loaded_once(
     assert [hit.source.doc_id for hit in found] == ["revenue", "valve"]
     assert [hit.score for hit in found] == [len(TEXTS["revenue"]), len(TEXTS["valve"])]
     assert [hit.rank for hit in found] == [1, 2]
-    for hit in found:  # what the indexes said stays
+    for hit in found:  # the evidence is kept
         before = plain[hit.node_id]
         assert (hit.semantic, hit.lexical, hit.relevance) == (before.semantic, before.lexical, before.relevance)
     assert [one["model"] for one in cross_encoder.made] == [CROSS_ENCODER]
     assert cross_encoder.made[0]["trust_remote_code"] is False
 
 
-def test_only_so_many_hits_are_looked_at(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+def test_only_the_candidates_are_reranked(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
     first = project_of(tmp_path / "plain").retrieve(QUERY, top_k=1)[0].node_id
     project = project_of(tmp_path, rerank=CROSS_ENCODER, rerank_candidates=1)
     assert [hit.node_id for hit in project.retrieve(QUERY, top_k=1)] == [first]
@@ -92,7 +92,9 @@ def test_hits_below_the_threshold_are_left_out(tmp_path: Path, cross_encoder: ty
     assert len(project.retrieve(QUERY)) == 3
 
 
-def test_where_nothing_is_left_there_is_no_confidence_either(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+def test_without_hits_above_the_threshold_there_is_no_confidence(
+    tmp_path: Path, cross_encoder: type[CrossEncoder]
+) -> None:
     project = project_of(tmp_path, rerank=CROSS_ENCODER)
     assert (project.retrieve(QUERY).confidence or 0.0) > 0.0
     project.update_config(rerank_threshold=1000.0)
@@ -135,19 +137,19 @@ async def test_an_llm_can_rerank(tmp_path: Path) -> None:
     assert await project.aretrieve(QUERY) == found
 
 
-def test_without_the_package_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_names_the_pip_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ModelError, match=r'pip install "llama-index-contextual\[rerank\]"') as raised:
         project_of(tmp_path, rerank=CROSS_ENCODER).retrieve(QUERY)
     assert raised.value.setting == "rerank"
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
+def test_a_missing_model_is_named(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
     with pytest.raises(ModelError, match="The reranker 'no/such' cannot be loaded"):
         project_of(tmp_path, rerank="no/such").retrieve(QUERY)
 
 
-def test_an_llm_that_fails_is_reported_as_such(tmp_path: Path) -> None:
+def test_a_failing_llm_is_a_model_error(tmp_path: Path) -> None:
     llm = ScriptedLLM()
     llm.enqueue(ValueError("no answer"))
     with pytest.raises(ModelError, match="no answer"):
@@ -163,7 +165,7 @@ def test_an_llm_that_fails_is_reported_as_such(tmp_path: Path) -> None:
     ],
     ids=["one twice", "numbers that no passage has", "no number"],
 )
-def test_each_passage_that_an_llm_chooses_is_there_once_with_its_own_score(
+def test_each_passage_that_an_llm_chooses_is_returned_once_with_its_score(
     tmp_path: Path, answer: str, scores: list[float]
 ) -> None:
     llm = ScriptedLLM()
@@ -173,7 +175,7 @@ def test_each_passage_that_an_llm_chooses_is_there_once_with_its_own_score(
     assert len({chunk.node_id for chunk in found}) == len(found)
 
 
-def test_a_change_of_the_llm_is_a_change_of_who_reranks() -> None:
+def test_another_llm_gives_another_reranker() -> None:
     made: list[ScriptedLLM] = []
 
     def load() -> ScriptedLLM:
@@ -186,14 +188,14 @@ def test_a_change_of_the_llm_is_a_change_of_who_reranks() -> None:
     assert len(made) == 2
 
 
-def test_a_reranker_that_leaves_nothing_is_told(tmp_path: Path) -> None:
+def test_a_reranker_that_returns_nothing_is_a_warning(tmp_path: Path) -> None:
     llm = ScriptedLLM(default="The first one, I think.")
     response = project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
     assert response.results == ()
     assert response.warnings == ("The reranker 'llm' has left out all 3 hits.",)
 
 
-def test_what_is_a_sentence_already_is_not_wrapped_in_another() -> None:
+def test_an_error_with_a_readable_message_is_not_wrapped() -> None:
     refusal = ModelError("There is no key.")
 
     class Refusing(BaseNodePostprocessor):

@@ -1,4 +1,4 @@
-"""Cosine ranking: ids first, nodes once, the query's embedding awaited, failures in a sentence."""
+"""Semantic retrieval: ranking by cosine similarity, embedding of queries, and errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: Semantic
     assert scale() == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
 
-def test_where_not_all_vectors_are_compared_a_sample_of_them_tells_the_scale(
+def test_the_scale_comes_from_a_sample_if_not_all_vectors_are_compared(
     monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever
 ) -> None:
     similarities = dict(retriever.rank(QUERY, 5))
@@ -76,7 +76,7 @@ def test_where_not_all_vectors_are_compared_a_sample_of_them_tells_the_scale(
     assert scale() == pytest.approx((np.mean(first_middle_last), np.std(first_middle_last)), abs=1e-3)
 
 
-def test_where_an_index_gives_no_vector_back_the_hits_tell_the_scale() -> None:
+def test_the_scale_comes_from_the_hits_if_the_index_returns_no_vectors() -> None:
     rows = np.random.default_rng(7).normal(size=(60, 4)).astype(np.float32)
     inverted = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
     inverted.train(rows)
@@ -96,14 +96,14 @@ def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRe
     assert [(hit.node.node_id, hit.score) for hit in found] == ranking
 
 
-def test_every_result_says_what_the_index_said(retriever: SemanticRetriever) -> None:
+def test_every_result_carries_its_score_and_rank(retriever: SemanticRetriever) -> None:
     for rank, hit in enumerate(retriever.retrieve(QUERY), start=1):
         assert isinstance(hit, ScoredChunk)
         assert hit.semantic == LegScore(score=hit.score, rank=rank)
         assert hit.lexical is None
 
 
-def test_top_k_is_kept_and_may_exceed_the_corpus(store: CountingStore, embedding: CountingEmbedding) -> None:
+def test_top_k_may_exceed_the_corpus(store: CountingStore, embedding: CountingEmbedding) -> None:
     index = vector_index(passages(), embedding, store)
     assert len(SemanticRetriever(index, similarity_top_k=2).retrieve(QUERY)) == 2
     assert len(SemanticRetriever(index, similarity_top_k=99).retrieve(QUERY)) == len(PASSAGES)
@@ -120,14 +120,14 @@ def test_filters_come_before_ranking(store: CountingStore, embedding: CountingEm
     assert SemanticRetriever(index, filters=nothing).retrieve(QUERY) == []
 
 
-def test_restrictions_that_would_not_be_kept_are_refused(store: CountingStore, embedding: CountingEmbedding) -> None:
+def test_unsupported_restrictions_are_refused(store: CountingStore, embedding: CountingEmbedding) -> None:
     index = vector_index(passages(), embedding, store)
     for name in ("doc_ids", "node_ids", "alpha", "sparse_top_k", "vector_store_query_mode"):
         with pytest.raises(TypeError, match=name):
             SemanticRetriever(index, **{name: ["dry"]})  # type: ignore[arg-type]
 
 
-async def test_an_embedding_that_came_with_the_query_is_not_made_again(
+async def test_a_given_embedding_is_not_computed_again(
     retriever: SemanticRetriever, embedding: CountingEmbedding
 ) -> None:
     bundle = QueryBundle("something else", embedding=embedding.vector(PASSAGES["tariff"]))
@@ -136,7 +136,7 @@ async def test_an_embedding_that_came_with_the_query_is_not_made_again(
     assert embedding.queries == []
 
 
-def test_a_query_without_a_direction_finds_nothing(retriever: SemanticRetriever) -> None:
+def test_a_query_with_a_zero_embedding_finds_nothing(retriever: SemanticRetriever) -> None:
     assert retriever.retrieve("… !?") == []
 
 
@@ -158,13 +158,13 @@ def test_a_query_of_another_length_is_refused(store: CountingStore, embedding: C
 
 @dataclass
 class WithHistory(QueryBundle):
-    """A query with something of its own."""
+    """A query with a field of its own."""
 
     history: list[str] = field(default_factory=list)
 
 
 class Handmade(QueryBundle):
-    """A query whose class is no dataclass of its own."""
+    """A query whose class is not a dataclass itself."""
 
     def __init__(self, question: str, tenant: str) -> None:
         super().__init__(question)
@@ -233,7 +233,7 @@ async def test_ranking_does_not_block_the_event_loop(
 
 
 class AwaitedEmbedding(CountingEmbedding):
-    """Embeds a query only after something else has run in the loop."""
+    """An embedding model that returns only after another task has run in the loop."""
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         await asyncio.sleep(0)
@@ -252,7 +252,7 @@ async def test_the_embedding_of_the_query_is_awaited(store: CountingStore) -> No
 
 
 class FailingEmbedding(CountingEmbedding):
-    """Fails on every query, so many times."""
+    """An embedding model that fails a given number of times."""
 
     error: Any = None
     times: int = 99
@@ -291,7 +291,7 @@ async def test_a_query_that_cannot_be_embedded_is_a_model_error(
         assert "'CountingEmbedding:counting'" in str(raised.value)
 
 
-async def test_a_short_failure_is_tried_again(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_failure_is_retried(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_embedding, "_RETRY", RetryPolicy(attempts=3, base_delay=0))
     for run in ("sync", "async"):
         model = FailingEmbedding(error=ConnectionError("refused"), times=2)
@@ -339,7 +339,7 @@ def test_an_embedding_of_another_length_is_refused_with_both_lengths_and_the_mod
 
 
 @pytest.mark.parametrize("wrong", ["0.1", ["a"] * 64, [[1.0] * 64], 0.5, {"a": 1.0}], ids=repr)
-def test_an_embedding_of_something_else_than_numbers_is_refused(retriever: SemanticRetriever, wrong: Any) -> None:
+def test_an_embedding_that_is_not_numbers_is_refused(retriever: SemanticRetriever, wrong: Any) -> None:
     with pytest.raises(InputError, match=r"The query's embedding (is not a list of numbers|has .* dimensions)"):
         retriever.trace(given(wrong), 3)
 
@@ -353,7 +353,7 @@ def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetr
     trace = retriever.trace(given([0.0] * 64), 3)
     assert len(trace.hits.rows) == 0
     (warning,) = trace.warnings
-    assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing by it" in warning
+    assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 
 def test_a_hybrid_search_with_an_embedding_of_zeros_answers_by_words_and_says_so(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_hybrid_search_with_an_embedding_of_zeros_answers_by_words_and_says_so
 
 
 class Broken(CountingEmbedding):
-    """Gives what a test says for a query."""
+    """An embedding model that returns a given value for a query."""
 
     answer: Any = None
 
@@ -378,9 +378,7 @@ class Broken(CountingEmbedding):
 
 
 @pytest.mark.parametrize("answer", [[math.nan] * 64, [], [math.inf, 1.0]], ids=repr)
-async def test_a_model_that_answers_with_something_else_than_finite_numbers_is_named(
-    store: CountingStore, answer: Any
-) -> None:
+async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(store: CountingStore, answer: Any) -> None:
     broken = SemanticRetriever(vector_index(passages(), CountingEmbedding(), store), embed_model=Broken(answer=answer))
     for ask in (broken.search, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
         with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not answer with"):

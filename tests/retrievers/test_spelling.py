@@ -1,4 +1,4 @@
-"""Words that no text holds: what one slip away is, and what a search makes of it."""
+"""Spelling candidates for words that no text contains, and their weights in a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ words = st.text("abc", min_size=1, max_size=5)
 
 
 def distance(one: str, other: str) -> int:
-    """Return the least number of letters left out, added, replaced, or swapped with their neighbour."""
+    """Return the smallest number of letters removed, added, replaced, or swapped with their neighbour."""
     rows = [[max(i, j) if not i * j else 0 for j in range(len(other) + 1)] for i in range(len(one) + 1)]
     for i in range(1, len(one) + 1):
         for j in range(1, len(other) + 1):
@@ -30,7 +30,7 @@ def index(*texts: str) -> LexicalIndex:
 
 
 @given(words, words)
-def test_one_slip_away_are_the_words_at_distance_1_with_the_same_first_letter(word: str, other: str) -> None:
+def test_spelling_candidates_are_the_words_at_distance_1_with_the_same_first_letter(word: str, other: str) -> None:
     assert (other in one_slip_away(word)) == (distance(word, other) == 1 and word[:1] == other[:1])
 
 
@@ -40,41 +40,41 @@ def test_every_spelling_is_at_distance_1(word: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["TS-999", "NASA", "getUser", "mean", "3rd", "naïve", "snake_case", "Ünder"])
-def test_what_is_exact_or_short_or_of_other_letters_is_left_as_it_is(token: str) -> None:
+def test_exact_short_and_foreign_words_are_not_corrected(token: str) -> None:
     assert not may_be_misspelt(token)
 
 
 @pytest.mark.parametrize("query", ["enviroment", "environmnet", "envoronment", "envirronment", "Enviroment"])
-def test_a_misspelt_word_finds_what_was_meant(query: str) -> None:
+def test_a_misspelt_word_finds_the_intended_one(query: str) -> None:
     found = index("The environment of the plant.", "A pump.")
     (meant, other), (right, _) = found.scores(query), found.scores("environment")
     assert (meant, other) == pytest.approx((0.5 * right, 0.0))
     assert right > 0
 
 
-def test_several_words_that_may_be_meant_share_half_the_weight_by_how_many_texts_hold_them() -> None:
+def test_several_candidates_share_half_the_weight_by_the_number_of_their_texts() -> None:
     terms = index("formal", "formal", "formal", "format").query("formak")
     assert terms.counts == {"formak": 1.0, "format": 0.125, "formal": 0.375}
     assert terms.known == ("formal", "format")
 
 
-def test_a_word_that_a_text_holds_is_never_taken_for_another() -> None:
+def test_a_known_word_is_not_corrected() -> None:
     assert index("formal", "formal", "format").query("format").counts == {"format": 1.0}
 
 
-def test_an_unknown_number_of_a_part_is_not_taken_for_the_next_one() -> None:
+def test_an_unknown_part_number_is_not_corrected() -> None:
     assert index("TS-999").query("TS-998").known == ("ts",)
 
 
-def test_what_is_meant_is_no_stop_word_and_no_word_of_questions() -> None:
+def test_candidates_are_neither_stop_words_nor_question_words() -> None:
     assert index("which pump and before what").query("whicj beforee pump").known == ("pump",)
 
 
-def test_a_word_of_questions_that_no_text_holds_is_not_taken_for_another() -> None:
+def test_an_unknown_question_word_is_not_corrected() -> None:
     assert index("bring the pump").query("Being pumps?").counts == {"pump": 1.0}
 
 
-def test_a_word_that_is_in_the_question_already_gains_nothing() -> None:
+def test_a_candidate_that_is_in_the_question_gains_no_weight() -> None:
     assert index("a pump agreement").query("pump agreement agreemnet").counts == {
         "pump": 1.0,
         "agreement": 1.0,
@@ -82,16 +82,16 @@ def test_a_word_that_is_in_the_question_already_gains_nothing() -> None:
     }
 
 
-def test_what_is_meant_weighs_as_its_text_does() -> None:
+def test_candidates_have_the_weight_of_their_text() -> None:
     terms = index("formal", "formal", "formal", "format").query([("pump", 1.0), ("formak", 0.5)])
     assert terms.counts == {"pump": 1.0, "formak": 0.5, "format": 0.0625, "formal": 0.1875}
 
 
-def test_the_misspelt_word_stays_among_what_is_missing() -> None:
+def test_the_misspelt_word_is_listed_as_missing() -> None:
     terms = index("formal", "format").query("pump formak")
     assert terms.weights["formak"] == terms.weights["pump"] == math.log(1 + 2.5 / 0.5)
     assert terms.matched([0, 1]) == [("formal",), ("format",)]
 
 
-def test_an_index_without_terms_means_nothing() -> None:
+def test_an_index_without_terms_has_no_candidates() -> None:
     assert index("the", "").query("enviroment").known == ()

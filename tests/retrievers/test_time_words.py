@@ -1,4 +1,4 @@
-"""Time words and the dates that they mean, on a day that the test names."""
+"""Time words and their dates for a given reference date."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUNDAY = date(2026, 11, 22)
         ("next 2 weeks", "22 November 2026 to 6 December 2026"),
     ],
 )
-def test_time_words_are_followed_by_what_they_mean(words: str, meaning: str) -> None:
+def test_time_words_are_followed_by_their_dates(words: str, meaning: str) -> None:
     assert explicit_times(f"What fell in {words}?", SUNDAY) == f"What fell in {words} ({meaning})?"
 
 
@@ -73,7 +73,7 @@ def test_the_quarter_before_the_first_is_last_years_fourth() -> None:
         "this quarterly report",
     ],
 )
-def test_what_does_not_mean_the_calendar_or_is_said_already_is_left_alone(question: str) -> None:
+def test_phrases_without_a_calendar_date_or_with_a_bracket_are_not_changed(question: str) -> None:
     assert explicit_times(question, SUNDAY) == question
 
 
