@@ -217,7 +217,7 @@ def test_a_limit_of_nothing_sends_nothing(provider: LoopbackProvider, manager: P
 def test_a_limit_is_refused_where_a_price_is_not_known(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, unknown: dict[str, str]
 ) -> None:
-    with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is not known"):
+    with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is unknown"):
         project_of(manager, **unknown).ingest([folder], max_cost=5.0)
     assert provider.calls() == []
 
