@@ -34,7 +34,7 @@ from llama_index_contextual.contextualizer.estimate import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall
-from llama_index_contextual.ingestion.pipeline import Stages, notices_of
+from llama_index_contextual.ingestion.pipeline import Stages, model_notices
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
@@ -157,7 +157,7 @@ def estimate(
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
-        notices=notices_of(stages, project=project),
+        notices=model_notices(stages, project=project),
     )
 
 

@@ -236,9 +236,7 @@ def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
     assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
-    with pytest.raises(
-        BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"
-    ):
+    with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     free = Spending(PriceTable())
     free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
