@@ -86,7 +86,7 @@ def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: 
     ProjectManager(tmp_path / "knowledge").create("b", ProjectConfig.local())
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
-    assert err == "Error: Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.\n"
+    assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or leave out batch.\n"
 
 
 def test_one_of_a_thing_is_called_by_its_singular(

@@ -1,7 +1,7 @@
 """Pipeline of an ingestion: parse, contextualize, embed, store.
 
-The components are ordinary LlamaIndex components, chosen by the settings of the project. The pipeline connects them with
-the ledger and with the account of the run, and processes documents in batches of chunks.
+The components are ordinary LlamaIndex components, chosen by the settings of the project. The pipeline connects them
+with the ledger and with the account of the run, and processes documents in batches of chunks.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def test_a_limit_stops_before_it_is_passed_and_what_was_paid_is_kept(
     whole = project.estimate([folder]).dollars
     assert whole
     with pytest.raises(
-        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* to go on"
+        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* To continue, run"
     ):
         project.ingest([folder], max_cost=whole / 2)
     assert project.versions() == []
@@ -445,5 +445,5 @@ def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) 
     project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM(), model_id="m")
     with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
         project.ingest([folder], batch=True)
-    with pytest.raises(ConfigurationError, match="Batches are for contexts that an LLM writes"):
+    with pytest.raises(ConfigurationError, match="Batches require contexts written by an LLM"):
         manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)
