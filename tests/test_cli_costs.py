@@ -55,7 +55,7 @@ def test_an_estimate_is_a_table_with_the_chosen_row_marked(project: Project, tex
     assert lines[0].startswith("2 documents, 2 chunks, ")
     assert lines[1].split() == ["chunks/call", "sender", "calls", "input", "cached", "output", "time", "price"]
     assert [line.split()[:3] for line in lines if line.startswith("→")] == [["→", "1", "live"]]
-    assert "in all, as set: $" in out
+    assert "total with these settings: $" in out
     batched = run("estimate", "a", text_folder, "--batch")[1].splitlines()
     assert [line.split()[2] for line in batched if line.startswith("→")] == ["batch"]
 
@@ -154,7 +154,7 @@ def test_the_limit_that_the_estimate_names_can_be_given_to_ingest(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     out = run("estimate", "a", text_folder)[1]
-    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is enough", out)
+    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is sufficient", out)
     assert json.loads(run("estimate", "a", text_folder, "--json")[1])["max_cost"] == float(limit)
     assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit)[0] == 0
 

@@ -93,8 +93,8 @@ def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder
     (batch,) = [line for line in text.splitlines() if line.split()[:2] == ["1", "batch"]]
     assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
     assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
-    assert "A token costs half in a batch. The higher price is that of a batch whose calls find nothing" in text
-    assert f"; a limit (max_cost) of {money(found.max_cost)} is enough for it" in text
+    assert "Tokens cost half in a batch. The higher price, on which the limit of a batch is based," in text
+    assert f"; a limit (max_cost) of {money(found.max_cost)} is sufficient" in text
     assert "chunks/call" in text
     assert "→ 1" in text
     assert "genai-prices" in text
@@ -148,7 +148,7 @@ def test_without_a_price_there_are_tokens_and_a_sentence(manager: ProjectManager
     assert found.options[0].input_tokens
     assert found.options[0].dollars is None
     assert found.dollars is None
-    assert "The price of 'openai:of-tomorrow' is not known" in str(found)
+    assert "The price of 'openai:of-tomorrow' is unknown" in str(found)
     project.update_config(prices={"openai:of-tomorrow": {"input": 1.0}})
     assert project.estimate([folder]).dollars
 
