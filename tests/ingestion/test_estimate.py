@@ -443,7 +443,7 @@ def test_a_batch_that_could_pass_the_limit_is_not_sent(
 
 def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) -> None:
     project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM(), model_id="m")
-    with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
+    with pytest.raises(ConfigurationError, match="does not support batches, only OpenAI's models do"):
         project.ingest([folder], batch=True)
     with pytest.raises(ConfigurationError, match="Batches require contexts written by an LLM"):
         manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)
