@@ -55,7 +55,7 @@ def test_an_estimate_is_a_table_with_the_chosen_row_marked(project: Project, tex
     assert lines[0].startswith("2 documents, 2 chunks, ")
     assert lines[1].split() == ["chunks/call", "sender", "calls", "input", "cached", "output", "time", "price"]
     assert [line.split()[:3] for line in lines if line.startswith("→")] == [["→", "1", "live"]]
-    assert "in all, as set: $" in out
+    assert "total with these settings: $" in out
     batched = run("estimate", "a", text_folder, "--batch")[1].splitlines()
     assert [line.split()[2] for line in batched if line.startswith("→")] == ["batch"]
 
@@ -86,7 +86,7 @@ def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: 
     ProjectManager(tmp_path / "knowledge").create("b", ProjectConfig.local())
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
-    assert err == "Error: Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.\n"
+    assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or leave out batch.\n"
 
 
 def test_one_of_a_thing_is_called_by_its_singular(
@@ -154,7 +154,7 @@ def test_the_limit_that_the_estimate_names_can_be_given_to_ingest(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     out = run("estimate", "a", text_folder)[1]
-    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is enough", out)
+    (limit,) = re.findall(r"a limit \(max_cost\) of \$([\d.]+) is sufficient", out)
     assert json.loads(run("estimate", "a", text_folder, "--json")[1])["max_cost"] == float(limit)
     assert run("ingest", "a", text_folder, "--quiet", "--max-cost", limit)[0] == 0
 

@@ -1,4 +1,4 @@
-"""Who writes the context of a chunk, and how."""
+"""Contextualizers: write the text that situates a chunk in its document."""
 
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, Contextualizer, Segment
 from llama_index_contextual.contextualizer.llm import LLMContextualizer

@@ -1,7 +1,8 @@
-"""Chunks back into the segments that they were cut from: pure, from offsets alone.
+"""Base class of the contextualizers, the segments that they work on, and their results.
 
-Chunks of `ChunkNodeParser` know their segment's span. Nodes of other parsers are grouped by document, in their order,
-into windows of segment size.
+A contextualizer sees one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks of
+`ChunkNodeParser` carry the span of their segment in their metadata; nodes of other parsers are grouped by document, in
+their order, into windows of `segment_size` tokens.
 """
 
 from __future__ import annotations
@@ -27,24 +28,25 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 logger = get_logger(__name__)
 
 HOLE = "\n[…]\n"
+"""Marks missing text between two chunks of a segment."""
 _BETWEEN = "\n\n"
 OPENING_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What a contextualizer sees at a time.
+    """Part of a document that a contextualizer sees at a time.
 
     Attributes:
         doc_id: Id of the document.
         title: Title of the document, or its file name, or None.
-        file_name: Name of its file, or None.
-        opening: The beginning of the document, as far as the call holds it.
-        begins_document: Whether the segment's own text begins with the opening.
+        file_name: Name of the file, or None.
+        opening: Beginning of the document, taken from the first chunk of the call.
+        begins_document: Whether the segment starts with that chunk.
         section: Path of headings at the beginning of the segment, or None.
-        text: The segment's text, overlap with its neighbours included.
-        chunks: Its chunks, in the order of the text.
-        starts: Where each of them begins in `text`.
+        text: Text of the segment, including the overlap with its neighbours.
+        chunks: Chunks of the segment, in the order of the text.
+        starts: Offset of each chunk in `text`.
     """
 
     doc_id: str
@@ -59,11 +61,11 @@ class Segment:
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
-        """The texts that chunks of different sections share."""
+        """Texts that occur as chunks in more than one section."""
         sections: dict[str, set[str]] = {}
         for chunk in self.chunks:
             sections.setdefault(chunk.get_content(), set()).add(str(chunk.metadata.get(keys.SECTION)))
-        return frozenset(text for text, found in sections.items() if len(found) > 1)
+        return frozenset(text for text, names in sections.items() if len(names) > 1)
 
 
 def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
@@ -71,7 +73,7 @@ def segments(nodes: Sequence[BaseNode], *, segment_size: int) -> list[Segment]:
 
     Args:
         nodes: Chunks of any number of documents.
-        segment_size: Tokens of a window over nodes whose parser knows no segments.
+        segment_size: Tokens per window for nodes of a parser without segments.
     """
     documents: dict[str, list[BaseNode]] = {}
     for node in nodes:
@@ -114,7 +116,7 @@ def _groups(chunks: Sequence[BaseNode], segment_size: int) -> list[list[BaseNode
 
 
 def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> tuple[str, tuple[int, ...]]:
-    """Return the text of a segment, and where the chunks of the group begin in it."""
+    """Return the text of a segment and the offsets in it of the chunks of the group."""
     start, end = group[0].metadata.get(keys.SEGMENT_START), group[-1].metadata.get(keys.SEGMENT_END)
     if not isinstance(start, int) or not isinstance(end, int):
         start, end = _start(group[0]), max(_start(c) + len(c.get_content()) for c in group)
@@ -123,17 +125,17 @@ def _segment_text(chunks: Sequence[BaseNode], group: Sequence[BaseNode]) -> tupl
         return _BETWEEN.join(texts), tuple(accumulate((len(t) + len(_BETWEEN) for t in texts[:-1]), initial=0))
     known = (c for c in chunks if getattr(c, "start_char_idx", None) is not None)
     text, starts = join([c for c in known if _start(c) < end and _start(c) + len(c.get_content()) > start], start, end)
-    # A foreign chunk without text is in no stretch of the text.
+    # A chunk of another parser may be empty and have no place in the text.
     return text, tuple(starts.get(chunk.node_id, 0) for chunk in group)
 
 
 def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[str, int]]:
-    """Return the text between two offsets of a document, from chunks in the order of the text, and where each begins.
+    """Return the text between two offsets of a document, put together from its chunks in order.
 
-    White space between chunks becomes a line break; a hole (a chunk that is not there) becomes a mark and a warning.
+    White space between chunks becomes a line break. A missing chunk is logged and marked with `HOLE`.
 
     Returns:
-        The text, and by the id of each chunk the place in it where the chunk begins.
+        The text, and the offset of each chunk in it by the id of the chunk.
     """
     pieces: list[str] = []
     starts: dict[str, int] = {}
@@ -153,7 +155,7 @@ def join(chunks: Sequence[BaseNode], start: int, end: int) -> tuple[str, dict[st
 
 
 def _follows(last: BaseNode | None, chunk: BaseNode) -> bool:
-    """Return whether nothing stands between two chunks; chunks that are not numbered are taken at their word."""
+    """Return whether two chunks are neighbours; chunks without a number are assumed to be."""
     before = None if last is None else last.metadata.get(keys.CHUNK_INDEX)
     number = chunk.metadata.get(keys.CHUNK_INDEX)
     return before is None or number is None or number <= before + 1
@@ -172,17 +174,17 @@ def _opening(first: BaseNode) -> str:
 
 
 Progress = Callable[[int], None]
-"""Called with the number of chunks that were just done."""
+"""Callback that receives the number of chunks just finished."""
 
 
 @dataclass(frozen=True)
 class ChunkFailure:
-    """A chunk whose context was not written as asked.
+    """A chunk whose context could not be written as requested.
 
     Attributes:
         node_id: Id of the chunk.
         doc_id: Id of its document.
-        error: What went wrong, and what to do.
+        error: Description of the error and of its remedy.
     """
 
     node_id: str
@@ -196,9 +198,9 @@ class ChunkContext:
 
     Attributes:
         text: The context.
-        source: Who wrote it: "llm", "structural", or "none".
-        error: Why it was not written as asked, or None.
-        paid: Whether a provider was asked for it in this call.
+        source: Origin of the context: "llm", "structural", or "none".
+        error: Reason why it could not be written as requested, or None.
+        paid: Whether this call requested it from a provider.
     """
 
     text: str
@@ -208,12 +210,12 @@ class ChunkContext:
 
 
 class Contextualized(NamedTuple):
-    """Chunks with their contexts, in the order in which they were given.
+    """Chunks with their contexts, in the order of the input.
 
     Attributes:
-        nodes: New nodes; those that were given are unchanged.
-        failures: Chunks whose context was not written as asked.
-        paid: Number of contexts that a provider was asked for.
+        nodes: Copies of the nodes; the input is not changed.
+        failures: Chunks whose context could not be written as requested.
+        paid: Number of contexts requested from a provider.
     """
 
     nodes: list[BaseNode]
@@ -222,67 +224,69 @@ class Contextualized(NamedTuple):
 
 
 class Contextualizer(TransformComponent):
-    """Puts a context before each chunk, where the embedding and the lexical index read it.
+    """Base class of transformations that add a context to each chunk, for the embedding and the lexical index.
 
-    A subclass implements `_acontexts`: the contexts of the chunks of one segment. Chunks that came with a context keep
-    it. Works with the chunks of any node parser.
+    A subclass implements `_acontexts`, which returns the contexts of the chunks of one segment. Chunks that already
+    have a context keep it. Works with the chunks of any node parser.
     """
 
     segment_size: int = Field(
-        default=8000, gt=0, description="Tokens of a window over nodes whose parser knows no segments."
+        default=8000, gt=0, description="Tokens per window for nodes of a parser without segments."
     )
 
     @abstractmethod
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        """Return the contexts of some chunks of a segment, one each, in their order."""
+        """Return one context for each of the given chunks of a segment, in their order."""
 
     async def _acontexts_of_all(
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
-        """Return the contexts of all segments; a subclass that waits for others overrides it with concurrency."""
-        found = []
+        """Return the contexts of all segments, one segment at a time; override to work concurrently."""
+        contexts = []
         for segment, chunks in work:
-            found.append(await self._acontexts(segment, chunks))
+            contexts.append(await self._acontexts(segment, chunks))
             progress(len(chunks))
-        return found
+        return contexts
 
     @property
     def batches_ahead(self) -> int:
-        """How many further batches of chunks should be begun while one is worked on, so that nobody waits."""
+        """Number of batches of chunks to start ahead of the current one."""
         return 0
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Contextualizer]:
-        """Give a contextualizer for many calls of one run, which may share what is dear to make."""
+        """Provide a contextualizer whose calls share expensive resources, such as a client, for one run."""
         yield self
 
     def stop(self, error: ContextualError) -> None:
-        """Send nothing more, because something else has failed; what is in flight is waited for."""
+        """Send no further calls because of an error elsewhere; calls in flight are completed."""
 
     async def acontextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
-        """Return the chunks with their contexts, and what went wrong.
+        """Return the chunks with their contexts, and the failures.
 
         Args:
-            nodes: All chunks of one or more documents: the segments are rebuilt from them.
-            progress: Called as chunks are done.
+            nodes: All chunks of one or more documents; the segments are rebuilt from them.
+            progress: Called as chunks are finished.
         """
         work = await asyncio.to_thread(self._work, nodes)
         contexts: dict[str, ChunkContext] = {}
-        tell = progress or _ignore_progress
+        report = progress or _ignore_progress
         if given := len(nodes) - sum(len(chunks) for _, chunks in work):
-            tell(given)
-        for (_, chunks), found in zip(work, await self._acontexts_of_all(work, tell), strict=True):
-            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, found, strict=True))
+            report(given)
+        for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
+            contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
         return await asyncio.to_thread(_contextualized, nodes, contexts)
 
     def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
-        """Return the segments, and the chunks of each that need a context."""
-        found = segments(nodes, segment_size=self.segment_size)
-        work = [(segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)]) for segment in found]
+        """Return the segments with those of their chunks that need a context."""
+        work = [
+            (segment, [chunk for chunk in segment.chunks if not has_given_context(chunk)])
+            for segment in segments(nodes, segment_size=self.segment_size)
+        ]
         return [(segment, chunks) for segment, chunks in work if chunks]
 
     def contextualize(self, nodes: Sequence[BaseNode], *, progress: Progress | None = None) -> Contextualized:
-        """Return the chunks with their contexts, and what went wrong; also from inside a running event loop."""
+        """Return the chunks with their contexts, and the failures; also works inside a running event loop."""
         return run_sync(lambda: self.acontextualize(nodes, progress=progress))
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
@@ -307,17 +311,17 @@ def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkConte
 
 
 def has_given_context(node: BaseNode) -> bool:
-    """Return whether the context of a chunk is to stay: written by hand, or marked as given, whatever wrote it."""
+    """Return whether a chunk keeps the context that it came with: written by hand, or marked as given."""
     is_given = node.metadata.get(keys.CONTEXT_GIVEN) or node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
     return bool(node.metadata.get(keys.CONTEXT) and is_given)
 
 
 def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
-    """Return a copy of a node that shows its context, and nothing else of ours, to the embedding and to BM25.
+    """Return a copy of a node whose context, but none of the package's other metadata, is embedded and indexed.
 
     Args:
         node: A chunk of any parser.
-        context: Its context; None leaves the one that it came with, if any, and who wrote that.
+        context: Its context; None keeps an existing context and its source.
     """
     metadata = dict(node.metadata)
     if context is not None:

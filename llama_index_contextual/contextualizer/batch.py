@@ -1,4 +1,9 @@
-"""The files of OpenAI's Batch API: requests as JSON lines in parts that one batch takes, replies read back. Pure."""
+"""Contexts through OpenAI's Batch API.
+
+Requests are uploaded as files of JSON lines, and replies are read back from output files. The `BatchRunner` submits
+batches and collects their replies; the journal in the ledger records the batches in progress, so that a later run can
+collect them. `BatchReplies` hands the replies to the scheduler, which sends the remaining requests live.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ MAX_BYTES = 200_000_000
 
 
 def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
-    """Return one request as a line of the file that is uploaded."""
+    """Return one request as a line of the uploaded file."""
     line = {"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": dict(body)}
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
@@ -36,7 +41,7 @@ def request_line(custom_id: str, body: Mapping[str, Any]) -> bytes:
 def split(
     lines: Iterable[tuple[str, bytes]], *, max_requests: int = MAX_REQUESTS, max_bytes: int = MAX_BYTES
 ) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield requests in parts that one batch takes: at most so many requests, and so many bytes.
+    """Split requests into parts that fit into one batch.
 
     Example:
         >>> [len(part) for part in split([("a", b"1234"), ("b", b"12"), ("c", b"12345")], max_bytes=6)]
@@ -55,7 +60,7 @@ def split(
 
 
 def parse_output(content: bytes) -> Iterator[BatchReply]:
-    """Yield the replies of an output file, in its order; what is no reply of a model is left out."""
+    """Yield the replies in an output file, in their order; lines that are not a model's reply are left out."""
     for line in content.split(b"\n"):
         try:
             raw = json.loads(line)
@@ -63,7 +68,7 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
             if not body["choices"] or not isinstance(custom_id, str) or storable_text(custom_id) != custom_id:
                 continue
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # whatever has no reply is asked again
+            continue  # requests without a reply are sent again
         reply = reply_of(body)
         yield BatchReply(
             custom_id=custom_id,
@@ -84,12 +89,12 @@ FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """How far the provider is.
+    """Progress of the batches of a run.
 
     Attributes:
-        batches: Batches that are not finished.
-        requests: Requests of all batches of this run, the finished ones included.
-        done: Requests that are answered, or failed.
+        batches: Number of unfinished batches.
+        requests: Number of requests in all batches of this run, including finished ones.
+        done: Number of requests that were answered or failed.
     """
 
     batches: int
@@ -98,19 +103,19 @@ class BatchProgress:
 
 
 class BatchRunner:
-    """Sends requests as batches and takes the replies.
+    """Submit requests in batches and collect the replies.
 
     Args:
-        journal: Remembers what is under way, and keeps the replies.
+        journal: Records batches in progress and stores replies.
         client: An `openai.AsyncOpenAI`.
         model: Name of the model, as in the settings.
-        poll_seconds: Seconds between two looks at the batches; None for 20.
-        max_requests: Requests of one batch, at most.
-        max_bytes: Bytes of one upload, at most.
-        tell: Called as the provider proceeds.
-        uploaded: Called with the id of an upload and those of its requests, before a batch is made of it.
-        answered: Called with the id of an upload and the replies of its batch, before they are kept.
-        policy: When a failed call is sent again.
+        poll_seconds: Seconds between two polls of the batches; None for 20.
+        max_requests: Maximum number of requests per batch.
+        max_bytes: Maximum size of an upload in bytes.
+        tell: Called with the progress of the batches.
+        uploaded: Called with the id of an upload and the ids of its requests, before a batch is created from it.
+        answered: Called with the id of an upload and the replies of its batch, before they are stored.
+        policy: Retry policy for failed calls.
     """
 
     def __init__(
@@ -135,13 +140,13 @@ class BatchRunner:
         self._requests = self._done = self._unanswered = 0
 
     async def submit(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
-        """Send requests, and return how many; those that are under way or answered already are left out.
+        """Send requests, except those already in progress or answered, and return the number of requests sent.
 
         Args:
-            requests: Id and body of each; drawn one by one, in a thread.
+            requests: Id and body of each request; the iterable is consumed in a thread.
 
         Raises:
-            ModelError: The provider does not take them.
+            ModelError: The provider refuses the requests.
         """
         sent = 0
         parts = split(self._new(requests), **self._limits)
@@ -156,30 +161,30 @@ class BatchRunner:
         return sent
 
     def _new(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, bytes]]:
-        seen: set[str] = set()  # equal documents ask for the same, and an id must not be in a batch twice
+        seen: set[str] = set()  # equal documents lead to equal requests, but ids in a batch must be unique
         for custom_id, body in requests:
             if custom_id not in seen and not self._journal.knows(custom_id):
                 seen.add(custom_id)
                 yield custom_id, request_line(custom_id, body)
 
     async def collect(self) -> int:
-        """Wait until no batch is under way, and keep the replies of each as soon as it is finished.
+        """Wait until all batches are finished, and store the replies of each as soon as it is finished.
 
-        A batch that expired or was cancelled leaves what it had answered; the rest can be submitted again.
+        Replies of a batch that expired or was cancelled are kept; the other requests can be submitted again.
 
         Returns:
             The number of requests without a reply.
 
         Raises:
-            ModelError: The provider refused a batch, or cannot be reached.
+            ModelError: The provider refused a batch, or is unreachable.
         """
-        await self._adopt()
+        await self._resume_uploads()
         known = {batch.file_id: batch.requests for batch in self._journal.open_batches(self._model)}
         self._requests += sum(known.values())
         while pending := self._journal.open_batches(self._model):
             running = 0
             for batch in pending:
-                running += await self._look(batch)
+                running += await self._poll(batch)
             left = len(self._journal.open_batches(self._model))
             if self._tell is not None:
                 self._tell(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
@@ -193,45 +198,45 @@ class BatchRunner:
         file = await self._call(lambda: self._client.files.create(file=upload, purpose="batch"))
         return str(file.id)
 
-    async def _look(self, batch: OpenBatch) -> int:
-        """Take the replies of a batch if it is finished; return the requests that a running one has done."""
+    async def _poll(self, batch: OpenBatch) -> int:
+        """Store the replies of a finished batch; return the number of finished requests of an unfinished one."""
         try:
-            found = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
+            remote = await self._call(lambda: self._client.batches.retrieve(batch.batch_id))
         except ModelError as error:
             if _status(error) != 404:
                 raise
-            self._forget(batch, f"The provider does not know batch {batch.batch_id} any more; it is asked again.")
+            self._forget(batch, f"The provider no longer knows batch {batch.batch_id}; its requests are sent again.")
             return 0
-        if found.status not in FINISHED:
-            counts = found.request_counts
+        if remote.status not in FINISHED:
+            counts = remote.request_counts
             return counts.completed + counts.failed if counts else 0
         replies: Sequence[BatchReply] = ()
-        if found.output_file_id:
-            content = await self._call(lambda: self._client.files.content(found.output_file_id))
+        if remote.output_file_id:
+            content = await self._call(lambda: self._client.files.content(remote.output_file_id))
             replies = list(parse_output(content.content))
         if self._answered is not None:
             self._answered(batch.file_id, replies)
         self._journal.closed(batch.file_id, replies)
         self._done += batch.requests
         self._unanswered += batch.requests - len(replies)
-        if len(replies) < batch.requests and found.status != "failed":
+        if len(replies) < batch.requests and remote.status != "failed":
             logger.warning(
-                "Batch %s is %s with %d of %d replies; the rest is asked again.",
+                "Batch %s is %s with %d of %d replies; the other requests are sent again.",
                 batch.batch_id,
-                found.status,
+                remote.status,
                 len(replies),
                 batch.requests,
             )
-        if found.status == "failed":
+        if remote.status == "failed":
             raise ModelError(
-                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(found)} Nothing of it"
-                f" was answered; run the same call again, or without batch.",
+                f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(remote)} None of its"
+                f" requests was answered; run the same call again, or without batch.",
                 setting="llm",
             )
         return 0
 
-    async def _adopt(self) -> None:
-        """Make batches of uploads whose process ended before it knew whether there is one."""
+    async def _resume_uploads(self) -> None:
+        """Create batches from uploads of a process that ended before it recorded a batch."""
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
@@ -245,17 +250,17 @@ class BatchRunner:
             except ModelError as error:
                 if _status(error) not in (400, 404):
                     raise
-                self._forget(orphan, f"The provider does not take upload {orphan.file_id}; it is asked again.")
+                self._forget(orphan, f"The provider refuses upload {orphan.file_id}; its requests are sent again.")
 
     async def _started_of(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Return the batches that the provider made of some uploads, by the upload; the newest are looked at first."""
-        found: dict[str, str] = {}
+        """Return the ids of the provider's batches by the id of their upload; the newest batches are listed first."""
+        by_upload: dict[str, str] = {}
         after: dict[str, str] = {}
         while True:
             listed = await self._call(partial(self._client.batches.list, limit=100, **after))
-            found |= {batch.input_file_id: batch.id for batch in listed.data if batch.input_file_id in file_ids}
-            if len(found) == len(file_ids) or not (listed.has_more and listed.data):
-                return found
+            by_upload |= {batch.input_file_id: batch.id for batch in listed.data if batch.input_file_id in file_ids}
+            if len(by_upload) == len(file_ids) or not (listed.has_more and listed.data):
+                return by_upload
             after = {"after": listed.data[-1].id}
 
     def _forget(self, batch: OpenBatch, warning: str) -> None:
@@ -272,7 +277,7 @@ class BatchRunner:
     async def _call(self, send: Callable[[], Awaitable[T]]) -> T:
         try:
             return await acall(send, self._policy)
-        except Exception as error:  # whatever the client raises, the run stops with a sentence, and this is its cause
+        except Exception as error:  # any error of the client stops the run with a message and becomes its cause
             raise ModelError(describe(error, setting="llm", model=self._model), setting="llm") from error
 
 
@@ -287,14 +292,14 @@ def _reason(batch: Any) -> str:
 
 
 ROUNDS = 3
-"""What an expired batch did not reach is sent in another one, so often in all; the rest is sent live."""
+"""Maximum number of times that unanswered requests are sent in a batch; after that they are sent live."""
 
 
 class BatchReplies:
-    """The replies of batches, each of them given once: a request that is asked again is sent live.
+    """Replies of batches, each of which is used once: a repeated request is sent live.
 
     Args:
-        journal: Keeps the replies.
+        journal: Stores the replies.
         model: Name of the LLM, as in the settings.
     """
 
@@ -304,44 +309,46 @@ class BatchReplies:
         self._booked: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
-        """Return by what a request is known again: everything that is asked, and of whom."""
+        """Return the id of a request, a hash of the model and the prompt."""
         return content_key("batch", self._model, request.prompt)
 
     def has(self, request: ContextRequest) -> bool:
-        """Return whether the reply to a request is here and was not given yet."""
+        """Return whether there is an unused reply to a request."""
         custom_id = self.id_of(request)
         return custom_id not in self._used and self._journal.reply(custom_id) is not None
 
     def is_booked(self, request: ContextRequest) -> bool:
-        """Return whether this run has booked what the reply costs when it came."""
+        """Return whether this run booked the cost of the reply when it arrived."""
         return self.id_of(request) in self._booked
 
     def note_booked(self, custom_id: str) -> None:
-        """Remember that a reply is booked, and is not to be when it is used."""
+        """Record that a reply is booked, so that it is not booked again when it is used."""
         self._booked.add(custom_id)
 
     def take(self, request: ContextRequest) -> Reply | None:
-        """Return the reply to a request the first time that it is asked for."""
+        """Return the reply to a request and mark it as used; None if there is no unused reply."""
         custom_id = self.id_of(request)
-        found = None if custom_id in self._used else self._journal.reply(custom_id)
-        if found is None:
+        reply = None if custom_id in self._used else self._journal.reply(custom_id)
+        if reply is None:
             return None
         self._used.add(custom_id)
         return Reply(
-            found.text, Usage(found.input_tokens, found.cached_tokens, found.output_tokens), found.finish_reason
+            reply.text, Usage(reply.input_tokens, reply.cached_tokens, reply.output_tokens), reply.finish_reason
         )
 
     def over(self, live: Sender) -> Sender:
-        """Return a sender that answers from the replies, and by another one where there is none."""
+        """Return a sender that answers from the replies, and through `live` if there is none."""
         return _BatchFirst(self, live)
 
     def forget_used(self) -> None:
-        """Remove what was given: its contexts are in the ledger."""
+        """Remove used replies, whose contexts are in the ledger."""
         self._journal.forget_replies(self._used)
         self._used.clear()
 
 
 class _BatchFirst:
+    """Sender that answers from the replies of batches if possible, and live otherwise."""
+
     def __init__(self, replies: BatchReplies, live: Sender) -> None:
         self._replies, self._live = replies, live
 
@@ -351,7 +358,7 @@ class _BatchFirst:
 
 
 class _Bodies(LiveSender):
-    """The JSON of requests as a live call would send it."""
+    """JSON bodies of requests, equal to those of live calls."""
 
     def body(self, request: ContextRequest) -> dict[str, Any]:
         """Return the body of a request."""
@@ -363,7 +370,7 @@ class _Bodies(LiveSender):
 
 
 def require_batch_api(model: str) -> None:
-    """Refuse a model whose provider has no Batch API.
+    """Require that the provider of a model has a Batch API.
 
     Raises:
         ConfigurationError: It has none.
@@ -371,7 +378,7 @@ def require_batch_api(model: str) -> None:
     provider = provider_of(model)
     if provider is None or not provider.has_batch_api:
         raise ConfigurationError(
-            f"{model!r} cannot be asked in batches: that is for OpenAI's models. Leave batch out.", setting="llm"
+            f"{model!r} does not support batches, only OpenAI's models do: leave out batch.", setting="llm"
         )
 
 
@@ -384,29 +391,28 @@ async def asend_batches(
     tell: Callable[[BatchProgress], None] | None = None,
     **options: Any,
 ) -> None:
-    """Send requests in batches and wait for their replies; without requests, wait for what is under way.
+    """Send requests in batches and wait for their replies, including those of batches already in progress.
 
     Args:
-        llm: The LLM; None loads the one of that name.
-        model: Its name, as in the settings.
-        journal: Remembers what is under way, and keeps the replies.
-        requests: Gives the requests that need an answer, each time that it is called.
-        tell: Called as the provider proceeds.
-        **options: For `BatchRunner`.
+        llm: The LLM; None loads `model`.
+        model: Name of the LLM, as in the settings.
+        journal: Records batches in progress and stores replies.
+        requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
+        tell: Called with the progress of the batches.
+        **options: Options of `BatchRunner`.
 
     Raises:
         ConfigurationError: The provider has no Batch API.
-        ModelError: The provider refuses the requests, or cannot be reached.
+        ModelError: The provider refuses the requests, or is unreachable.
     """
     require_batch_api(model)
-    given = llm or load_llm(model)
     replies = BatchReplies(journal, model)
-    async with own_client(given) as lent:
-        bodies = _Bodies(lent)
-        runner = BatchRunner(journal, cast(Any, lent)._get_aclient(), model=model, tell=tell, **options)
+    async with own_client(llm or load_llm(model)) as connected:
+        bodies = _Bodies(connected)
+        runner = BatchRunner(journal, cast(Any, connected)._get_aclient(), model=model, tell=tell, **options)
         await runner.collect()
         for _ in range(ROUNDS if requests is not None else 0):
-            found = requests() if requests is not None else iter(())
-            await runner.submit((replies.id_of(request), bodies.body(request)) for request in found)
+            missing = requests() if requests is not None else iter(())
+            await runner.submit((replies.id_of(request), bodies.body(request)) for request in missing)
             if not await runner.collect():
                 break

@@ -1,7 +1,11 @@
-"""Tokens to dollars: the prices that come with `genai-prices`, what the settings override, and our discounts.
+"""Token counts and prices of calls.
 
-The price table is the one inside the installed package: nothing is looked up in the network. It knows no discounts;
-OpenAI and Anthropic take half for a token of a batch, OpenAI half for `service_tier="flex"` (their price pages).
+Prices come from the table in the installed package `genai-prices`, without network access; the settings may override
+them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
+OpenAI half for `service_tier="flex"`.
+
+Token counts follow the rules of the providers: what the chat format adds, which tokens are read from and written to the
+cache, and how long an answer can be.
 """
 
 from __future__ import annotations
@@ -20,26 +24,28 @@ from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, RE
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
 
+# ---- Prices ----------------------------------------------------------------------------------------------------------
+
 SenderKind = Literal["live", "flex", "batch"]
 
 FACTORS: Mapping[SenderKind, float] = {"live": 1.0, "flex": 0.5, "batch": 0.5}
-"""What a call costs in proportion to the list price."""
+"""Price of a call as a fraction of the list price."""
 
 FREE = TokenPrice(input=0.0, cached=0.0, output=0.0)
 
 _PACKAGE = "genai-prices"
 _PROVIDERS = frozenset({"openai", "anthropic"})
 _MILLION = 1_000_000
-# Below every tier: some models cost more where a single prompt is very long.
+# Small enough for the lowest tier: some models charge more for very long prompts.
 _SAMPLE = 1_000
 
 
 @dataclass(frozen=True)
 class PriceTable:
-    """What models cost.
+    """Prices of models.
 
     Args:
-        overrides: Prices by name of the model, as in `ProjectConfig.prices`; they precede the table.
+        overrides: Prices by name of the model, as in `ProjectConfig.prices`; they take precedence over the table.
 
     Example:
         >>> table = PriceTable()
@@ -53,12 +59,12 @@ class PriceTable:
 
     @property
     def version(self) -> str:
-        """Name and release of the table; the models whose price the settings give are named too."""
+        """Name and release of the table, with the models whose price is set by the settings."""
         own = f" and own prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
         return f"{_PACKAGE} {version(_PACKAGE)}{own}"
 
     def price(self, model: str) -> TokenPrice | None:
-        """Return the list price of a model, or None where nobody knows it.
+        """Return the list price of a model, or None if it is unknown.
 
         Args:
             model: Name as in the settings, such as "openai:gpt-4.1" or "local".
@@ -77,15 +83,15 @@ class PriceTable:
         written_tokens: int = 0,
         sender: SenderKind = "live",
     ) -> float | None:
-        """Return what tokens cost, or None where the price is not known.
+        """Return the price of tokens in dollars, or None if the price of the model is unknown.
 
         Args:
             model: Name as in the settings.
-            input_tokens: Tokens of the prompts, the cached ones included.
-            cached_tokens: Those of them that the provider took from its cache.
+            input_tokens: Tokens of the prompts, including cached ones.
+            cached_tokens: Tokens of the prompts read from the provider's cache.
             output_tokens: Tokens of the answers.
-            written_tokens: Tokens of the prompts that the provider put into its cache.
-            sender: How they are sent: the discount.
+            written_tokens: Tokens of the prompts written to the provider's cache.
+            sender: How the calls are sent, which determines the discount.
         """
         price = self.price(model)
         if price is None:
@@ -98,7 +104,7 @@ class PriceTable:
 
 
 def money(dollars: float | None) -> str:
-    """Return an amount for a reader: in cents, or with two digits where it is less than ten.
+    """Format an amount: with cents, or with two significant digits below ten cents.
 
     Example:
         >>> money(1234.5), money(0.0123), money(0.0), money(None)
@@ -119,29 +125,28 @@ def _listed(model: str) -> TokenPrice | None:
     from genai_prices import Usage, calc_price
 
     def per_million(**tokens: int) -> float:
-        found = calc_price(Usage(**tokens), model_ref=name, provider_id=provider)
-        return float(found.total_price) * _MILLION / _SAMPLE
+        price = calc_price(Usage(**tokens), model_ref=name, provider_id=provider)
+        return float(price.total_price) * _MILLION / _SAMPLE
 
     try:
         list_price = per_million(input_tokens=_SAMPLE)
+        written = per_million(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE)
         return TokenPrice(
             input=list_price,
             cached=per_million(input_tokens=_SAMPLE, cache_read_tokens=_SAMPLE),
             output=per_million(output_tokens=_SAMPLE),
-            written=_unless(list_price, per_million(input_tokens=_SAMPLE, cache_write_tokens=_SAMPLE)),
+            written=None if written == list_price else written,
         )
     except LookupError:
         return None
 
 
-def _unless(usual: float, price: float) -> float | None:
-    return None if price == usual else price
-
+# ---- Tokens ----------------------------------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
-"""Tokens of a context, until the ledger knows better."""
+"""Expected tokens of a context as long as the ledger has no mean."""
 
-# By OpenAI's own recipe: 3 tokens a message and 3 before the answer, beside the name of the role.
+# As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
 _CHAT_TOKENS = 7
 _JSON_TOKENS = 5
@@ -150,18 +155,18 @@ _JSON_TOKENS_PER_CONTEXT = 11
 
 @dataclass(frozen=True)
 class CacheRules:
-    """When a provider takes tokens from its cache.
+    """Rules by which a provider reads tokens from its cache.
 
     Attributes:
-        minimum: Tokens of the shortest prefix that it keeps.
-        step: Longer ones are kept in steps of so many tokens.
+        minimum: Tokens of the shortest prefix that is cached.
+        step: Number of tokens by which longer prefixes grow.
     """
 
     minimum: int
     step: int = 1
 
     def cached(self, shared: int) -> int:
-        """Return how many of so many shared tokens come from the cache.
+        """Return how many tokens of a shared prefix come from the cache.
 
         Example:
             >>> CacheRules(1024, 128).cached(1_300), CacheRules(1024, 128).cached(1_023)
@@ -174,11 +179,11 @@ class CacheRules:
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls to a model look to its provider.
+    """Properties of calls to a model that determine their token counts.
 
     Attributes:
-        cache: Rules of its cache, or None where there is none that a bill would show.
-        sends_schema: Whether the JSON schema of an answer with several contexts is sent, which counts as input.
+        cache: Rules of the provider's cache, or None if it has none that affects the bill.
+        sends_schema: Whether the JSON schema for several contexts is sent, which counts as input.
     """
 
     cache: CacheRules | None = None
@@ -198,49 +203,49 @@ class CallForm:
         return cls(CacheRules(provider.min_cached_tokens, step), provider.takes_json_schema)
 
     def overhead(self, request: ContextRequest) -> int:
-        """Return the tokens of a call beside its text."""
+        """Return the input tokens of a call in addition to its text."""
         return _CHAT_TOKENS + (_schema_tokens() if self.sends_schema and request.response_format else 0)
 
     def input_tokens(self, request: ContextRequest) -> int:
-        """Return the tokens of a call's prompt as a provider counts them."""
+        """Return the input tokens of a call as a provider counts them."""
         return self.overhead(request) + request.input_tokens
 
     def cached_tokens(self, first: ContextRequest, other: ContextRequest) -> int:
-        """Return the tokens that a call gets from the cache once another one of its segment was answered."""
+        """Return the tokens that a call reads from the cache after another call of its segment was answered."""
         if self.cache is None or first.prefix != other.prefix:
             return 0
         ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
-        # The last common characters may be part of a token that goes on differently.
+        # The last common characters may belong to a token that continues differently.
         more = max(0, count_tokens(common) - 1)
-        return self.cache.cached(self._to_mark(other) + more)
+        return self.cache.cached(self._cache_point(other) + more)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
-        """Return the tokens that a call puts into the cache: to the mark, or all, as the provider keeps them.
+        """Return the tokens that a call writes to the cache: up to the cache point, or all, depending on the provider.
 
         Args:
             request: The call.
-            cached: The tokens that it gets from the cache.
+            cached: Tokens that it reads from the cache.
         """
         if self.cache is None:
             return 0
-        kept = self._to_mark(request) if self.cache.step == 1 else self.input_tokens(request)
+        kept = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
         return max(0, self.cache.cached(kept) - cached)
 
-    def _to_mark(self, request: ContextRequest) -> int:
+    def _cache_point(self, request: ContextRequest) -> int:
         return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Calls and their tokens.
+    """Number of calls and their tokens.
 
     Attributes:
         calls: Number of calls.
-        input_tokens: Tokens of the prompts, the cached ones included.
-        cached_tokens: Those of them from the provider's cache.
+        input_tokens: Tokens of the prompts, including cached ones.
+        cached_tokens: Tokens of the prompts read from the provider's cache.
         output_tokens: Tokens of the answers.
-        written_tokens: Tokens of the prompts that were put into the provider's cache, where it counts them.
+        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
     """
 
     calls: int = 0
@@ -265,7 +270,7 @@ class Tokens:
 
 
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
-    """Return the tokens of a call's answer, if a context has so many."""
+    """Return the tokens of the answer to a call, given the tokens of a context."""
     tokens = len(request.keys) * context_tokens
     if request.ids:
         tokens += _JSON_TOKENS + _JSON_TOKENS_PER_CONTEXT * len(request.keys)
@@ -274,13 +279,13 @@ def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKEN
 
 @dataclass(frozen=True)
 class AnswerLimit:
-    """How many tokens an answer may have, by the limit that is sent or that the user has given the model.
+    """Maximum number of tokens of an answer, sent with each call or set on the LLM by the user.
 
     Attributes:
-        sent: Whether a limit of ours is sent.
-        effort: The `reasoning_effort` that is sent, or None.
-        hidden_tokens: Tokens of reasoning in an answer, at most; they are charged and not shown.
-        own: The limit that the user has given the model, or None.
+        sent: Whether a limit is sent with each call.
+        effort: Value of `reasoning_effort` that is sent, or None.
+        hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
+        own: Limit that the user has set on the LLM, or None.
     """
 
     sent: bool = False
@@ -290,11 +295,11 @@ class AnswerLimit:
 
     @classmethod
     def of(cls, model: str, llm: LLM | None = None) -> AnswerLimit:
-        """Return the limit of a model's answers.
+        """Return the limit for the answers of a model.
 
         Args:
-            model: Its name as in the settings.
-            llm: The object that the user has given, or None: what is set on it is never overridden.
+            model: Name as in the settings.
+            llm: LLM passed by the user, or None; values set on it are never overridden.
         """
         provider = provider_of(model)
         reasoning = None if provider is None else provider.reasoning(model.partition(":")[2])
@@ -306,32 +311,32 @@ class AnswerLimit:
         chosen = getattr(llm, "reasoning_effort", None) or more.get("reasoning_effort")
         if chosen is not None and reasoning != Reasoning(None, 0):
             reasoning = Reasoning(None, HIDDEN_TOKENS.get(chosen, HIDDEN_TOKENS[None]))
-        # Anthropic's class has a limit of 512 where its user gives none.
+        # For Anthropic the value may not be the user's: LlamaIndex's class has a default limit of 512.
         if own is not None and provider.cache == "prefix":
             return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, own=own)
         return cls(sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
 
     def most(self, request: ContextRequest) -> int:
-        """Return the tokens of an answer, at most: twice the longest contexts that are kept, and the reasoning."""
+        """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
         if self.own is not None:
             return self.own
         return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
     @property
     def expected_hidden_tokens(self) -> int:
-        """Tokens of reasoning that a call is expected to take, until the ledger knows better."""
+        """Expected reasoning tokens of a call as long as the ledger has no mean."""
         return self.hidden_tokens // 8
 
 
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return calls and tokens for one segment, if its first call is answered before the others are sent.
+    """Return calls and tokens for one segment whose first call is answered before the others are sent.
 
     Args:
         requests: All calls of the segment, in the order of sending.
-        form: How they look to the provider.
-        context_tokens: Tokens of a context.
+        form: Properties of the calls.
+        context_tokens: Expected tokens of a context.
     """
     cached = [form.cached_tokens(requests[0], request) if at else 0 for at, request in enumerate(requests)]
     return Tokens(
@@ -344,21 +349,21 @@ def count_segment(
 
 
 def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
-    """Return how many calls, one after the other, the shortest schedule has in which first calls go out alone.
+    """Return the length of the shortest schedule in which the first call of each segment is sent alone.
 
-    The segments with the most calls begin first. All calls take the same time.
+    Segments with the most calls start first. The length is counted in calls, which all take the same time.
 
     Example:
-        >>> rounds([11] * 40, 16)  # 440 calls on 16 places, none of them idle after the first round
+        >>> rounds([11] * 40, 16)  # 440 calls in 16 slots, none of them idle after the first round
         28
     """
     waiting = sorted((calls for calls in calls_by_segment if calls), reverse=True)
     ready = done = 0
     while waiting or ready:
         done += 1
-        # A first call opens the way for many others; none is put off while there is a place.
-        begun, waiting = waiting[:concurrency], waiting[concurrency:]
-        ready = max(0, ready - (concurrency - len(begun))) + sum(begun) - len(begun)
+        # Other calls wait for the first call of their segment, so first calls take precedence.
+        started, waiting = waiting[:concurrency], waiting[concurrency:]
+        ready = max(0, ready - (concurrency - len(started))) + sum(started) - len(started)
     return done
 
 

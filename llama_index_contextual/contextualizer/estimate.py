@@ -1,4 +1,4 @@
-"""What documents will cost, counted from their chunks: nothing is sent, nothing is written."""
+"""Count the calls and tokens that chunks will need, without sending or writing anything."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from llama_index_contextual.storage.ledger import Ledger, vector_key
 
 SECONDS_TO_FIRST_TOKEN = 1.0
 TOKENS_PER_SECOND = 70.0
-"""How fast a model is taken to answer; both are assumptions, and the estimate says so."""
+"""Assumed speed of a model, stated in the estimate."""
 
 
 def missing(
     contextualizer: LLMContextualizer, nodes: Sequence[BaseNode]
 ) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
-    """Yield each segment with its chunks that need a call, and the contexts of others in the ledger by node id.
+    """Yield each segment with its chunks that need a call, and the contexts in the ledger by node id.
 
     Args:
-        contextualizer: Who would write the contexts.
+        contextualizer: Contextualizer that would write the contexts.
         nodes: All chunks of one or more documents.
     """
     prompt, ledger = contextualizer.template, contextualizer.ledger
     for segment in segments(nodes, segment_size=contextualizer.segment_size):
         wanted = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
         by_key = keyed(segment, wanted, prompt=prompt, model=contextualizer.model)
-        found = {} if ledger is None else ledger.contexts(list(by_key))
-        known = {chunk.node_id: found[key] for key in found for chunk in by_key[key]}
+        contexts = {} if ledger is None else ledger.contexts(list(by_key))
+        known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
         yield segment, [chunk for chunk in wanted if chunk.node_id not in known], known
 
 
@@ -52,13 +52,13 @@ def requests_of(
     chunks: Sequence[BaseNode],
     chunks_per_call: ChunksPerCall | None = None,
 ) -> list[ContextRequest]:
-    """Return the calls that a contextualizer makes first for some chunks of a segment.
+    """Return the calls that a contextualizer plans for some chunks of a segment, without repeated requests.
 
     Args:
-        contextualizer: Who would write the contexts.
+        contextualizer: Contextualizer that would write the contexts.
         segment: The segment.
-        chunks: Those of its chunks that need a context.
-        chunks_per_call: Chunks of a call; None takes the contextualizer's.
+        chunks: Chunks of the segment that need a context.
+        chunks_per_call: Number of chunks per call; None uses the contextualizer's setting.
     """
     return plan_requests(
         segment,
@@ -71,13 +71,13 @@ def requests_of(
 
 @dataclass
 class ContextCount:
-    """Adds up the calls for contexts, for one number of chunks a call.
+    """Counter of calls for contexts, for one number of chunks per call.
 
     Attributes:
-        chunks_per_call: How many chunks a call asks for.
-        tokens: Calls and tokens, where the first call of a segment warms the provider's cache.
-        segments: Calls of each segment.
-        most: Tokens for which money is put aside before the calls are sent.
+        chunks_per_call: Number of chunks per call.
+        tokens: Calls and tokens, if the first call of each segment fills the provider's cache.
+        segments: Number of calls of each segment.
+        most: Tokens for which money is reserved before the calls are sent.
         most_of_one: The same for the largest call.
     """
 
@@ -90,7 +90,7 @@ class ContextCount:
     def add(
         self, requests: Sequence[ContextRequest], form: CallForm, limit: AnswerLimit, context_tokens: float
     ) -> Tokens:
-        """Count the calls of one segment, and return them."""
+        """Count the calls of one segment, and return their tokens."""
         counted = count_segment(requests, form, context_tokens=context_tokens)
         self.tokens += counted
         self.segments.append(len(requests))
@@ -102,7 +102,7 @@ class ContextCount:
         return counted
 
     def minutes(self, concurrency: int) -> float:
-        """Return how long the calls take, so many at a time, if a model answers as fast as it is taken to."""
+        """Return the expected duration of the calls in minutes, given the number of concurrent calls."""
         if not self.tokens.calls:
             return 0.0
         seconds = SECONDS_TO_FIRST_TOKEN + self.tokens.output_tokens / self.tokens.calls / TOKENS_PER_SECOND
@@ -111,13 +111,13 @@ class ContextCount:
 
 @dataclass
 class EmbeddingCount:
-    """Adds up the texts to embed.
+    """Counter of texts to embed.
 
     Attributes:
         model: Name of the embedding model, or None without one.
-        dimensions: Length of vector that it is asked for, if it is asked.
+        dimensions: Requested length of the vectors, or None for the model's default.
         texts: Number of texts.
-        tokens: Their tokens.
+        tokens: Number of their tokens.
     """
 
     model: str | None
@@ -129,9 +129,9 @@ class EmbeddingCount:
         """Count chunks whose vector is not in the ledger.
 
         Args:
-            nodes: The chunks, with their contexts as far as they are known.
-            ledger: Vectors that were paid for.
-            more: Tokens of the context of each chunk that is still to be written.
+            nodes: The chunks, with their contexts if these are known.
+            ledger: Store of vectors already paid for, or None.
+            more: Expected tokens of the context of each chunk, if the contexts are not written yet.
         """
         if self.model is None:
             return
@@ -151,14 +151,14 @@ def expect(
     embed_model: str | None,
     is_batched: Callable[[ContextRequest], bool] | None = None,
 ) -> None:
-    """Add what the chunks of a document will need to what a run expects.
+    """Add the expected cost of the chunks of a document to the account of a run.
 
     Args:
-        spending: Of which run.
-        contextualizer: Who writes the contexts.
+        spending: Account of the run.
+        contextualizer: Contextualizer that writes the contexts.
         nodes: All chunks of the document.
-        embed_model: Name of the embedding model, or None without one, or where it costs nothing.
-        is_batched: Says whether the answer of a request has come in a batch.
+        embed_model: Name of the embedding model, or None without one or if it is free.
+        is_batched: Returns whether the answer to a request has already arrived in a batch.
     """
     model, ledger = contextualizer.model, contextualizer.ledger
     form, context_tokens = CallForm.of(model), spending.context_tokens
@@ -187,12 +187,12 @@ def count_texts(
     """Count the texts of a segment that must be embedded.
 
     Args:
-        embedding: Where they are counted.
+        embedding: Counter of texts to embed.
         segment: The segment.
-        todo: Its chunks whose context is still to be written.
-        known: The contexts of others, by node id.
-        ledger: Vectors that were paid for.
-        context_tokens: Tokens of a context.
+        todo: Chunks of the segment that need a context.
+        known: Contexts of the other chunks, by node id.
+        ledger: Store of vectors already paid for, or None.
+        context_tokens: Expected tokens of a context.
     """
     waiting = {node.node_id for node in todo}
     contexts = {node_id: ChunkContext(context, "llm") for node_id, context in known.items()}
@@ -203,20 +203,20 @@ def count_texts(
 
 @dataclass(frozen=True, kw_only=True)
 class CostOption:
-    """What contexts cost in one way of asking for them.
+    """Cost of one option for requesting contexts.
 
     Attributes:
-        chunks_per_call: How many chunks a call asks for.
+        chunks_per_call: Number of chunks per call.
         sender: "live", "flex" or "batch".
         calls: Number of calls.
-        input_tokens: Tokens of the prompts, the cached ones included.
-        cached_tokens: Those of them from the provider's cache; none are counted on in a batch.
+        input_tokens: Tokens of the prompts, including cached ones.
+        cached_tokens: Tokens of the prompts read from the provider's cache; assumed to be none in a batch.
         output_tokens: Tokens of the answers.
-        dollars: Price, or None where it is not known.
-        dollars_if_cached: For a batch, the price if its calls found as many tokens in the cache as live ones.
-        minutes: How long it takes; None for a batch, which takes up to 24 hours.
-        max_cost: The limit in dollars with which all calls can be sent: half as much again as the price, and what is
-            put aside for a call in flight; for a batch, what is put aside for all of its requests.
+        dollars: Price, or None if it is unknown.
+        dollars_if_cached: For a batch, the price if its calls read as many tokens from the cache as live ones.
+        minutes: Expected duration; None for a batch, which takes up to 24 hours.
+        max_cost: Limit in dollars that should allow all calls: 1.5 times the price plus the reserve of one call; for a
+            batch, at least the reserves of all of its requests.
     """
 
     chunks_per_call: ChunksPerCall
@@ -234,7 +234,7 @@ class CostOption:
 def options_of(
     count: ContextCount, model: str, prices: PriceTable, senders: Sequence[SenderKind], concurrency: int
 ) -> Iterator[CostOption]:
-    """Yield what the counted calls cost, by sender."""
+    """Yield the cost of the counted calls for each sender."""
     for sender in senders:
         tokens = replace(count.tokens, cached_tokens=0, written_tokens=0) if sender == "batch" else count.tokens
         if_cached = _dollars(prices, model, count.tokens, sender) if sender == "batch" else None
@@ -253,13 +253,13 @@ def options_of(
 
 
 MARGIN = 1.5
-"""How much more than the estimate a limit leaves room for: longer answers, and prefixes that the cache has lost."""
+"""Factor by which a limit exceeds the estimate, for longer answers and prefixes evicted from the cache."""
 
 
 def _limit(
     count: ContextCount, dollars: float | None, model: str, prices: PriceTable, sender: SenderKind
 ) -> float | None:
-    # The requests of a batch are all under way at once.
+    # The requests of a batch are all in flight at the same time.
     reserve = _dollars(prices, model, count.most if sender == "batch" else count.most_of_one, sender)
     if dollars is None or reserve is None:
         return None

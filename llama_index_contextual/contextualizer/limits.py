@@ -1,4 +1,4 @@
-"""Places among calls in flight, given to those who wait in the order of a rank."""
+"""Limits for calls: a semaphore with priorities, a circuit breaker, and rate limits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest
 
 
 class Slots:
-    """So many places; who waits gets one in the order of a rank, the smallest first.
+    """Semaphore that limits concurrent calls and admits waiting ones by rank, the smallest first.
 
     Args:
-        count: Number of places.
+        count: Number of slots.
     """
 
     def __init__(self, count: int) -> None:
@@ -28,7 +28,7 @@ class Slots:
         self._numbers = itertools.count()
 
     async def acquire(self, *rank: int) -> None:
-        """Wait for a place; `release` gives it back."""
+        """Wait for a slot, which must be returned by `release`."""
         if self._free:
             self._free -= 1
             return
@@ -42,7 +42,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give a place to the next one who waits."""
+        """Return a slot, and pass it on to the next waiting call."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():
@@ -57,63 +57,63 @@ _FATAL_CODES = frozenset({"insufficient_quota", "model_not_found", "invalid_api_
 
 
 class Health:
-    """Whether the provider is there, by its failures in a row.
+    """Circuit breaker for a provider that keeps failing.
 
-    They are counted in rounds, each twice as long as the one before: what fails within a round counts once, so a short
-    disturbance is a single failure, however many calls it meets.
+    Failures are counted in rounds, each twice as long as the one before. All failures within a round count as one, so a
+    short outage is a single failure, regardless of the number of calls that it affects.
 
     Args:
-        retry: When a failed call is sent again: so many rounds in a row, of such lengths, and the provider is gone.
+        retry: Number and length of the consecutive rounds after which the provider is given up.
 
     Attributes:
         answers: Number of answers.
-        rounds: Rounds of failures in a row, with no answer in between.
-        begun: Rounds in all.
+        rounds: Number of consecutive rounds of failures without an answer in between.
+        rounds_in_all: Total number of rounds.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
         self._retry = retry
-        self._ever = False
+        self._was_reached = False
         self._round_ends = -math.inf
         self._requests: set[str] = set()
-        self.answers = self.rounds = self.begun = 0
+        self.answers = self.rounds = self.rounds_in_all = 0
 
     def answered(self) -> None:
-        """Note an answer."""
+        """Record an answer."""
         self.answers += 1
         self.refused()
 
     def refused(self) -> None:
-        """Note that the provider is there, if only to refuse a call."""
-        self._ever = True
+        """Record that the provider was reached, even if it refused the call."""
+        self._was_reached = True
         self.rounds, self._round_ends = 0, -math.inf
         self._requests.clear()
 
     def failed(self, request: ContextRequest, error: Exception, sent: float, *, now: float) -> bool:
-        """Note a failure, and return whether the provider must be taken to be gone.
+        """Record a failure, and return whether the provider is given up.
 
-        A single call that fails again and again, where others were answered, is that call's own trouble.
+        It is not given up because of a single call that keeps failing while others are answered.
         """
         if sent >= self._round_ends:
             self.rounds += 1
-            self.begun += 1
+            self.rounds_in_all += 1
             length = min(self._retry.max_delay, self._retry.base_delay * 2 ** (self.rounds - 1))
             self._round_ends = max(now + length, math.nextafter(now, math.inf))
         self._requests.add(request.keys[0])
-        alone = len(self._requests) == 1 and (self._ever or not is_connection_error(error))
+        alone = len(self._requests) == 1 and (self._was_reached or not is_connection_error(error))
         return self.rounds >= self._retry.attempts and not alone
 
     def rest(self, *, now: float) -> float:
-        """Return the seconds until the round ends: a call that failed in it and is sent before counts for nothing."""
+        """Return the seconds until the current round ends; a retry before that would not count."""
         return max(0.0, self._round_ends - now)
 
     def pause(self, *, now: float) -> float:
-        """Return the seconds for which no call should be sent: the rest of the round, if it is not among the first."""
+        """Return the seconds for which no call should be sent: the rest of the round, except in the first rounds."""
         return self.rest(now=now) if self.rounds >= _ROUNDS_BEFORE_PAUSE else 0.0
 
 
 def is_fatal(error: Exception) -> bool:
-    """Return whether no call can succeed: no such model, a refused key, an empty account."""
+    """Return whether an error concerns all calls: unknown model, invalid key, exhausted quota."""
     return (
         getattr(error, "status_code", None) in _FATAL_STATUS
         or getattr(error, "code", None) in _FATAL_CODES
@@ -122,7 +122,7 @@ def is_fatal(error: Exception) -> bool:
 
 
 def is_rate_limit(error: Exception) -> bool:
-    """Return whether the provider is only busy."""
+    """Return whether a call was refused because of a rate limit."""
     return getattr(error, "status_code", None) == 429
 
 
@@ -135,13 +135,13 @@ _SHORTEST_WAIT = 0.001
 
 @dataclass
 class Bucket:
-    """A store that fills up evenly; every request takes an amount out of it.
+    """Token bucket: refills at a constant rate, and each request takes an amount out of it.
 
     Attributes:
-        capacity: What it holds, at most; infinite means no limit.
-        rate: What comes in per second.
-        level: What it holds; below zero while what was taken has yet to come in.
-        updated: When it held that.
+        capacity: Maximum level; infinite means no limit.
+        rate: Amount added per second.
+        level: Current level; negative after taking more than was available.
+        updated: Time of the last change of the level.
     """
 
     capacity: float = math.inf
@@ -151,7 +151,7 @@ class Bucket:
 
     @classmethod
     def per_minute(cls, limit: float | None) -> Bucket:
-        """Return a bucket that lets no more than `limit` pass in any minute, or everything.
+        """Return a bucket that allows at most `limit` in any minute, or an unlimited one for None.
 
         Example:
             >>> bucket = Bucket.per_minute(600)
@@ -164,7 +164,7 @@ class Bucket:
         return cls(max(1.0, limit * _BURST), limit * (1 - _BURST) / _MINUTE, max(1.0, limit * _BURST))
 
     def wait(self, amount: float, *, now: float) -> float:
-        """Return the seconds until an amount can be taken; one that is too large waits for a full bucket."""
+        """Return the seconds until an amount can be taken; more than the capacity waits for a full bucket."""
         self._fill(now)
         missing = min(amount, self.capacity) - self.level
         return max(0.0, missing / self.rate) if missing > 0 else 0.0
@@ -175,14 +175,14 @@ class Bucket:
         self.level -= amount
 
     def follow(self, limit: float, remaining: float, reset: float, *, in_flight: float, now: float) -> None:
-        """Take over what the provider says.
+        """Adopt the state of the provider's own limit.
 
         Args:
-            limit: The provider's capacity.
-            remaining: What it holds.
-            reset: Seconds until it is full.
-            in_flight: What was taken by requests that the provider may not have counted yet.
-            now: The time.
+            limit: Capacity of the limit.
+            remaining: Remaining amount.
+            reset: Seconds until the full capacity is available again.
+            in_flight: Amount taken by requests that the provider may not have counted yet.
+            now: Current time.
         """
         missing = limit - remaining
         self.capacity, self.updated = limit, now
@@ -196,19 +196,19 @@ class Bucket:
 
 
 class Limiter:
-    """Lets requests pass one after the other, as fast as the settings and the provider allow.
+    """Rate limiter that combines the limits of the settings with those reported by the provider.
 
     Args:
-        requests_per_minute: None for what the provider allows.
-        tokens_per_minute: Tokens of prompts; None for what the provider allows.
+        requests_per_minute: Maximum number of requests; None relies on the provider alone.
+        tokens_per_minute: Maximum number of prompt tokens; None relies on the provider alone.
     """
 
     def __init__(self, *, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
-        self._set = {
+        self._own = {
             "requests": Bucket.per_minute(requests_per_minute),
             "tokens": Bucket.per_minute(tokens_per_minute),
         }
-        self._told = {"requests": Bucket(), "tokens": Bucket()}
+        self._reported = {"requests": Bucket(), "tokens": Bucket()}
         self._in_flight = {"requests": 0.0, "tokens": 0.0}
         self._not_before = 0.0
         self._order = asyncio.Lock()
@@ -216,7 +216,7 @@ class Limiter:
 
     @asynccontextmanager
     async def passing(self, tokens: int | None) -> AsyncIterator[None]:
-        """Wait until a request with so many tokens may be sent, which is over when the block ends; None is not sent."""
+        """Wait until a request of this size may be sent; it ends with the block. With None, nothing is sent."""
         if tokens is None:
             yield
             return
@@ -227,28 +227,28 @@ class Limiter:
             self.leave(tokens)
 
     async def enter(self, tokens: int) -> None:
-        """Wait until a request with so many tokens may be sent; `leave` follows when it is over."""
+        """Wait until a request of this size may be sent; call `leave` at its end."""
         amounts = {"requests": 1.0, "tokens": float(tokens)}
         async with self._order:
             while (seconds := self._seconds(amounts)) > 0 and not self._stopped.is_set():
                 await self.sleep(max(seconds, _SHORTEST_WAIT))
         now = _now()
         for unit, amount in amounts.items():
-            self._set[unit].take(amount, now=now)
-            self._told[unit].take(amount, now=now)
+            self._own[unit].take(amount, now=now)
+            self._reported[unit].take(amount, now=now)
             self._in_flight[unit] += amount
 
     def leave(self, tokens: int) -> None:
-        """Say that a request is over."""
+        """Record the end of a request."""
         self._in_flight["requests"] -= 1
         self._in_flight["tokens"] -= tokens
 
     def pause(self, seconds: float) -> None:
-        """Let nothing pass for so many seconds."""
+        """Delay all further requests by at least this many seconds."""
         self._not_before = max(self._not_before, _now() + seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so many seconds, or until `stop`."""
+        """Sleep for the given seconds, or until `stop` is called."""
         waiter = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait([waiter], timeout=seconds)
@@ -256,25 +256,29 @@ class Limiter:
             waiter.cancel()
 
     def stop(self) -> None:
-        """Let nobody wait any longer."""
+        """End all waiting."""
         self._stopped.set()
 
     def on_headers(self, headers: Mapping[str, str]) -> None:
-        """Follow the rate-limit headers of an answer, where it has any."""
-        for unit, bucket in self._told.items():
-            limit, remaining = (_number(headers.get(f"x-ratelimit-{what}-{unit}")) for what in ("limit", "remaining"))
+        """Adopt the rate limits reported in the headers of an answer, if any."""
+        for unit, bucket in self._reported.items():
+            limit, remaining = (_number(headers.get(f"x-ratelimit-{name}-{unit}")) for name in ("limit", "remaining"))
             reset = seconds_of(headers.get(f"x-ratelimit-reset-{unit}"))
             if limit and remaining is not None and reset is not None:
                 bucket.follow(limit, remaining, reset, in_flight=self._in_flight[unit], now=_now())
 
     def _seconds(self, amounts: Mapping[str, float]) -> float:
         now = _now()
-        waits = [buckets[unit].wait(n, now=now) for buckets in (self._set, self._told) for unit, n in amounts.items()]
+        waits = [
+            buckets[unit].wait(amount, now=now)
+            for buckets in (self._own, self._reported)
+            for unit, amount in amounts.items()
+        ]
         return max(self._not_before - now, *waits)
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Return the seconds of a duration as OpenAI writes it, or None.
+    """Parse a duration in OpenAI's notation into seconds; None if it is invalid.
 
     Example:
         >>> seconds_of("6m0s"), seconds_of("1.5s"), seconds_of("120ms"), seconds_of("soon")

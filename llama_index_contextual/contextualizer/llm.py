@@ -1,4 +1,9 @@
-"""What becomes of chunks: a context, or a sentence that says why there is none. Pure."""
+"""Contexts written by an LLM.
+
+`LLMContextualizer` holds the settings. For each run it opens an `Engine`, which looks up known contexts in the ledger,
+plans the requests for the others, sends them through the scheduler, and asks again for unusable answers. Each chunk
+ends with an `Outcome`: a context, or the reason why there is none.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +55,13 @@ from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one chunk.
+    """Result for one chunk.
 
     Attributes:
         context: Its context, or None.
-        paid: Whether a provider was asked for it in this call.
-        problem: Why there is none, as a sentence.
-        error: What was raised, if anything was.
+        paid: Whether this call requested it from a provider.
+        problem: Reason why there is no context, as a sentence.
+        error: Exception that was raised, or None.
     """
 
     context: str | None
@@ -65,40 +70,46 @@ class Outcome:
     error: Exception | None = None
 
 
-Settled = Callable[[Segment, BaseNode, Outcome], None]
-"""Called when a chunk has its outcome; may raise a ContextualError, which stops the run."""
+OutcomeCallback = Callable[[Segment, BaseNode, Outcome], None]
+"""Callback that receives the outcome of each chunk; a ContextualError that it raises stops the run."""
 
 
 @dataclass
 class Work:
-    """The chunks of a segment that wait for a context, by key."""
+    """Chunks of a segment that still need a context, by key.
+
+    Attributes:
+        segment: The segment.
+        chunks: Chunks by the key of their context; chunks with the same key get the same context.
+        on_outcome: Receives the outcome of each chunk.
+    """
 
     segment: Segment
     chunks: dict[str, list[BaseNode]]
-    settled: Settled
+    on_outcome: OutcomeCallback
 
     def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
-        """Return one chunk of each key."""
+        """Return one chunk for each key."""
         return {key: self.chunks[key][0] for key in keys}
 
     def settle(self, key: str, outcome: Outcome) -> None:
-        """Give all chunks of a key their outcome; it is paid for once."""
+        """Pass the outcome on for all chunks of a key; only the first one counts as paid."""
         for chunk in self.chunks.pop(key):
-            self.settled(self.segment, chunk, outcome)
+            self.on_outcome(self.segment, chunk, outcome)
             outcome = Outcome(outcome.context, False, outcome.problem, outcome.error)
 
 
 def read_reply(request: ContextRequest, reply: Reply, model: str) -> tuple[dict[str, str], dict[str, Outcome]]:
-    """Return the contexts that an answer holds, and what is wrong with the others, by the keys of the request.
+    """Return the contexts in an answer, and the outcomes of the chunks without one, by the keys of the request.
 
     Args:
-        request: What was asked.
-        reply: What was answered.
-        model: Name of the LLM, for the sentences.
+        request: The request.
+        reply: The answer.
+        model: Name of the LLM, for messages.
     """
     numbers = request.ids or (0,)
     answers = read_group(reply.text, request.ids) if request.ids else {0: reply.text}
-    # What is complete in an answer to several chunks is good, however the answer ends.
+    # The complete contexts in a JSON answer are usable even if the answer was cut off.
     reason = None if request.ids else reply.finish_reason
     good: dict[str, str] = {}
     bad: dict[str, Outcome] = {}
@@ -112,22 +123,23 @@ def read_reply(request: ContextRequest, reply: Reply, model: str) -> tuple[dict[
 
 
 TIMES = 4
-"""How often a chunk is asked for whose answers are no contexts; of several chunks in one call, twice together."""
+"""Maximum number of requests for a chunk whose answers are unusable."""
 
 _TIMES_TOGETHER = 2
+"""How many of these ask for several chunks at a time; the others ask for one chunk each."""
 
 _REFUSALS = ("content_filter", "refusal")
 
 
 class Engine:
-    """Finds the contexts of segments, many of them at the same time; serves all calls of one run.
+    """Obtain the contexts of many segments concurrently; one engine serves all calls of a run.
 
     Args:
-        scheduler: Sends requests.
-        prompt: The template.
+        scheduler: Sends the requests.
+        prompt: Template of the prompt.
         model: Name of the LLM.
-        chunks_per_call: Chunks of one request, at most.
-        ledger: Contexts that were paid for, or None.
+        chunks_per_call: Maximum number of chunks per request.
+        ledger: Store of contexts already paid for, or None.
     """
 
     def __init__(
@@ -143,14 +155,14 @@ class Engine:
         self._chunks_per_call = chunks_per_call
         self._ledger = ledger
         self._writer = None if ledger is None else ContextWriter(ledger)
-        # Without a ledger, what was asked in this run is still not asked again.
+        # Without a ledger, contexts are at least not requested twice in the same run.
         self._memory: dict[str, str] = {}
-        self._asked: dict[str, asyncio.Event] = {}
+        self._pending: dict[str, asyncio.Event] = {}
         self._runs = itertools.count()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
-        """Give this engine, and wait in the end until what has arrived is in the ledger."""
+        """Provide this engine; on exit, wait until all contexts received are in the ledger."""
         try:
             yield self
         finally:
@@ -158,54 +170,55 @@ class Engine:
                 await self._writer.close()
 
     def stop(self, error: ContextualError) -> None:
-        """Send nothing more; `run` raises the error when the calls in flight are over."""
+        """Send no further calls; `run` raises the error when the calls in flight have ended."""
         self._scheduler.stop(error)
 
-    async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], settled: Settled) -> None:
-        """Find contexts; segments are drawn as there is room for them.
+    async def run(self, work: Iterable[tuple[Segment, Sequence[BaseNode]]], on_outcome: OutcomeCallback) -> None:
+        """Obtain contexts; segments are drawn from the iterable as slots become free.
 
         Args:
-            work: Segments, and the chunks of each that need a context.
-            settled: Called for each chunk, in no certain order.
+            work: Segments with those of their chunks that need a context.
+            on_outcome: Called once for each chunk, in any order.
 
         Raises:
-            ContextualError: The run was stopped. What had arrived is in the ledger.
+            ContextualError: The run was stopped. The contexts received until then are in the ledger.
         """
-        this = next(self._runs)
+        number = next(self._runs)
         try:
             async with asyncio.TaskGroup() as group:
                 for segment, chunks in work:
-                    await self._scheduler.segments.acquire(this)
-                    group.create_task(self._segment(segment, chunks, settled))
+                    await self._scheduler.segments.acquire(number)
+                    group.create_task(self._run_segment(segment, chunks, on_outcome))
         except BaseExceptionGroup as failed:
             first: BaseException = failed
-            while isinstance(first, BaseExceptionGroup):  # one around another, as tasks begin tasks
+            while isinstance(first, BaseExceptionGroup):  # nested, as tasks start tasks
                 first = first.exceptions[0]
             raise first from first.__cause__
         self._scheduler.check()
 
-    async def _segment(self, segment: Segment, chunks: Sequence[BaseNode], settled: Settled) -> None:
+    async def _run_segment(self, segment: Segment, chunks: Sequence[BaseNode], on_outcome: OutcomeCallback) -> None:
         try:
             by_key = await asyncio.to_thread(keyed, segment, chunks, prompt=self._prompt, model=self._model)
-            await self._find(Work(segment, by_key, settled))
+            await self._complete(Work(segment, by_key, on_outcome))
         except ContextualError as error:
             self._scheduler.stop(error)
         finally:
             self._scheduler.segments.release()
 
-    async def _find(self, work: Work) -> None:
+    async def _complete(self, work: Work) -> None:
+        """Settle all chunks of a segment; keys that another segment is already waiting for are left to that one."""
         while work.chunks:
-            others = [self._asked[key] for key in work.chunks if key in self._asked]
-            mine = [key for key in work.chunks if key not in self._asked]
-            # Taken before the ledger is read: what arrives meanwhile by another call would be asked for again.
-            self._asked.update((key, asyncio.Event()) for key in mine)
+            others = [self._pending[key] for key in work.chunks if key in self._pending]
+            mine = [key for key in work.chunks if key not in self._pending]
+            # Reserve the keys before reading the ledger: otherwise two segments could request the same context.
+            self._pending.update((key, asyncio.Event()) for key in mine)
             try:
                 for key, context in (await self._known(mine)).items():
                     work.settle(key, Outcome(context))
-                await self._ask_for(work, [key for key in mine if key in work.chunks])
+                await self._request(work, [key for key in mine if key in work.chunks])
             finally:
                 for key in mine:
-                    self._asked.pop(key).set()
+                    self._pending.pop(key).set()
             for other in others:
                 await other.wait()
             self._scheduler.check()
@@ -215,38 +228,38 @@ class Engine:
             return {key: self._memory[key] for key in keys if key in self._memory}
         return await asyncio.to_thread(self._ledger.contexts, keys)
 
-    async def _ask_for(self, work: Work, keys: Sequence[str]) -> None:
+    async def _request(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
         requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
-        await self._ask_all(work, requests, asked=1)
+        await self._ask_all(work, requests, times=1)
 
     def _plan(self, segment: Segment, wanted: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        found = plan_keyed(segment, wanted, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
-        for request in found:
-            _ = request.input_tokens, request.cache_key  # counted and hashed here, not in the event loop
-        return found
+        requests = plan_keyed(segment, wanted, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
+        for request in requests:
+            _ = request.input_tokens, request.cache_key  # computed in this thread, not in the event loop
+        return requests
 
-    async def _ask_all(self, work: Work, requests: Sequence[ContextRequest], *, asked: int) -> None:
+    async def _ask_all(self, work: Work, requests: Sequence[ContextRequest], *, times: int) -> None:
         async with asyncio.TaskGroup() as group:
             for request in requests:
-                group.create_task(self._ask(work, request, asked=asked))
+                group.create_task(self._ask(work, request, times=times))
 
-    async def _ask(self, work: Work, request: ContextRequest, *, asked: int) -> None:
-        """Settle the chunks of a request; what must stop the run stops it without cutting off other calls.
+    async def _ask(self, work: Work, request: ContextRequest, *, times: int) -> None:
+        """Settle the chunks of a request; a fatal error stops the run, but not the calls in flight.
 
         Args:
-            work: Where the chunks wait.
-            request: What is asked.
-            asked: For which time its chunks are asked for.
+            work: The chunks without a context.
+            request: The request.
+            times: How often its chunks have been requested, including this time.
         """
         try:
             failed, final = await self._try(work, request)
             if failed and request.ids:
-                alone = final or asked >= _TIMES_TOGETHER
-                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), asked=asked + 1)
-            elif failed and asked < TIMES and not final:
-                await self._ask(work, request, asked=asked + 1)
+                alone = final or times >= _TIMES_TOGETHER
+                await self._ask_all(work, self._again(work.segment, request, failed, alone=alone), times=times + 1)
+            elif failed and times < TIMES and not final:
+                await self._ask(work, request, times=times + 1)
             else:
                 for key, outcome in failed.items():
                     work.settle(key, outcome)
@@ -256,7 +269,7 @@ class Engine:
     def _again(
         self, segment: Segment, request: ContextRequest, failed: Iterable[str], *, alone: bool
     ) -> list[ContextRequest]:
-        """Return what asks again for the chunks of a request that got no context: together, or each on its own."""
+        """Return new requests for the chunks that got no context: several chunks in one, or one each."""
         chunks = dict(zip(request.keys, request.chunks, strict=True))
         wanted = {key: chunks[key] for key in failed}
         if not alone and len(wanted) > 1:
@@ -264,36 +277,36 @@ class Engine:
         return single_requests(segment, wanted, prompt=self._prompt)
 
     async def _try(self, work: Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
-        """Send a request, keep and settle what is good.
+        """Send a request; store and settle the usable contexts.
 
         Returns:
-            What failed, by key, and whether it makes no sense to ask the same again.
+            The failures by key, and whether the same request must not be sent again.
         """
         async with AsyncExitStack() as flight:
             try:
                 reply = await flight.enter_async_context(self._scheduler.call(request))
-            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report tells what
-                return self._refused(work, request, error)
+            except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
+                return self._failed(work, request, error)
             good, bad = read_reply(request, reply, self._model)
-            for key, why in (await self._keep(reply, good)).items():
+            for key, reason in (await self._store(reply, good)).items():
                 del good[key]
-                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=why)
+                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=reason)
         for key, context in good.items():
             work.settle(key, Outcome(context, paid=True))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
 
-    def _refused(self, work: Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
+    def _failed(self, work: Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
         self._scheduler.check()
-        sentence = describe(error, setting="llm", model=self._model)
-        outcome = Outcome(None, problem=sentence, error=error)
+        message = describe(error, setting="llm", model=self._model)
+        outcome = Outcome(None, problem=message, error=error)
         if request.ids and is_retryable(error):
-            for key in request.keys:  # each alone would fail as well
+            for key in request.keys:  # requests for single chunks would fail as well
                 work.settle(key, outcome)
             return {}, True
         return dict.fromkeys(request.keys, outcome), True
 
-    async def _keep(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
-        """Store contexts, and return the keys of those that cannot be stored, with the reason."""
+    async def _store(self, reply: Reply, good: Mapping[str, str]) -> Mapping[str, Exception]:
+        """Store contexts, and return the errors of those that cannot be stored, by key."""
         if self._writer is None:
             self._memory.update(good)
             return {}
@@ -317,35 +330,36 @@ _CALLS_PER_BATCH = 64
 
 
 class LLMContextualizer(Contextualizer):
-    """Asks an LLM for one or two sentences that situate each chunk in its segment.
+    """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
-    The first call of a segment goes out alone and brings the segment into the provider's prefix cache. A chunk whose
-    call fails for good gets the structural context and is reported; it never stops the others. What can succeed for no
-    chunk (no key, no such model, no quota, no provider) raises `ModelError`.
+    The first call of a segment is sent alone, so that the provider caches the segment for the calls that follow. If the
+    call for a chunk finally fails, the chunk gets the structural context and is reported; the other chunks are not
+    affected. An error that concerns all calls, such as an invalid key, an unknown model, an exhausted quota or an
+    unreachable provider, raises `ModelError`.
 
     Args:
-        llm: Any LlamaIndex LLM; None loads `model` when the first call is due.
-        model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` when that is given.
-        model_id: What to call the model of `llm` instead of its own name: "my-model@2" for one that has none, or whose
-            name does not change with its weights. The ledger and LlamaIndex's cache tell models apart by it.
+        llm: Any LlamaIndex LLM; None loads `model` before the first call.
+        model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if that is given.
+        model_id: Name for the model of `llm`, such as "my-model@2", if it has no name of its own or its name does not
+            change with its weights. The ledger and LlamaIndex's cache distinguish models by it.
         prompt: Template with {header}, {segment} and {chunk}, or a LlamaIndex PromptTemplate.
-        variables: Values of further variables of the template, such as a glossary.
+        variables: Values of additional variables of the template, such as a glossary.
         chunks_per_call: 1 is the published method; with more, or "all", the chunks are marked in the segment and the
             answer is JSON.
-        num_workers: Calls in flight, at most.
-        call_timeout: Seconds that a call may take, where `model` is loaded; None as usual for its provider.
-        requests_per_minute: Calls sent in a minute, at most; None follows the provider's headers alone.
-        tokens_per_minute: Tokens of prompts sent in a minute, at most; None likewise.
-        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
-        on_error: What a chunk gets whose call failed: the structural context, or nothing: the error is raised.
-        ledger: Where contexts are kept that were paid for.
-        budget: Says before each call whether it may be sent.
-        sender: Answers requests in the place of the LLM.
-        replies: What a batch of the provider has answered already; the LLM is asked for the rest.
+        num_workers: Maximum number of concurrent calls.
+        call_timeout: Timeout of a call in seconds when `model` is loaded; None for the provider's default.
+        requests_per_minute: Maximum number of calls per minute; None relies on the provider's headers alone.
+        tokens_per_minute: Maximum number of prompt tokens per minute; None relies on the provider's headers alone.
+        service_tier: "flex" for half the price and longer response times, if the provider offers it.
+        on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
+        ledger: Store of contexts already paid for.
+        budget: Approves each call before it is sent.
+        sender: Answers requests instead of the LLM.
+        replies: Replies of the provider's batches; the LLM is asked for the rest.
 
     Raises:
-        ConfigurationError: The prompt template lacks a variable, or has one that is unknown.
-        ModelError: `llm` does not say which model it is, and there is no `model_id`.
+        ConfigurationError: The prompt template lacks a required variable, or has an unknown one.
+        ModelError: `llm` has no model name, and no `model_id` was given.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
@@ -355,27 +369,33 @@ class LLMContextualizer(Contextualizer):
         'llm'
     """
 
-    llm: LLM | None = Field(default=None, exclude=True, repr=False, description="The LLM; its key is never shown.")
+    llm: LLM | None = Field(default=None, exclude=True, repr=False, description="The LLM; hidden, as it holds a key.")
     model: str = Field(default_factory=default_llm, description="Name of the LLM, as provider:name.")
     prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
-    variables: dict[str, str] = Field(default_factory=dict, description="Values of further variables of the template.")
-    chunks_per_call: ChunksPerCall = Field(default=1, description="Chunks of one call, at most, or `all`.")
-    num_workers: int = Field(default=8, gt=0, description="Calls in flight, at most.")
-    call_timeout: float | None = Field(default=None, gt=0, description="Seconds that a call may take.")
-    requests_per_minute: int | None = Field(default=None, gt=0, description="Calls sent in a minute, at most.")
-    tokens_per_minute: int | None = Field(default=None, gt=0, description="Prompt tokens sent in a minute, at most.")
-    service_tier: ServiceTier | None = Field(default=None, description="Tier of the provider's service.")
-    on_error: Literal["structural", "raise"] = Field(
-        default="structural", description="What a chunk gets whose call failed for good."
+    variables: dict[str, str] = Field(
+        default_factory=dict, description="Values of additional variables of the template."
     )
-    ledger: Ledger | None = Field(default=None, exclude=True, repr=False, description="Contexts that were paid for.")
-    budget: Budget | None = Field(default=None, exclude=True, repr=False, description="Says what may be sent.")
-    sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers in the LLM's place.")
-    replies: BatchReplies | None = Field(default=None, exclude=True, repr=False, description="Replies of batches.")
+    chunks_per_call: ChunksPerCall = Field(default=1, description="Maximum number of chunks per call, or `all`.")
+    num_workers: int = Field(default=8, gt=0, description="Maximum number of concurrent calls.")
+    call_timeout: float | None = Field(default=None, gt=0, description="Timeout of a call in seconds.")
+    requests_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of calls per minute.")
+    tokens_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of prompt tokens per minute.")
+    service_tier: ServiceTier | None = Field(default=None, description="Service tier of the provider.")
+    on_error: Literal["structural", "raise"] = Field(
+        default="structural", description="Fallback for a chunk whose call finally failed."
+    )
+    ledger: Ledger | None = Field(
+        default=None, exclude=True, repr=False, description="Store of contexts already paid for."
+    )
+    budget: Budget | None = Field(default=None, exclude=True, repr=False, description="Approves each call.")
+    sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers instead of the LLM.")
+    replies: BatchReplies | None = Field(
+        default=None, exclude=True, repr=False, description="Replies of the provider's batches."
+    )
     retry: RetryPolicy = Field(
         default_factory=lambda: RetryPolicy(attempts=12, base_delay=0.25, max_delay=2.0),
         exclude=True,
-        description="When a failed call is sent again.",
+        description="Retry policy for failed calls.",
     )
 
     _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
@@ -392,7 +412,7 @@ class LLMContextualizer(Contextualizer):
         if isinstance(given, PromptTemplate):
             values = {**values, "prompt": given.template, "variables": {**given.kwargs, **values.get("variables", {})}}
         if isinstance(values.get("prompt", DEFAULT_PROMPT), str):
-            # pydantic would bury the sentence in a ValidationError
+            # Checked here, because pydantic would wrap the message in a ValidationError.
             values["prompt"] = check_template(values.get("prompt", DEFAULT_PROMPT), values.get("variables"))
         super().__init__(**values)
 
@@ -410,20 +430,19 @@ class LLMContextualizer(Contextualizer):
 
     @property
     def template(self) -> ContextPrompt:
-        """The prompt with its variables."""
+        """Template of the prompt with its variables."""
         return ContextPrompt(self.prompt, self.variables)
 
     @property
     def batches_ahead(self) -> int:
-        """How many further batches of chunks should be begun while one is worked on, so that no call waits."""
+        """Number of batches of chunks to start ahead of the current one, so that `num_workers` calls are in flight."""
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Self]:
-        """Give a contextualizer whose calls, also concurrent ones, share one client and one set of limits."""
-        limiter = Limiter(
-            requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute
-        )  # of this event loop
+        """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
+        # The limiter belongs to the running event loop.
+        limiter = Limiter(requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute)
         async with AsyncExitStack() as stack:
             sender = self.sender or _LazySender(self, stack, limiter)
             scheduler = Scheduler(
@@ -450,7 +469,7 @@ class LLMContextualizer(Contextualizer):
             yield ready
 
     def stop(self, error: ContextualError) -> None:
-        """Send nothing more, because something else has failed; what is in flight is waited for."""
+        """Send no further calls because of an error elsewhere; calls in flight are completed."""
         if self._engine is not None:
             self._engine.stop(error)
 
@@ -460,14 +479,14 @@ class LLMContextualizer(Contextualizer):
         if self._engine is None:
             async with self.opened() as ready:
                 return await ready._acontexts_of_all(work, progress)
-        found: dict[str, ChunkContext] = {}
+        contexts: dict[str, ChunkContext] = {}
 
-        def settled(segment: Segment, chunk: BaseNode, outcome: Outcome) -> None:
-            found[chunk.node_id] = self._context(segment, chunk, outcome)
+        def on_outcome(segment: Segment, chunk: BaseNode, outcome: Outcome) -> None:
+            contexts[chunk.node_id] = self._context(segment, chunk, outcome)
             progress(1)
 
-        await self._engine.run(work, settled)
-        return [[found[chunk.node_id] for chunk in chunks] for _, chunks in work]
+        await self._engine.run(work, on_outcome)
+        return [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
@@ -482,38 +501,37 @@ class LLMContextualizer(Contextualizer):
 
 
 class _LazySender:
-    """Makes the LLM and its client when the first request is due: a complete ledger needs neither.
+    """Sender that loads the LLM and its client for the first request: a complete ledger needs neither.
 
     Args:
-        contextualizer: Whose LLM it is.
+        contextualizer: Holds the LLM or its name.
         stack: Closes the client.
-        limiter: Follows the headers of the answers.
+        limiter: Receives the headers of the answers.
     """
 
     def __init__(self, contextualizer: LLMContextualizer, stack: AsyncExitStack, limiter: Limiter) -> None:
         self._contextualizer, self._stack, self._limiter = contextualizer, stack, limiter
         self._live: LiveSender | None = None
-        self._making = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def ready(self) -> LiveSender:
-        """Return what sends; made at the first call."""
+        """Return the sender for the LLM, created on the first call."""
         if self._live is None:
-            async with self._making:
-                self._live = self._live or await self._make()
+            async with self._lock:
+                self._live = self._live or await self._connect()
         return self._live
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
         return await (await self.ready()).send(request)
 
-    async def _make(self) -> LiveSender:
-        given = self._contextualizer
-        llm = await asyncio.to_thread(_load, given)
+    async def _connect(self) -> LiveSender:
+        llm = await asyncio.to_thread(self._load)
         connected = await self._stack.enter_async_context(own_client(llm, self._limiter.on_headers))
-        return LiveSender(connected, service_tier=given.service_tier)
+        return LiveSender(connected, service_tier=self._contextualizer.service_tier)
 
-
-def _load(given: LLMContextualizer) -> LLM:
-    loaded = given.llm or load_llm(given.model, timeout=given.call_timeout)
-    preload(loaded)
-    return loaded
+    def _load(self) -> LLM:
+        contextualizer = self._contextualizer
+        llm = contextualizer.llm or load_llm(contextualizer.model, timeout=contextualizer.call_timeout)
+        preload(llm)
+        return llm

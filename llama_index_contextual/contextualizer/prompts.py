@@ -1,7 +1,8 @@
-"""What stands in the prompt for a context: the default wording, the header, and text that cannot break out of it.
+"""Prompts for contexts: their text, the evaluation of the answers, and the requests that carry them.
 
-The wording is the published one of Contextual Retrieval
-(https://www.anthropic.com/news/contextual-retrieval), with a header that names the document.
+The default prompt is the published one of Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
+with an additional header that names the document. Text of documents is neutralised, so that it cannot imitate parts of
+the prompt. All requests of a segment share a prefix, which providers cache.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.contextualizer.base import Segment
 from llama_index_contextual.contextualizer.structural import truncate
-from llama_index_contextual.metadata import SECTION
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.ledger import ContentKeys
 from llama_index_contextual.storage.storable import storable_text
@@ -43,20 +43,22 @@ GROUP_INSTRUCTION = """
 Do this for each of the chunks on its own, as many as are named by their ids. Answer with JSON only: \
 {"contexts": [{"id": 1, "context": "…"}, …]}"""
 
+# ---- The text of a prompt --------------------------------------------------------------------------------------------
+
 _OUR_TAGS = ("document", "chunk")
 _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
-# What names a source in the prompts of answers, and what marks a chunk in ours.
+# Names of sources in the prompts of answers, and marks of chunks in the prompts for contexts.
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s|$)|[。！？]|$)", re.DOTALL)
 _LONGEST_SENTENCE = 300
 
 
 def header(segment: Segment, *, opening: bool = True) -> str:
-    """Return what names the document: title or file name, its opening, the segment's section path.
+    """Return the header of a prompt: title or file name, opening of the document, section path of the segment.
 
     Args:
         segment: The segment.
-        opening: Whether the opening is part of it.
+        opening: Whether to include the opening.
     """
     lines = [f"Title: {segment.title}" if segment.title else ""]
     if opening and segment.opening and not segment.begins_document:
@@ -67,12 +69,12 @@ def header(segment: Segment, *, opening: bool = True) -> str:
 
 
 def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> str:
-    """Return the beginning of the prompt, the same for all calls of a segment.
+    """Return the beginning of the prompt, which is the same for all calls of a segment.
 
     Args:
         prompt: The template.
         segment: The segment.
-        marked: Mark where each chunk begins and ends, by its number in the segment from 1.
+        marked: Whether to mark the beginning and the end of each chunk with its number in the segment, from 1.
     """
     tags = _tags(prompt.text)
     text = neutralise(segment.text, tags)
@@ -81,7 +83,7 @@ def prefix(prompt: ContextPrompt, segment: Segment, *, marked: bool = False) -> 
 
 
 def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
-    """Return the end of the prompt for one chunk: its section path, its text, what to do."""
+    """Return the end of the prompt for one chunk: its section path, its text, the instruction."""
     tags = _tags(prompt.text)
     section, text = chunk.metadata.get(keys.SECTION), chunk.get_content()
     values = {
@@ -92,7 +94,7 @@ def suffix(prompt: ContextPrompt, segment: Segment, chunk: BaseNode) -> str:
 
 
 def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) -> str:
-    """Return the end of the prompt for several chunks, which are named by their numbers instead of repeated."""
+    """Return the end of the prompt for several chunks, which refers to them by number instead of repeating them."""
     sections = ((number, segment.chunks[number - 1].metadata.get(keys.SECTION)) for number in ids)
     lines = []
     for section, numbered in groupby(sections, key=lambda pair: pair[1]):
@@ -103,7 +105,12 @@ def group_suffix(prompt: ContextPrompt, segment: Segment, ids: Sequence[int]) ->
 
 
 def mark(text: str, segment: Segment) -> str:
-    """Return a text of the length of the segment's, with [#1] before its first chunk, [/#1] behind it, and so on."""
+    """Return the text with [#1] before the first chunk of the segment, [/#1] after it, and so on.
+
+    Args:
+        text: Text of the segment, possibly neutralised, which keeps its length.
+        segment: The segment.
+    """
     marks = []
     for number, (start, chunk) in enumerate(zip(segment.starts, segment.chunks, strict=True), start=1):
         end = min(start + len(chunk.get_content()), len(text))
@@ -116,10 +123,10 @@ def mark(text: str, segment: Segment) -> str:
 
 
 def neutralise(text: str, tags: Sequence[str] = _OUR_TAGS) -> str:
-    """Return the text, of the same length, without what could pass for a part of the prompt.
+    """Return the text, with its length unchanged, so that no part of it can be mistaken for a part of the prompt.
 
-    Tags of the prompt are made harmless, as are the marks of chunks, "[Source 1]", and what models separate messages
-    by.
+    Replaces the first character of the prompt's tags and of message separators such as "<|im_end|>", and the brackets
+    of chunk marks and of source names such as "[Source 1]".
     """
     return _MARKS.sub(r"(\1)", _tag_pattern(tuple(tags)).sub(r"‹\1", text))
 
@@ -131,7 +138,7 @@ def _tags(template: str) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def _tag_pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
-    # A bar behind the bracket is how many models have their messages separated.
+    # Many models separate messages by special tokens that begin with "<|".
     return re.compile(rf"<(\s*/?\s*(?:{names})\b|\|)", re.IGNORECASE)
 
 
@@ -146,9 +153,11 @@ def _neighbours(segment: Segment, chunk: BaseNode) -> str:
 
 def _first_sentence(node: BaseNode) -> str:
     text = " ".join(node.get_content()[: 2 * _LONGEST_SENTENCE].split())
-    found = _SENTENCE.match(text)
-    return (found[0] if found else text)[:_LONGEST_SENTENCE]
+    match = _SENTENCE.match(text)
+    return (match[0] if match else text)[:_LONGEST_SENTENCE]
 
+
+# ---- The evaluation of an answer -------------------------------------------------------------------------------------
 
 MAX_CONTEXT_TOKENS = 200
 
@@ -169,16 +178,16 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 _SHORT_REFUSAL = 80
 _SHORTEST_ECHO = 60
 _LEFT_OF_ECHO = 20
-_LONGEST_ID = 9  # Python makes no number of thousands of digits
-_MOST_CHARACTERS = 20_000  # far more than 200 tokens have; the rest need not be counted
+_LONGEST_ID = 9  # int() raises ValueError for thousands of digits
+_MOST_CHARACTERS = 20_000  # far more than 200 tokens; the rest need not be tokenized
 
 
 class Verdict(NamedTuple):
-    """An answer as a context, or what is wrong with it.
+    """Context extracted from an answer, or the reason why there is none.
 
     Attributes:
         context: The context, or None.
-        problem: What the model did, as the end of a sentence; empty where there is a context.
+        problem: Predicate of a sentence about the model, such as "refused to write a context"; empty with a context.
     """
 
     context: str | None
@@ -186,16 +195,15 @@ class Verdict(NamedTuple):
 
 
 def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
-    """Return the context that an answer holds.
+    """Extract the context from an answer.
 
-    Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are taken off, and what is longer
-    than 200 tokens, or broke off in the middle, ends with its last whole sentence.
+    Control characters, lone surrogates, tags, role prefixes and a copy of the chunk are removed. A context that is
+    longer than 200 tokens or was cut off ends with its last complete sentence.
 
     Args:
-        answer: The model's text.
-        chunk: The text of the chunk.
-        finish_reason: Why the model stopped: "stop", "length", "content_filter", "refusal", or None where it is not
-            known.
+        answer: Text of the answer.
+        chunk: Text of the chunk.
+        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", or None if unknown.
 
     Example:
         >>> judge("Context: From the report of 2023.", "Revenue grew.")
@@ -221,15 +229,15 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
 
 
 def clean(answer: str) -> str:
-    """Return an LLM's answer as a context: no tags, no role prefix, one paragraph, at most 200 tokens.
+    """Return an answer as one paragraph of at most 200 tokens, without tags and role prefix.
 
-    A longer answer is cut behind its last whole sentence, or at a word where it has none.
+    A longer answer is cut after its last complete sentence, or at the end of a word if there is none.
     """
     return shortened(_without_wrapping(answer))
 
 
 def _without_wrapping(answer: str) -> str:
-    # White space first: some control characters stand between words.
+    # White space first: some control characters separate words.
     text = storable_text(" ".join(answer.split()))
     text = " ".join(_TAGS.sub(" ", text).split())
     text = _PREFIX.sub("", text).strip()
@@ -239,7 +247,7 @@ def _without_wrapping(answer: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most 200 tokens: whole sentences, or whole words where the first is longer."""
+    """Return the text cut to at most 200 tokens: complete sentences, or words if the first sentence is longer."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
     cut = truncate(text[:_MOST_CHARACTERS], MAX_CONTEXT_TOKENS)
@@ -252,13 +260,13 @@ def _whole_sentences(text: str) -> str:
 
 
 def _without_echo(text: str, chunk: str) -> str:
-    """Return the text without a copy of the chunk; nothing where it is but a part of the chunk."""
+    """Return the text without a copy of the chunk, or an empty string if it is only a part of the chunk."""
     whole = " ".join(chunk.split())
     if len(whole) >= _SHORTEST_ECHO and whole in text:
         text = text.replace(whole, " ").strip()
         return " ".join(text.split()) if len(text) >= _LEFT_OF_ECHO else ""
-    said = _letters(text)
-    return "" if len(said) >= _SHORTEST_ECHO and said in _letters(chunk) else text
+    letters = _letters(text)
+    return "" if len(letters) >= _SHORTEST_ECHO and letters in _letters(chunk) else text
 
 
 def _letters(text: str) -> str:
@@ -266,38 +274,38 @@ def _letters(text: str) -> str:
 
 
 def read_group(answer: str, ids: Sequence[int]) -> dict[int, str]:
-    """Return the contexts by id that an answer to a call for several chunks holds.
+    """Return the contexts in the answer to a call for several chunks, by id.
 
-    Ids that were not asked for, and those that come with different texts, are left out; what can be read of an answer
-    that breaks off is kept.
+    Unknown ids and ids with contradicting texts are left out. Of an answer that was cut off, the complete contexts are
+    kept.
 
     Example:
         >>> read_group('{"contexts": [{"id": 1, "context": "One."}, {"id": 7, "context": "?"}, {"id": 2, "con', [1, 2])
         {1: 'One.'}
     """
-    found: dict[int, set[str]] = {}
+    texts: dict[int, set[str]] = {}
     for number, text in _entries(answer):
-        found.setdefault(number, set()).add(text)
-    return {number: next(iter(found[number])) for number in ids if len(found.get(number, ())) == 1}
+        texts.setdefault(number, set()).add(text)
+    return {number: next(iter(texts[number])) for number in ids if len(texts.get(number, ())) == 1}
 
 
 def _entries(answer: str) -> Iterator[tuple[int, str]]:
-    decoder = json.JSONDecoder(strict=False)  # a line break within a string is understood all the same
+    decoder = json.JSONDecoder(strict=False)  # accepts line breaks within strings
     at = answer.find("{")
     while at >= 0:
         try:
             value, end = decoder.raw_decode(answer, at)
         except (ValueError, RecursionError):
-            end = at + 1  # an object that breaks off may hold others that do not
+            end = at + 1  # an incomplete object may contain complete ones
         else:
-            yield from _of(value)
+            yield from _entries_in(value)
         at = answer.find("{", end)
 
 
-def _of(value: Any) -> Iterator[tuple[int, str]]:
+def _entries_in(value: Any) -> Iterator[tuple[int, str]]:
     if isinstance(value, list):
         for item in value:
-            yield from _of(item)
+            yield from _entries_in(item)
     elif isinstance(value, dict):
         number, text = value.get("id"), value.get("context")
         if isinstance(number, str) and number.isdecimal() and len(number) <= _LONGEST_ID:
@@ -306,13 +314,15 @@ def _of(value: Any) -> Iterator[tuple[int, str]]:
             yield number, text
         else:
             for item in value.values():
-                yield from _of(item)
+                yield from _entries_in(item)
 
+
+# ---- Requests --------------------------------------------------------------------------------------------------------
 
 ChunksPerCall = int | Literal["all"]
 
 MAX_CHUNKS_PER_CALL = 100
-"""More contexts than these would not fit into the answer of most models."""
+"""Number of contexts that fit into one answer of most models."""
 
 RESPONSE_FORMAT: dict[str, Any] = {
     "type": "json_schema",
@@ -337,18 +347,18 @@ RESPONSE_FORMAT: dict[str, Any] = {
         },
     },
 }
-"""What a call for several contexts asks for, in OpenAI's words. It is part of the cached prefix, so it never varies."""
+"""JSON schema of an answer with several contexts, as OpenAI takes it; constant, as it is part of the cached prefix."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a call by the provider's own count; None where it gave none.
+    """Tokens of a call as counted by the provider; None for counts that it does not report.
 
     Attributes:
-        input_tokens: Tokens of the prompt, the cached ones included.
-        cached_tokens: Those of them that the provider took from its cache.
+        input_tokens: Tokens of the prompt, including cached ones.
+        cached_tokens: Tokens of the prompt read from the provider's cache.
         output_tokens: Tokens of the answer.
-        written_tokens: Tokens of the prompt that the provider put into its cache.
+        written_tokens: Tokens of the prompt written to the provider's cache.
     """
 
     input_tokens: int | None = None
@@ -357,44 +367,43 @@ class Usage:
     written_tokens: int | None = None
 
     def share(self, count: int, place: int) -> Usage:
-        """Return the part of one of `count` contexts of a call; the parts of all places add up to the whole."""
+        """Return the share of one of `count` contexts of a call; the shares of all places add up to the whole."""
         parts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
         return Usage(*(None if n is None else n // count + (place < n % count) for n in parts))
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """What all calls of a segment begin with; its counts are made once for all of them.
+    """Common prefix of all calls of a segment; token count and hash are computed once.
 
     Attributes:
-        text: Header and segment.
+        text: Beginning of the prompt, with header and segment.
     """
 
     text: str
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of the text (o200k_base)."""
+        """Number of tokens of the text (o200k_base)."""
         return count_tokens(self.text)
 
     @cached_property
     def cache_key(self) -> str:
-        """A short hash of the text."""
+        """Short hash of the text."""
         return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class ContextRequest:
-    """One call: a prefix that is the same for all calls of a segment, and what is asked.
+    """One call: the prefix shared by all calls of a segment, and a suffix for one or several chunks.
 
     Attributes:
-        segment: Where the chunks stand.
-        chunks: The chunks whose contexts are asked for.
-        shared: Header and segment.
-        suffix: The chunk with its own section path, or the ids of several.
-        keys: Under which the context of each chunk is kept; see `keyed`.
-        ids: Numbers by which several chunks are named, one per chunk; empty where the chunk itself is in the suffix
-            and the answer is its context.
+        segment: Segment of the chunks.
+        chunks: Chunks whose contexts are requested.
+        shared: Prefix with header and segment.
+        suffix: Section path and text of the chunk, or the ids of several chunks, and the instruction.
+        keys: Key of the context of each chunk; see `keyed`.
+        ids: Number of each of several chunks; empty if the suffix contains the chunk and the answer is its context.
     """
 
     segment: Segment
@@ -406,12 +415,12 @@ class ContextRequest:
 
     @property
     def prefix(self) -> str:
-        """Header and segment."""
+        """Text of the prefix: header and segment."""
         return self.shared.text
 
     @property
     def prefix_tokens(self) -> int:
-        """Tokens of the prefix (o200k_base)."""
+        """Number of tokens of the prefix (o200k_base)."""
         return self.shared.tokens
 
     @property
@@ -421,41 +430,41 @@ class ContextRequest:
 
     @property
     def response_format(self) -> dict[str, Any] | None:
-        """The form of the answer, for providers that can be held to one."""
+        """JSON schema of the answer, for providers that support one, or None."""
         return RESPONSE_FORMAT if self.ids else None
 
     @cached_property
     def suffix_tokens(self) -> int:
-        """Tokens of the suffix (o200k_base)."""
+        """Number of tokens of the suffix (o200k_base)."""
         return count_tokens(self.suffix)
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the prompt's text (o200k_base), without what the chat format adds."""
+        """Number of tokens of the prompt's text (o200k_base), without those added by the chat format."""
         return self.prefix_tokens + self.suffix_tokens
 
     @property
     def cache_key(self) -> str:
-        """The same for all calls that share a prefix, so that a provider can bring them to the same machine."""
+        """Hash of the prefix; providers route calls with the same key to the same machine."""
         return self.shared.cache_key
 
 
 def keyed(
     segment: Segment, chunks: Sequence[BaseNode], *, prompt: ContextPrompt, model: str
 ) -> dict[str, list[BaseNode]]:
-    """Return chunks of a segment by the keys of their contexts: template, model, header, segment, chunk.
+    """Return chunks of a segment by the keys under which the ledger stores their contexts.
 
-    How many chunks a call asks for is not part of a key, so a change of `chunks_per_call` pays for nothing again. Nor
-    is the document's opening: a few words at its head would otherwise change the keys of all its chunks. A chunk's own
-    section is, where another chunk has the same text in another section.
+    A key is made of template, model, header, segment and chunk, and of the section of the chunk if the same text also
+    occurs in another section. The number of chunks per call is not part of it, so a change of `chunks_per_call` costs
+    nothing. Neither is the opening: otherwise a change of its first words would change the keys of the whole document.
     """
-    keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
-    found: dict[str, list[BaseNode]] = {}
+    content_keys = ContentKeys(prompt.identity, model, header(segment, opening=False), segment.text)
+    by_key: dict[str, list[BaseNode]] = {}
     for chunk in chunks:
         text = chunk.get_content()
-        section = [str(chunk.metadata.get(SECTION))] if text in segment.ambiguous else []
-        found.setdefault(keys.key(text, *section), []).append(chunk)
-    return found
+        section = [str(chunk.metadata.get(keys.SECTION))] if text in segment.ambiguous else []
+        by_key.setdefault(content_keys.key(text, *section), []).append(chunk)
+    return by_key
 
 
 def plan_requests(
@@ -466,11 +475,11 @@ def plan_requests(
     model: str,
     chunks_per_call: ChunksPerCall = 1,
 ) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment; chunks with the same key are asked for once.
+    """Return the calls for the contexts of some chunks of a segment, one context for chunks with the same key.
 
     Args:
         segment: The segment.
-        chunks: Those of its chunks that need a context.
+        chunks: Chunks of the segment that need a context.
         prompt: The template.
         model: Name of the LLM, as provider:name.
         chunks_per_call: See `plan_keyed`.
@@ -482,11 +491,11 @@ def plan_requests(
 def plan_keyed(
     segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
 ) -> list[ContextRequest]:
-    """Return the calls for the contexts of some chunks of a segment, which are given by their keys.
+    """Return the calls for the contexts of some chunks of a segment, given by key.
 
     Args:
         segment: The segment.
-        wanted: Chunks by the keys of their contexts; see `keyed`.
+        wanted: Chunks by key; see `keyed`.
         prompt: The template.
         chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
     """
@@ -499,13 +508,13 @@ def plan_keyed(
 def group_requests(
     segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, size: int
 ) -> list[ContextRequest]:
-    """Return calls that ask for up to `size` chunks each by their marks.
+    """Return calls that each request the contexts of up to `size` marked chunks.
 
     Args:
         segment: The segment.
-        wanted: Chunks by their keys.
+        wanted: Chunks by key.
         prompt: The template.
-        size: Chunks of a call, at most.
+        size: Maximum number of chunks per call.
     """
     numbers = {chunk.node_id: number for number, chunk in enumerate(segment.chunks, start=1)}
     shared = Prefix(prefix(prompt, segment, marked=True))
@@ -513,15 +522,15 @@ def group_requests(
     def requests() -> Iterator[ContextRequest]:
         items = list(wanted.items())
         for at in range(0, len(items), size):
-            keys, group = zip(*items[at : at + size], strict=True)
+            group_keys, group = zip(*items[at : at + size], strict=True)
             ids = tuple(numbers[chunk.node_id] for chunk in group)
-            yield ContextRequest(segment, group, shared, group_suffix(prompt, segment, ids), keys, ids)
+            yield ContextRequest(segment, group, shared, group_suffix(prompt, segment, ids), group_keys, ids)
 
     return list(requests())
 
 
 def single_requests(segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
-    """Return one call for each chunk, as the published method has it."""
+    """Return one call for each chunk, as in the published method."""
     shared = Prefix(prefix(prompt, segment))
     return [
         ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))

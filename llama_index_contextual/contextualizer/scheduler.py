@@ -1,4 +1,9 @@
-"""LlamaIndex instrumentation: what happens to each call for contexts."""
+"""Scheduling of calls for contexts: concurrency, retries, budget, events, and storage of the results.
+
+A `Sender` sends one request and returns a `Reply`; `LiveSender` does so with a LlamaIndex LLM. The `Scheduler` decides
+when a request is sent, whether it is sent again, and when the run is stopped; each attempt is reported as a
+`ContextCallEvent`. The `ContextWriter` commits contexts to the ledger.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +46,18 @@ from llama_index_contextual.storage.storable import storable_text
 
 
 class ContextCallEvent(BaseEvent):
-    """One attempt of a call for contexts has ended.
+    """Event of LlamaIndex's instrumentation at the end of each attempt of a call for contexts.
 
     Attributes:
         doc_id: Id of the document.
-        node_ids: Ids of the chunks whose contexts were asked for.
+        node_ids: Ids of the chunks whose contexts were requested.
         model: Name of the LLM.
-        attempt: Which attempt, from 1.
-        seconds: How long it took.
-        input_tokens: Tokens of the prompt by the provider's count, or None.
-        cached_tokens: Those of them that came from its cache, or None.
+        attempt: Number of the attempt, from 1.
+        seconds: Duration of the attempt.
+        input_tokens: Tokens of the prompt as counted by the provider, or None.
+        cached_tokens: Tokens of the prompt read from the provider's cache, or None.
         output_tokens: Tokens of the answer, or None.
-        error: Why it failed, or None.
+        error: Error message, or None.
     """
 
     doc_id: str
@@ -71,33 +76,35 @@ class ContextCallEvent(BaseEvent):
         return "ContextCallEvent"
 
 
-_OF_A_ROW = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
-"""What a single row can raise; what concerns the file is raised for every row."""
+# ---- Storage ---------------------------------------------------------------------------------------------------------
+
+_ROW_ERRORS = (ValueError, TypeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+"""Errors that concern a single row; other errors concern the file."""
 
 _Refused = Mapping[str, Exception]
 
 
 class ContextWriter:
-    """Commits contexts in a thread; those that arrive while one commit is under way go into the next one together.
+    """Commit contexts to the ledger in a thread; those that arrive during a commit share the next one.
 
-    So one context alone is committed at once, and under load a commit costs each of them a part only: none waits for
-    more than the commit before its own. A row that cannot be stored does not keep the others from being stored.
+    A single context is thus committed immediately, while under load many share the cost of one commit, and none waits
+    longer than for the commit before its own. A row that cannot be stored does not affect the others.
 
     Args:
-        ledger: Where they go.
+        ledger: The ledger.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._waiting: list[tuple[Sequence[LedgerEntry], asyncio.Future[_Refused]]] = []
-        self._kept_back: list[LedgerEntry] = []
+        self._delayed: list[LedgerEntry] = []
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, entries: Sequence[LedgerEntry]) -> _Refused:
-        """Commit contexts; they are on the disk when this returns, and will be if it is cancelled.
+        """Commit contexts; they are on disk when this returns, and are still committed if it is cancelled.
 
         Returns:
-            The keys of those that cannot be stored, with the reason.
+            The errors of those that cannot be stored, by key.
 
         Raises:
             LedgerError: The ledger cannot be written.
@@ -109,16 +116,16 @@ class ContextWriter:
         return await done
 
     async def close(self) -> None:
-        """Wait until everything is committed; what another program kept from the ledger is tried a last time.
+        """Wait until everything is committed; retry rows that could not be written because the ledger was locked.
 
         Raises:
-            LedgerBusyError: It still holds the ledger.
+            LedgerBusyError: The ledger is still locked by another program.
         """
         if self._task is not None:
             await asyncio.shield(self._task)
-        if self._kept_back:
-            await asyncio.shield(asyncio.to_thread(self._store, self._kept_back))
-            self._kept_back = []
+        if self._delayed:
+            await asyncio.shield(asyncio.to_thread(self._store, self._delayed))
+            self._delayed = []
 
     async def _commit(self) -> None:
         while self._waiting:
@@ -127,9 +134,9 @@ class ContextWriter:
             try:
                 refused = await asyncio.to_thread(self._store, rows)
             except LedgerBusyError as error:
-                self._kept_back += rows
+                self._delayed += rows
                 _finish(group, error)
-            except Exception as error:  # noqa: BLE001 - raised by those who wait; the task itself goes on
+            except Exception as error:  # noqa: BLE001 - raised in the waiting callers; this task continues
                 _finish(group, error)
             else:
                 _finish(group, refused)
@@ -138,7 +145,7 @@ class ContextWriter:
     def _store(self, rows: Sequence[LedgerEntry]) -> _Refused:
         try:
             self._ledger.add_contexts(rows)
-        except _OF_A_ROW:
+        except _ROW_ERRORS:
             return self._store_one_by_one(rows)
         return {}
 
@@ -147,7 +154,7 @@ class ContextWriter:
         for row in rows:
             try:
                 self._ledger.add_contexts([row])
-            except _OF_A_ROW as error:
+            except _ROW_ERRORS as error:
                 refused[row.key] = error
         return refused
 
@@ -157,35 +164,37 @@ def _finish(
 ) -> None:
     for entries, done in group:
         if done.done():
-            continue  # who added it was cancelled meanwhile
+            continue  # the caller was cancelled
         if isinstance(result, Exception):
             done.set_exception(result)
         else:
             done.set_result({entry.key: result[entry.key] for entry in entries if entry.key in result})
 
 
+# ---- Sending ---------------------------------------------------------------------------------------------------------
+
 ServiceTier = Literal["flex"]
 
 FLEX_TIMEOUT = 900.0
-"""Seconds: what is cheaper may take its time."""
+"""Timeout in seconds of calls in the flex tier, which are slower."""
 
 _MOST_TOKENS = 2**31
-"""No call has more; a larger count is nonsense, which SQLite may not be able to keep."""
+"""Upper limit of a plausible token count; SQLite may be unable to store a larger one."""
 
 _FINISHED = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answered.
+    """Answer of a model.
 
     Attributes:
-        text: Its text.
-        usage: Tokens by its provider's count.
-        finish_reason: Why it stopped: "stop", "length", "content_filter", "refusal", another word of the provider's,
-            or None where it gave none.
-        attempts: Calls that it took.
-        seconds: How long the last of them took.
+        text: Text of the answer.
+        usage: Tokens as counted by the provider.
+        finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value of
+            the provider, or None if it gave none.
+        attempts: Number of attempts.
+        seconds: Duration of the last attempt.
     """
 
     text: str
@@ -197,7 +206,7 @@ class Reply:
 
 @runtime_checkable
 class Sender(Protocol):
-    """Sends one request and waits for its answer; a failure is raised as it comes, and nothing is sent again."""
+    """Protocol of objects that send one request; errors are raised unchanged, and nothing is retried."""
 
     async def send(self, request: ContextRequest) -> Reply:
         """Return the answer to a request."""
@@ -205,14 +214,14 @@ class Sender(Protocol):
 
 
 class LiveSender:
-    """Sends requests to a LlamaIndex LLM, in the way in which its provider caches what they share.
+    """Send requests to a LlamaIndex LLM so that its provider can cache their common prefix.
 
     Args:
         llm: Any LlamaIndex LLM.
-        service_tier: "flex" for half the price of live calls and longer waits, where the provider has it.
+        service_tier: "flex" for half the price and longer response times, if the provider offers it.
 
     Raises:
-        ConfigurationError: The provider has no such tier.
+        ConfigurationError: The provider does not offer this tier.
     """
 
     def __init__(self, llm: LLM, *, service_tier: ServiceTier | None = None) -> None:
@@ -233,7 +242,7 @@ class LiveSender:
         except Exception as error:
             if self._limit.effort is None or not _refuses_effort(error):
                 raise
-            # A model that takes another effort than its name lets expect; what it has refused is not charged.
+            # The model does not accept the effort that its name suggests; the refused call is not charged.
             self._limit = replace(self._limit, effort=None, hidden_tokens=HIDDEN_TOKENS[None])
             response = await self._llm.achat([self._message(request)], **self._options(request))
         reply = reply_of(response.raw)
@@ -265,9 +274,9 @@ def _refuses_effort(error: Exception) -> bool:
 
 
 def reply_of(raw: Any) -> Reply:
-    """Return what a provider's own answer says, as an object of its client or as the JSON it was made of.
+    """Return the content of a provider's own answer, given as an object of its client or as parsed JSON.
 
-    OpenAI's, Anthropic's and Ollama's forms are known; of others, only the form is taken that agrees with these.
+    The formats of OpenAI, Anthropic and Ollama are known. Of other formats, only fields that agree with these are read.
     """
     choices = _get(raw, "choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -276,74 +285,71 @@ def reply_of(raw: Any) -> Reply:
     reason = _get(choice, "finish_reason") or _get(raw, "stop_reason") or _get(raw, "done_reason")
     if _get(message, "refusal"):
         reason = "refusal"
-    known = _FINISHED.get(reason, reason) if isinstance(reason, str) else None
-    known = None if known is None else storable_text(known)
-    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), known)
+    finish_reason = storable_text(_FINISHED.get(reason, reason)) if isinstance(reason, str) else None
+    return Reply(scrub(text) if isinstance(text, str) else "", usage_of(_get(raw, "usage")), finish_reason)
 
 
 def usage_of(usage: Any) -> Usage:
-    """Return a provider's count of tokens; what it does not give is None.
+    """Return a provider's token counts; missing ones are None.
 
-    Anthropic counts what it reads from and writes into its cache beside the input; here it is a part of it.
+    Anthropic counts tokens read from and written to the cache separately from the input; here they are part of it.
     """
-    count = _counts(usage)
-    if (given := count("prompt_tokens")) is not None:
-        details = _counts(_get(usage, "prompt_tokens_details"))
-        return Usage(given, details("cached_tokens"), count("completion_tokens"), details("cache_write_tokens"))
-    if (given := count("input_tokens")) is not None:
-        read = count("cache_read_input_tokens")
-        written = count("cache_creation_input_tokens")
-        return Usage(given + (read or 0) + (written or 0), read, count("output_tokens"), written)
+    if (prompt := _count(usage, "prompt_tokens")) is not None:
+        details = _get(usage, "prompt_tokens_details")
+        cached, written = _count(details, "cached_tokens"), _count(details, "cache_write_tokens")
+        return Usage(prompt, cached, _count(usage, "completion_tokens"), written)
+    if (uncached := _count(usage, "input_tokens")) is not None:
+        cached, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+        return Usage(uncached + (cached or 0) + (written or 0), cached, _count(usage, "output_tokens"), written)
     return Usage()
 
 
-def _counts(holder: Any) -> Callable[[str], int | None]:
-    def count(name: str) -> int | None:
-        found = _get(holder, name)
-        return found if type(found) is int and 0 <= found <= _MOST_TOKENS else None
-
-    return count
+def _count(holder: Any, name: str) -> int | None:
+    value = _get(holder, name)
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
 def _get(holder: Any, name: str) -> Any:
     return cast(Any, holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None))
 
 
+# ---- Scheduling ------------------------------------------------------------------------------------------------------
+
 dispatcher = get_dispatcher(__name__)
 
 
 @runtime_checkable
 class Charge(Protocol):
-    """One call in an account; one of the three is called, once."""
+    """Protocol of the charge for one call; exactly one of its methods is called, once."""
 
     def settle(self, reply: Reply) -> None:
-        """Book the answer."""
+        """Book the cost of the answer."""
         ...
 
     def release(self) -> None:
-        """Book nothing: the provider has refused the call, or it was not sent."""
+        """Book nothing: the provider refused the call, or it was not sent."""
         ...
 
     def forfeit(self) -> None:
-        """Book the most that it can cost: it was sent, and whether it is charged is not known."""
+        """Book the maximum cost: the call was sent, but it is unknown whether it is charged."""
         ...
 
 
 @runtime_checkable
 class Budget(Protocol):
-    """Says before each call whether it may be sent."""
+    """Protocol of objects that approve each call before it is sent."""
 
     async def may_send(self, request: ContextRequest) -> Charge:
-        """Return what books the call; may wait until others are over.
+        """Return the charge for a call; may wait until other calls have ended.
 
         Raises:
-            BudgetExceededError: It may not be sent; the run is stopped.
+            BudgetExceededError: The call exceeds the budget; the run is stopped.
         """
         ...
 
 
 class _Prefix:
-    """Whether a provider holds a prefix; the lock is held by the call that brings it there."""
+    """State of a prefix in the provider's cache; the first call holds the lock until the prefix is cached."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -351,18 +357,18 @@ class _Prefix:
 
 
 class Scheduler:
-    """Sends requests when it is their turn, again where that may help, and stops where it cannot.
+    """Send requests within the limits, retry failed ones, and stop the run if no call can succeed.
 
     Args:
         sender: Sends one request.
         model: Name of the LLM, as in the settings.
-        provider: What is known about its provider, or None.
-        concurrency: Calls in flight, at most.
-        retry: When a failed call is sent again.
-        limiter: How fast calls may be sent.
-        budget: Says before each call whether it may be sent.
-        is_answered: Says whether the answer to a request is here already, so that no limit concerns it.
-        prepare: Makes what sends ready, before money is put aside for a call.
+        provider: Properties of its provider, or None if unknown.
+        concurrency: Maximum number of concurrent calls.
+        retry: Retry policy for failed calls.
+        limiter: Limits the rate of calls.
+        budget: Approves each call before it is sent.
+        is_answered: Returns whether the answer to a request has already arrived in a batch; no limit applies to it.
+        prepare: Prepares the sender before money is reserved for a call.
     """
 
     def __init__(
@@ -382,7 +388,7 @@ class Scheduler:
         self._sender, self._model, self._retry = sender, model, retry
         self._limiter, self._budget, self._is_answered = limiter, budget, is_answered
         self._provider = provider or Provider(pip="")
-        # A provider with one slot computes the prefix anew whenever another segment came between.
+        # A provider with a single cache slot recomputes the prefix whenever the segment changes.
         one_by_one = self._provider.cache == "slot"
         self._calls = Slots(1 if one_by_one else concurrency)
         self.segments = Slots(1 if one_by_one else concurrency)
@@ -391,24 +397,24 @@ class Scheduler:
         self._error: ContextualError | None = None
 
     def stop(self, error: ContextualError) -> None:
-        """Send nothing more; whoever waits gets the first error that was given."""
+        """Send no further calls; waiting ones raise the first error passed to this method."""
         self._error = self._error or error
         self._limiter.stop()
 
     def check(self) -> None:
-        """Raise the error that has stopped the run, if one has."""
+        """Raise the error that stopped the run, if any."""
         if self._error is not None:
             raise self._error
 
     @asynccontextmanager
     async def call(self, request: ContextRequest) -> AsyncIterator[Reply]:
-        """Give the answer to a request, which counts as in flight until the block ends.
+        """Provide the answer to a request; the call occupies its slot until the block ends.
 
-        What a block commits is thus never more than the calls in flight behind what was paid for.
+        If the block commits the answer, at most the answers to the calls in flight are paid for but not yet stored.
 
         Raises:
-            ContextualError: The run was stopped: no call can succeed, or none may be sent.
-            Exception: What the provider's client raised for this request in the end.
+            ContextualError: The run was stopped: no call can succeed, or the budget is exhausted.
+            Exception: The last error that the provider's client raised for this request.
         """
         reply = await self._answer(request)
         try:
@@ -418,32 +424,32 @@ class Scheduler:
 
     async def _answer(self, request: ContextRequest) -> Reply:
         if self._provider.cache is None or request.prefix_tokens < self._provider.min_cached_tokens:
-            return await self._persist(request, first=False)
+            return await self._call_with_retries(request, first=False)
         prefix = self._prefixes.setdefault(request.cache_key, _Prefix())
         async with prefix.lock:
             if not prefix.warm:
-                reply = await self._persist(request, first=True)
+                reply = await self._call_with_retries(request, first=True)
                 prefix.warm = True
                 return reply
-        return await self._persist(request, first=False)
+        return await self._call_with_retries(request, first=False)
 
-    async def _persist(self, request: ContextRequest, *, first: bool) -> Reply:
-        attempt, tries, begun, cancelled = 1, 0, 0, cancellations()
+    async def _call_with_retries(self, request: ContextRequest, *, first: bool) -> Reply:
+        attempt, tries, last_round, cancelled = 1, 0, 0, cancellations()
         while True:
-            answered = self._health.answers
+            answers = self._health.answers
             try:
-                reply = await self._in_turn(request, attempt, first=first)
-            except Exception as error:  # any LLM class may raise anything: what cannot be sent again is raised
+                reply = await self._call_in_slot(request, attempt, first=first)
+            except Exception as error:  # any LLM class may raise anything; errors without a retry are raised
                 self.check()
                 if cancellations() > cancelled:
                     raise asyncio.CancelledError from error
                 if is_rate_limit(error):
-                    # A provider that is only busy answers others meanwhile: this call is not hopeless.
-                    tries += self._health.answers == answered
+                    # While the provider answers other calls, a rate limit does not count as a failed try.
+                    tries += self._health.answers == answers
                 else:
-                    # In a disturbance that meets all, the provider is given up, and not one call after the other.
-                    tries += self._health.begun != begun
-                    begun = self._health.begun
+                    # Count rounds, not failures: in an outage the provider is given up as a whole, not call by call.
+                    tries += self._health.rounds_in_all != last_round
+                    last_round = self._health.rounds_in_all
                 delay = self._delay(error, max(1, tries))
                 if delay is None:
                     raise
@@ -452,9 +458,9 @@ class Scheduler:
             attempt += 1
             await self._limiter.sleep(delay)
 
-    async def _in_turn(self, request: ContextRequest, attempt: int, *, first: bool) -> Reply:
-        """Return the answer and keep the place among the calls in flight, or give the place back and raise."""
-        # First calls go before others: each of them makes room for many.
+    async def _call_in_slot(self, request: ContextRequest, attempt: int, *, first: bool) -> Reply:
+        """Wait for a slot and return the answer; the slot is released only on an error."""
+        # First calls of segments take precedence: the other calls of their segments wait for them.
         await self._calls.acquire(0 if first else 1)
         try:
             return await self.context_call(
@@ -463,7 +469,7 @@ class Scheduler:
                 node_ids=[chunk.node_id for chunk in request.chunks],
                 attempt=attempt,
             )
-        except BaseException:  # a cancelled call gives its place back too
+        except BaseException:  # also when cancelled
             self._calls.release()
             raise
 
@@ -471,11 +477,11 @@ class Scheduler:
     async def context_call(
         self, send: Callable[[], Awaitable[Reply]], *, doc_id: str, node_ids: list[str], attempt: int
     ) -> Reply:
-        """Send a request once, inside a span of LlamaIndex's instrumentation, which shows what it is for."""
+        """Send a request once, inside a span of LlamaIndex's instrumentation that shows the keyword arguments."""
         return await send()
 
     def _delay(self, error: Exception, tries: int) -> float | None:
-        """Return the seconds before a failed call is sent again, or None; all wait where all are concerned."""
+        """Return the seconds before a failed call is retried, or None; pauses all calls if all are affected."""
         delay = self._retry.delay(tries, error)
         if is_rate_limit(error):
             if delay is not None:
@@ -490,32 +496,29 @@ class Scheduler:
         self.check()
         answered = self._is_answered is not None and self._is_answered(request)
         if self._prepare is not None and not answered:
-            await self._made_ready(self._prepare)
+            try:
+                await self._prepare()
+            except ConfigurationError as error:
+                self.stop(error)
+                raise
         async with self._limiter.passing(None if answered else request.input_tokens):
             self.check()
-            return await self._sent(request, attempt)
+            return await self._send(request, attempt)
 
-    async def _made_ready(self, prepare: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await prepare()
-        except ConfigurationError as error:
-            self.stop(error)
-            raise
-
-    async def _sent(self, request: ContextRequest, attempt: int) -> Reply:
+    async def _send(self, request: ContextRequest, attempt: int) -> Reply:
         charge = await self._charge(request)
         started = _now()
         try:
             reply = await awithout_secrets(partial(self._sender.send, request))
-        except Exception as error:  # reported as an event whatever it is, and raised
-            is_ours = isinstance(error, ConfigurationError)
+        except Exception as error:  # any error is reported as an event and raised again
+            not_sent = isinstance(error, ConfigurationError)
             if charge is not None:
-                (charge.release if is_ours or not may_be_charged(error) else charge.forfeit)()
+                (charge.release if not_sent or not may_be_charged(error) else charge.forfeit)()
             if isinstance(error, ConfigurationError):
                 self.stop(error)
                 raise
             self._report(request, attempt, _now() - started, None, str(error)[:300])
-            self._judge(request, error, started)
+            self._note_failure(request, error, started)
             raise
         except BaseException:
             if charge is not None:
@@ -528,7 +531,7 @@ class Scheduler:
         return replace(reply, seconds=_now() - started)
 
     async def _charge(self, request: ContextRequest) -> Charge | None:
-        """Put the money for a call aside, which may take until others are over."""
+        """Reserve the money for a call; may wait until other calls have ended."""
         if self._budget is None:
             return None
         try:
@@ -543,8 +546,8 @@ class Scheduler:
             raise
         return charge
 
-    def _judge(self, request: ContextRequest, error: Exception, started: float) -> None:
-        """Stop the run where no call can succeed."""
+    def _note_failure(self, request: ContextRequest, error: Exception, started: float) -> None:
+        """Record a failed call, and stop the run if no call can succeed."""
         if is_fatal(error):
             self._give_up(error, "")
         if not is_retryable(error) or is_rate_limit(error):
@@ -552,11 +555,11 @@ class Scheduler:
         elif self._health.failed(request, error, started, now=_now()):
             self._give_up(error, f" The run was stopped after {self._health.rounds} failures in a row.")
 
-    def _give_up(self, error: Exception, why: str) -> NoReturn:
-        stopped = ModelError(describe(error, setting="llm", model=self._model) + why, setting="llm")
-        stopped.__cause__ = error
-        self.stop(stopped)
-        raise stopped from error
+    def _give_up(self, error: Exception, reason: str) -> NoReturn:
+        fatal = ModelError(describe(error, setting="llm", model=self._model) + reason, setting="llm")
+        fatal.__cause__ = error
+        self.stop(fatal)
+        raise fatal from error
 
     def _report(
         self, request: ContextRequest, attempt: int, seconds: float, usage: Usage | None, error: str | None
@@ -573,7 +576,7 @@ class Scheduler:
                 cached_tokens=counts.cached_tokens,
                 output_tokens=counts.output_tokens,
                 error=error,
-                # Handlers that know LlamaIndex's own events only, as OpenInference's, warn of others inside a span.
+                # Handlers that know only LlamaIndex's own events, such as OpenInference's, warn about others in a span.
                 span_id=None,
             )
         )

@@ -1,6 +1,10 @@
-"""What a run has spent and may spend: every call is reserved before it is sent, and settled by the provider's count.
+"""Account of the money that a run spends, and its limit.
 
-A call that was sent and never answered stays booked at its reserve: the provider may charge it, and nothing says what.
+Before a call is sent, its maximum cost is reserved; after the answer, its actual cost is booked by the provider's token
+count. A call that was sent but never answered stays booked at its reserve, because the provider may charge for it.
+
+`Spending` is the account of a run. A `Reservation` is the money reserved for one call. `CallBudget` connects the
+account to the scheduler of live calls, `BatchAccount` to batches.
 """
 
 from __future__ import annotations
@@ -44,10 +48,10 @@ class Bill:
 
     Attributes:
         contexts: Calls and tokens for contexts.
-        embedding_tokens: Tokens of the texts that were embedded.
-        dollars: What all of it costs at list prices, discounts included; None where a price is not known.
-        unsettled_calls: Calls that may have been charged and whose price is not known: timed out or cut off.
-        unsettled_dollars: The part of `dollars` that is booked for these: the most that they can have cost.
+        embedding_tokens: Tokens of embedded texts.
+        dollars: Total cost at list prices, including discounts; None if a price is unknown.
+        unsettled_calls: Calls that timed out or were cut off: they may be charged, and their cost is unknown.
+        unsettled_dollars: Part of `dollars` booked for these calls: their maximum cost.
     """
 
     contexts: Tokens = field(default_factory=Tokens)
@@ -57,42 +61,40 @@ class Bill:
     unsettled_dollars: float = 0.0
 
     def with_contexts(self, tokens: Tokens, dollars: float | None) -> Bill:
-        """Return the bill with further calls for contexts."""
-        return replace(self, contexts=self.contexts + tokens, dollars=plus(self.dollars, dollars))
+        """Return the bill plus further calls for contexts."""
+        return replace(self, contexts=self.contexts + tokens, dollars=_add(self.dollars, dollars))
 
     def with_embeddings(self, tokens: int, dollars: float | None) -> Bill:
-        """Return the bill with further embeddings."""
-        embedded = self.embedding_tokens + tokens
-        return replace(self, embedding_tokens=embedded, dollars=plus(self.dollars, dollars))
+        """Return the bill plus further embeddings."""
+        return replace(self, embedding_tokens=self.embedding_tokens + tokens, dollars=_add(self.dollars, dollars))
 
     def with_unsettled(self, calls: int, dollars: float | None) -> Bill:
-        """Return the bill with further calls whose price is not known."""
+        """Return the bill plus further calls whose cost is unknown."""
         return replace(
             self,
-            dollars=plus(self.dollars, dollars),
+            dollars=_add(self.dollars, dollars),
             unsettled_calls=self.unsettled_calls + calls,
             unsettled_dollars=self.unsettled_dollars + (dollars or 0.0),
         )
 
 
-def plus(one: float | None, other: float | None) -> float | None:
-    """Return the sum; None where one of both is not known."""
+def _add(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
 class Spending:
-    """The money of one run.
+    """Account of one run.
 
     Args:
-        prices: What models cost.
-        max_cost: Dollars that must not be passed; None for no limit.
-        context_tokens: Tokens that a context is expected to have.
-        receipts: Where the cost of the run is kept, or None.
-        receipt: The facts about the run that stand in its receipt.
+        prices: Prices of the models.
+        max_cost: Limit in dollars; None for no limit.
+        context_tokens: Expected tokens of a context.
+        receipts: Store of receipts, or None.
+        receipt: Facts about the run for its receipt.
 
     Attributes:
-        estimated: What was to be expected of the calls that were planned.
-        actual: What was paid, and what is booked for calls that nobody knows the price of.
+        estimated: Expected cost of the planned calls.
+        actual: Amount paid, including the reserves booked for calls whose cost is unknown.
 
     Raises:
         ConfigurationError: The limit is negative.
@@ -125,35 +127,35 @@ class Spending:
         self._calls_in_flight = 0
         self._in_flight = 0.0
         self._batches: dict[str, float] = {}
-        self._dearer = 1.0
+        self._factor = 1.0
         self._is_exceeded = False
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._written: float | None = None
 
     def require_price(self, model: str) -> None:
-        """Refuse a limit in dollars where nobody knows the price of a model.
+        """Require a known price for a model if there is a limit.
 
         Raises:
-            ConfigurationError: There is a limit and no price.
+            ConfigurationError: There is a limit, and the price is unknown.
         """
         if self.max_cost is not None and self.prices.price(model) is None:
             raise ConfigurationError(
-                f"max_cost cannot be kept: the price of {model!r} is not known ({self.prices.version}). Give it in the"
-                f' setting \'prices\', as {{"{model}": {{"input": ..., "cached": ..., "output": ...}}}} in dollars per'
-                f" million tokens, or leave max_cost out.",
+                f"max_cost cannot be enforced: the price of {model!r} is unknown ({self.prices.version}). Set it in the"
+                f' setting \'prices\' as {{"{model}": {{"input": ..., "cached": ..., "output": ...}}}} in dollars per'
+                f" million tokens, or leave out max_cost.",
                 setting="prices",
             )
 
     def expect(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
-        """Add calls for contexts to what is expected."""
+        """Add calls for contexts to the expected cost."""
         self.estimated = self.estimated.with_contexts(tokens, self.dollars(model, tokens, sender))
 
     def expect_embeddings(self, model: str, tokens: int) -> None:
-        """Add embeddings to what is expected."""
+        """Add embeddings to the expected cost."""
         self.estimated = self.estimated.with_embeddings(tokens, self.prices.dollars(model, input_tokens=tokens))
 
-    # ---- before a call ---------------------------------------------------------------------------------------------
+    # ---- Before a call ---------------------------------------------------------------------------------------------
 
     def reserve(
         self,
@@ -164,21 +166,21 @@ class Spending:
         sender: SenderKind = "live",
         likely: Likely | None = None,
     ) -> Reservation:
-        """Put the most that a call can cost aside: all of its tokens written into the cache, the longest answer.
+        """Reserve the maximum cost of a call: all of its tokens are written to the cache, the answer is the longest.
 
         Args:
             model: Name of the model, as in the settings.
             input_tokens: Tokens of the prompt.
-            output_tokens: Tokens of the answer, at most.
-            sender: How it is sent.
-            likely: Gives what the call takes by the answers so far, or None. A call that is alone in flight may be
-                sent where the limit leaves room for this much.
+            output_tokens: Maximum number of tokens of the answer.
+            sender: How the call is sent.
+            likely: Returns the likely tokens of the call, judged by the answers so far, or None. If no other call is in
+                flight, a call is already allowed if the limit leaves room for its likely cost.
 
         Raises:
-            BudgetExceededError: With all calls in flight, it could pass the limit.
-            ConfigurationError: There is a limit, and the price is not known.
+            BudgetExceededError: Together with the calls in flight, it could exceed the limit.
+            ConfigurationError: There is a limit, and the price is unknown.
         """
-        call = self._granted(model, input_tokens, output_tokens, sender, likely)
+        call = self._try_reserve(model, input_tokens, output_tokens, sender, likely)
         if call is None:
             raise self.exceeded()
         return call
@@ -192,11 +194,11 @@ class Spending:
         sender: SenderKind = "live",
         likely: Likely | None = None,
     ) -> Reservation:
-        """Do as `reserve` does, but wait for calls in flight, which mostly cost less than was put aside for them.
+        """Reserve as `reserve` does, but wait for calls in flight, which usually cost less than their reserves.
 
-        The reserve is in the run's receipt on the disk when this returns.
+        When this returns, the reserve is included in the run's receipt on disk.
         """
-        while (call := self._granted(model, input_tokens, output_tokens, sender, likely)) is None:
+        while (call := self._try_reserve(model, input_tokens, output_tokens, sender, likely)) is None:
             if not self._calls_in_flight:
                 raise self.exceeded()
             await self._changed.wait()
@@ -207,49 +209,49 @@ class Spending:
             raise
         return call
 
-    def _granted(
+    def _try_reserve(
         self, model: str, input_tokens: int, output_tokens: int, sender: SenderKind, likely: Likely | None
     ) -> Reservation | None:
         self.require_price(model)
         most = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
-        bound = (self.dollars(model, most, sender) or 0.0) * self._dearer
+        bound = (self.dollars(model, most, sender) or 0.0) * self._factor
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             needed = bound
             if bound > room and likely is not None and not self._calls_in_flight and (tokens := likely()) is not None:
-                needed = (self.dollars(model, tokens, sender) or 0.0) * self._dearer
+                needed = (self.dollars(model, tokens, sender) or 0.0) * self._factor
             if self._is_exceeded or needed > room:
                 return None
         self._calls_in_flight += 1
         self._in_flight += bound
-        return Reservation(self, model, sender, bound, dearer=self._dearer)
+        return Reservation(self, model, sender, bound, factor=self._factor)
 
     @property
     def _committed(self) -> float:
         return (self.actual.dollars or 0.0) + self._in_flight + sum(self._batches.values())
 
     def exceeded(self) -> BudgetExceededError:
-        """Return the error of a run that has reached its limit; nothing is granted any more."""
+        """Return the error of a run that has reached its limit; all further reservations are refused."""
         self._is_exceeded = True
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
         unknown = of_unknown_price(self.actual)
         return BudgetExceededError(
-            f"max_cost of {money(limit)} is reached: {money(spent)} are spent{f', {unknown},' if unknown else ''} and"
-            f" the next call could pass it. Nothing is published; the ledger keeps the contexts that were paid for. Run"
-            f" the same call again with a higher max_cost, or without, to go on from there.",
+            f"max_cost of {money(limit)} is reached: {money(spent)} is spent{f', {unknown},' if unknown else ''} and"
+            f" the next call could exceed the limit. Nothing is published; the ledger keeps the contexts that were paid"
+            f" for. To continue, run the same call again with a higher max_cost, or without one.",
             spent=spent,
             max_cost=limit,
         )
 
-    # ---- after a call ----------------------------------------------------------------------------------------------
+    # ---- After a call ----------------------------------------------------------------------------------------------
 
     def book(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
-        """Add calls for contexts to what was paid."""
+        """Add calls for contexts to the amount paid."""
         self.actual = self.actual.with_contexts(tokens, self.dollars(model, tokens, sender))
 
     def dollars(self, model: str, tokens: Tokens, sender: SenderKind) -> float | None:
-        """Return what tokens cost, or None where the price is not known."""
+        """Return the price of tokens, or None if it is unknown."""
         return self.prices.dollars(
             model,
             input_tokens=tokens.input_tokens,
@@ -261,10 +263,10 @@ class Spending:
 
     @asynccontextmanager
     async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
-        """Reserve a request for embeddings, and book it by how the block ends.
+        """Reserve the cost of a request for embeddings, and book it when the block ends.
 
         Raises:
-            BudgetExceededError: It could pass the limit.
+            BudgetExceededError: The request could exceed the limit.
         """
         call = await self.areserve(model, input_tokens=tokens, output_tokens=0)
         try:
@@ -277,43 +279,43 @@ class Spending:
             raise
         call.settle_embeddings(tokens)
 
-    def close_call(self, bound: float, *, dearer: float = 1.0) -> None:
-        """Take back what was put aside for a call.
+    def close_call(self, bound: float, *, factor: float = 1.0) -> None:
+        """Return the reserve of a call.
 
         Args:
             bound: The reserve.
-            dearer: How many times the reserve by its tokens the call has cost; the next reserves are as much higher.
+            factor: Actual cost divided by the maximum that its tokens allowed; further reserves are raised by it.
         """
         self._calls_in_flight -= 1
         self._in_flight = self._in_flight - bound if self._calls_in_flight else 0.0
-        self._dearer = max(self._dearer, dearer)
+        self._factor = max(self._factor, factor)
         self._wake()
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    # ---- batches ---------------------------------------------------------------------------------------------------
+    # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def batch_sent(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep what was put aside for the calls of a batch until its replies are here, also beyond this run."""
+        """Keep the reserves for the calls of a batch until its replies have arrived, even after the end of this run."""
         self._batches[file_id] = sum(call.bound for call in calls)
         for call in calls:
             call.release()
         self.write()
 
     def batch_answered(self, file_id: str) -> None:
-        """Take a batch out of the account, here and in the run that sent it: its replies are booked."""
+        """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it."""
         self._batches.pop(file_id, None)
         self.write()
         if self._receipts is not None:
             self._receipts.close_batch(file_id)
 
-    # ---- the receipt -----------------------------------------------------------------------------------------------
+    # ---- Receipt -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def receipted(self) -> Iterator[Spending]:
-        """Write the run's receipt in the end, however it ends; an error at the limit says what was spent in all.
+        """Write the receipt when the block ends, even with an error; an error at the limit states the final amount.
 
         Raises:
             BudgetExceededError: The run has reached its limit.
@@ -327,11 +329,11 @@ class Spending:
                 self.write(ended=time.time())
 
     def write(self, *, ahead: float = 0.0, ended: float | None = None) -> None:
-        """Commit the receipt as it stands.
+        """Commit the receipt in its current state.
 
         Args:
-            ahead: Dollars beyond the calls in flight for which no further write is needed.
-            ended: When the run ended, if it has.
+            ahead: Dollars that may be reserved in addition before the receipt must be written again.
+            ended: Time of the end of the run, or None.
         """
         if self._receipts is None:
             return
@@ -358,7 +360,7 @@ class Spending:
         self._written = covered
 
     async def _write_ahead(self, bound: float) -> None:
-        """See that the receipt on the disk covers the calls in flight; it is written once in several calls."""
+        """Ensure that the receipt on disk covers the calls in flight; several calls share one write."""
         if self._receipts is None:
             return
         async with self._writing:
@@ -367,55 +369,55 @@ class Spending:
 
 
 def of_unknown_price(bill: Bill) -> str:
-    """Return the part of a bill that is booked for calls without a known price, in words; empty where there is none."""
+    """Describe the part of a bill that is booked for calls of unknown cost; empty if there are none."""
     if not bill.unsettled_calls:
         return ""
     calls = "1 call" if bill.unsettled_calls == 1 else f"{bill.unsettled_calls:,} calls"
     if bill.dollars is None:
         return f"{calls} more timed out or cut off"
-    return f"of which {money(bill.unsettled_dollars)} for {calls} whose price is not known: timed out or cut off"
+    return f"of which {money(bill.unsettled_dollars)} for {calls} of unknown cost (timed out or cut off)"
 
 
 class Reservation:
-    """Money put aside for one call; `settle`, `release` or `forfeit` it once.
+    """Money reserved for one call; exactly one of `settle`, `release` and `forfeit` is called, once.
 
     Args:
-        spending: Of which run.
+        spending: Account of the run.
         model: Name of the model.
         sender: How the call is sent.
-        bound: Dollars, at most.
-        dearer: How many times the price of its tokens that is.
+        bound: Maximum cost in dollars.
+        factor: Factor by which `bound` exceeds the maximum price of the call's tokens.
 
     Attributes:
-        bound: Dollars, at most.
+        bound: Maximum cost in dollars.
     """
 
     def __init__(
-        self, spending: Spending, model: str, sender: SenderKind, bound: float, *, dearer: float = 1.0
+        self, spending: Spending, model: str, sender: SenderKind, bound: float, *, factor: float = 1.0
     ) -> None:
         self._spending, self._model, self._sender, self.bound = spending, model, sender, bound
-        self._dearer = dearer
+        self._factor = factor
 
     def settle(self, tokens: Tokens) -> None:
-        """Book what the call has cost."""
+        """Book the cost of the call."""
         self._spending.book(self._model, tokens, sender=self._sender)
         self._close(self._spending.dollars(self._model, tokens, self._sender))
 
     def settle_embeddings(self, tokens: int) -> None:
-        """Book what embeddings have cost."""
+        """Book the cost of embeddings."""
         dollars = self._spending.prices.dollars(self._model, input_tokens=tokens)
         self._spending.actual = self._spending.actual.with_embeddings(tokens, dollars)
         self._close(dollars)
 
     def _close(self, price: float | None) -> None:
-        self._spending.close_call(self.bound, dearer=(price or 0.0) / self.bound * self._dearer if self.bound else 1.0)
+        self._spending.close_call(self.bound, factor=(price or 0.0) / self.bound * self._factor if self.bound else 1.0)
 
     def release(self) -> None:
-        """Put the money back: the provider has refused the call, or it was not sent."""
+        """Return the money: the provider refused the call, or it was not sent."""
         self._spending.close_call(self.bound)
 
     def forfeit(self) -> None:
-        """Book the reserve: the call was sent, and whether it is charged is not known."""
+        """Book the reserve: the call was sent, but it is unknown whether it is charged."""
         spending = self._spending
         known = None if spending.prices.price(self._model) is None else self.bound
         spending.actual = spending.actual.with_unsettled(1, known)
@@ -423,16 +425,16 @@ class Reservation:
 
 
 class CallBudget:
-    """Tells the scheduler before each call for contexts whether it may be sent, and books it.
+    """Budget for calls for contexts: approves each call for the scheduler, and books it.
 
-    A reply that has come in a batch is paid for already: it is never refused, and booked once.
+    A reply that has arrived in a batch is already paid for: it is never refused, and is booked once.
 
     Args:
-        spending: Of which run.
+        spending: Account of the run.
         model: Name of the LLM, as in the settings.
-        llm: The LLM, if it was given as an object: limits that are set on it count.
+        llm: The LLM if it was passed as an object, because limits set on it apply.
         sender: How calls are sent.
-        replies: What has come in batches, or None.
+        replies: Replies that have arrived in batches, or None.
     """
 
     def __init__(
@@ -452,10 +454,10 @@ class CallBudget:
         self._answered = self._contexts = 0
 
     async def may_send(self, request: ContextRequest) -> ContextCharge:
-        """Return what books the call; waits for calls in flight where the limit has no room beside them.
+        """Return the charge for a call; waits for calls in flight if the limit leaves no room for another one.
 
         Raises:
-            BudgetExceededError: It could pass the limit.
+            BudgetExceededError: The call could exceed the limit.
         """
         if self._replies is not None and self._replies.has(request):
             return ContextCharge(self, request, None, is_booked=self._replies.is_booked(request))
@@ -470,10 +472,10 @@ class CallBudget:
         return ContextCharge(self, request, call)
 
     def reserve(self, request: ContextRequest) -> Reservation:
-        """Put aside the most that a call can cost.
+        """Reserve the maximum cost of a call.
 
         Raises:
-            BudgetExceededError: It could pass the limit.
+            BudgetExceededError: The call could exceed the limit.
         """
         return self._spending.reserve(
             self._model,
@@ -483,19 +485,19 @@ class CallBudget:
         )
 
     def _likely(self, request: ContextRequest, given: int) -> Tokens | None:
-        """Return what a call takes if it is like those before: the cached prefix, an answer of mean length."""
+        """Return the tokens of a call if it resembles the previous ones: prefix cached, answer of mean length."""
         if not self._contexts:
             return None
         cached = self._cached.get(request.cache_key)
         if cached == 0 and self._form.cache is not None and self._is_caching:
-            cached = self._form.cache.cached(request.prefix_tokens)  # brought there by the first call of the segment
+            cached = self._form.cache.cached(request.prefix_tokens)  # cached by the first call of the segment
         cached = min(cached or 0, given)
         written = self._form.written_tokens(request, cached)
         answered = round(self._answered / self._contexts * len(request.keys))
         return Tokens(1, given, cached, answered, min(written, given - cached))
 
     def settle(self, request: ContextRequest, reply: Reply, call: Reservation | None) -> None:
-        """Book an answer by the provider's count, and learn from it what the next ones take."""
+        """Book an answer by the provider's token count, and update the statistics for the next calls."""
         tokens = self._tokens(request, reply)
         self._answered += tokens.output_tokens
         self._contexts += len(request.keys)
@@ -507,7 +509,7 @@ class CallBudget:
             call.settle(tokens)
 
     def _tokens(self, request: ContextRequest, reply: Reply) -> Tokens:
-        """Return the provider's count, or our own where it gave none."""
+        """Return the provider's token counts, or our own for missing ones."""
         usage, answered = reply.usage, reply.usage.output_tokens
         given = usage.input_tokens
         if answered is None:
@@ -522,13 +524,13 @@ class CallBudget:
 
 
 class ContextCharge:
-    """One call for contexts in the account; `settle`, `release` or `forfeit` it once.
+    """Charge for one call for contexts; exactly one of `settle`, `release` and `forfeit` is called, once.
 
     Args:
-        budget: Where it is booked.
-        request: What is asked.
-        call: The money put aside, or None where the reply has come in a batch.
-        is_booked: Whether such a reply is booked already.
+        budget: Budget that books the call.
+        request: The request.
+        call: Money reserved for the call, or None if the reply has arrived in a batch.
+        is_booked: Whether such a reply is already booked.
     """
 
     def __init__(
@@ -537,29 +539,29 @@ class ContextCharge:
         self._budget, self._request, self._call, self._is_booked = budget, request, call, is_booked
 
     def settle(self, reply: Reply) -> None:
-        """Book the answer."""
+        """Book the cost of the answer."""
         if not self._is_booked:
             self._budget.settle(self._request, reply, self._call)
 
     def release(self) -> None:
-        """Book nothing: the provider has refused the call, or it was not sent."""
+        """Book nothing: the provider refused the call, or it was not sent."""
         if self._call is not None:
             self._call.release()
 
     def forfeit(self) -> None:
-        """Book the reserve: the call was sent, and whether it is charged is not known."""
+        """Book the reserve: the call was sent, but it is unknown whether it is charged."""
         if self._call is not None:
             self._call.forfeit()
 
 
 class BatchAccount:
-    """The money of batches: put aside while they are under way, booked when they are answered.
+    """Account of batches: money is reserved while they are in progress, and booked when they are answered.
 
     Args:
-        spending: Of the run.
+        spending: Account of the run.
         model: Name of the model.
-        llm: The LLM, if it was given as an object.
-        replies: Is told which replies are booked.
+        llm: The LLM if it was passed as an object.
+        replies: Records which replies are booked.
     """
 
     def __init__(self, spending: Spending, model: str, *, llm: LLM | None, replies: BatchReplies) -> None:
@@ -568,25 +570,25 @@ class BatchAccount:
         self._reserved: dict[str, Reservation] = {}
 
     def begin_round(self) -> None:
-        """Put back what was put aside for requests that were not sent."""
+        """Return the reserves for requests that were not sent."""
         for call in self._reserved.values():
             call.release()
         self._reserved.clear()
 
     def reserve(self, custom_id: str, request: ContextRequest) -> None:
-        """Put aside the most that a request can cost.
+        """Reserve the maximum cost of a request.
 
         Raises:
-            BudgetExceededError: It could pass the limit.
+            BudgetExceededError: The request could exceed the limit.
         """
         self._reserved[custom_id] = self._budget.reserve(request)
 
     def sent(self, file_id: str, custom_ids: Sequence[str]) -> None:
-        """Note that requests were uploaded, before a batch is made of them."""
+        """Record that requests were uploaded, before a batch is created from them."""
         self._spending.batch_sent(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
-        """Book the replies of a batch; those without a count of tokens are booked when they are used, by our own."""
+        """Book the replies of a batch; those without token counts are booked by our own counts when they are used."""
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)

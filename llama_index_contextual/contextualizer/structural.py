@@ -1,7 +1,7 @@
-"""Context from the document's own structure: no LLM, deterministic, free.
+"""Contexts from the structure of a document: without an LLM, deterministic, free of charge.
 
-Names the document, the section, how the document begins, and its characteristic terms: what a chunk deep inside a
-long document lacks most.
+A structural context names the document and the section, quotes the beginning of the document, and lists the
+characteristic terms of the segment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TERMS = 6
 
 
 class StructuralContextualizer(Contextualizer):
-    """Writes a context of at most `max_tokens` from title, file name, section path, opening and characteristic terms.
+    """Build contexts from title, file name, section path, opening of the document and characteristic terms.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -38,7 +38,7 @@ class StructuralContextualizer(Contextualizer):
         'ACME Q2 2023. Section: Results.'
     """
 
-    max_tokens: int = Field(default=120, gt=0, description="Tokens of a context, at most.")
+    max_tokens: int = Field(default=120, gt=0, description="Maximum number of tokens of a context.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -49,17 +49,17 @@ class StructuralContextualizer(Contextualizer):
         return await asyncio.to_thread(self.contexts, segment, chunks)
 
     def contexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
-        """Return the contexts of some chunks of a segment."""
+        """Return one context for each of the given chunks of a segment."""
         head = _document_line(segment)
         terms = ", ".join(characteristic_terms(segment.text, _MAX_TERMS))
-        # A lone chunk says itself how the document begins. Among several the first one is told as well: to say the
-        # opening's words once, where all others say them beside their own, would put it at a disadvantage.
+        # A single chunk contains the opening itself. The first of several gets it as well: with the words of the
+        # opening only once, it would rank below the other chunks, which have them in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         return [ChunkContext(self._write(head, opening, terms, chunk), "structural") for chunk in chunks]
 
     def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
-        """Return the parts that fit, most telling first: names, the opening, and terms where there is room left."""
+        """Join the parts that fit, the most informative first: names, opening, terms."""
         section = chunk.metadata.get(keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
@@ -74,9 +74,9 @@ def _document_line(segment: Segment) -> str:
 
 
 def characteristic_terms(text: str, count: int) -> list[str]:
-    """Return the most frequent words of a text that are not stop words, at most `count`, ties in order of appearance.
+    """Return the `count` most frequent words of a text without stop words, ties in order of appearance.
 
-    A word is counted in any case and shown as it first appears.
+    Counting ignores case; each word is returned as it is first written.
     """
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
@@ -92,9 +92,9 @@ def characteristic_terms(text: str, count: int) -> list[str]:
 
 
 def truncate(text: str, max_tokens: int) -> str:
-    """Return the text cut at a word so that it has at most `max_tokens` tokens.
+    """Return the text cut to at most `max_tokens` tokens, at the end of a word.
 
-    What is no ordinary word, such as a sentence in a script without spaces, is cut at a character.
+    A very long word, such as a sentence in a script without spaces, is cut at a character.
     """
     text = " ".join(text.split())
     if count_tokens(text) <= max_tokens:
@@ -109,7 +109,7 @@ def truncate(text: str, max_tokens: int) -> str:
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `limit` that fits, if all smaller ones do; 0 is taken to fit."""
+    """Return the largest number up to `limit` that fits, by bisection; 0 is assumed to fit."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

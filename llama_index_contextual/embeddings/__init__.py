@@ -1,1 +1,1 @@
-"""Embedding models that need no key and no network, and batching within the providers' limits."""
+"""Embeddings: a local model without key and network, and batching within the limits of providers."""

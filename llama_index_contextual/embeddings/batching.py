@@ -1,4 +1,4 @@
-"""Texts in batches that a provider accepts."""
+"""Embed texts in batches that providers accept, check the vectors, and scale them to unit length."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
 MAX_TOKENS_PER_INPUT = 8_192
 _CUT_TOKENS = 8_000
-# OpenAI's embedding models count in the older encoding: up to seven times the tokens of the newer one in some scripts.
+# OpenAI's embedding models use the older encoding, with up to seven times the tokens of the newer one in some scripts.
 ENCODING = "cl100k_base"
 
 Paid = Callable[[int], AbstractAsyncContextManager[None]]
 
 
 def unpaid(_tokens: int) -> AbstractAsyncContextManager[None]:
-    """Book nothing."""
+    """Return a context manager that books nothing."""
     return nullcontext()
 
 
 def batches(texts: Sequence[str], token_counts: Sequence[int], *, max_inputs: int) -> Iterator[slice]:
-    """Yield slices of `texts` that keep OpenAI's limits: inputs and tokens of one request.
+    """Yield slices of `texts` within OpenAI's limits on inputs and tokens per request.
 
     Args:
-        texts: What is to be embedded.
+        texts: Texts to embed.
         token_counts: Tokens of each text.
-        max_inputs: Texts of one request, at most.
+        max_inputs: Maximum number of texts per request.
     """
     start = tokens = 0
     for at, count in enumerate(token_counts):
@@ -57,7 +57,7 @@ async def aembed(
     name: str,
     policy: RetryPolicy | None = None,
 ) -> NDArray[np.float32]:
-    """Return the unit vectors of `texts`, one row each; arguments and errors are those of `aembed_parts`."""
+    """Return the unit vectors of `texts`, one row each; see `aembed_parts` for arguments and errors."""
     rows: dict[int, NDArray[np.float32]] = {}
     async for places, vectors in aembed_parts(model, texts, name=name, policy=policy):
         rows.update(zip(places, vectors, strict=True))
@@ -65,7 +65,7 @@ async def aembed(
 
 
 TIMES = 3
-"""How often a text is sent whose vector is none: not a number, infinite, or all zeros."""
+"""Maximum number of times that a text is sent whose vector is not usable: not finite, or all zeros."""
 
 
 async def aembed_parts(
@@ -76,22 +76,23 @@ async def aembed_parts(
     policy: RetryPolicy | None = None,
     paid: Paid = unpaid,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
-    """Yield the unit vectors of `texts` request by request, with their places, in no certain order.
+    """Yield the unit vectors of `texts` request by request, with their indices, in any order.
 
-    OpenAI's limits are kept for every model but the local one, which has none, and gives a vector of zeros for a text
+    OpenAI's limits apply to every model except the local one, which has none, and returns a vector of zeros for a text
     without words. Texts whose vectors are not finite or all zeros are sent again; a vector that is zero each time stays
     zero.
 
     Args:
         model: Any LlamaIndex embedding.
-        texts: What is to be embedded, none of them empty.
+        texts: Texts to embed, none of them empty.
         name: Name of the model, as in the settings.
-        policy: When to send a failed call again.
-        paid: Opened with the tokens of a request around each attempt to send it; books what the attempt costs.
+        policy: Retry policy for failed calls.
+        paid: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
 
     Raises:
-        InputError: A text is longer than the model takes; nothing has been sent then.
-        ModelError: The model failed for good, did not answer with one vector per text, or with no finite ones.
+        InputError: A text is too long for the model; nothing was sent.
+        ModelError: The model finally failed, did not return one vector per text, or returned vectors that are not
+            finite.
     """
     if not texts:
         return
@@ -99,8 +100,8 @@ async def aembed_parts(
     longest = max(counts)
     if longest > MAX_TOKENS_PER_INPUT:
         raise InputError(
-            f"A chunk with its context has {longest} tokens, more than the {MAX_TOKENS_PER_INPUT} that an embedding"
-            f" takes: lower chunk_size.",
+            f"A chunk with its context has {longest} tokens, but an embedding model accepts at most"
+            f" {MAX_TOKENS_PER_INPUT}: lower chunk_size.",
             value=longest,
         )
     policy = policy or RetryPolicy()
@@ -124,15 +125,15 @@ async def aembed_parts(
                     )
                 if isinstance(wanted, int) and lengths != {wanted}:
                     raise ModelError(
-                        f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: give the"
-                        f" embedding model the dimensions that it has, or choose another one.",
+                        f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: set the"
+                        f" dimensions that the embedding model has, or choose another one.",
                         setting="embed_model",
                     )
                 usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
                 if usable.any():
-                    places = [at for at, good in zip(todo, usable, strict=True) if good]
+                    places = [at for at, is_usable in zip(todo, usable, strict=True) if is_usable]
                     yield places, await asyncio.to_thread(unit_vectors, raw[usable])
-                todo = [at for at, good in zip(todo, usable, strict=True) if not good]
+                todo = [at for at, is_usable in zip(todo, usable, strict=True) if not is_usable]
                 if not todo:
                     break
             else:
@@ -144,9 +145,9 @@ async def aembed_parts(
 
 
 def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    """Return vectors as the rows of a matrix; nothing where they are none, or not all of one length."""
+    """Return vectors as the rows of a matrix, or an empty array if they are invalid or differ in length."""
     try:
-        # Row by row, so that other threads have their turn in between. Numbers that are too large become infinite.
+        # Row by row, so that other threads can run in between. Numbers that are too large become infinite.
         with np.errstate(over="ignore"):
             return np.stack([np.array(row, dtype=np.float32) for row in rows])
     except (TypeError, ValueError):
@@ -154,27 +155,27 @@ def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
 
 
 def tokens_of(texts: Sequence[str]) -> list[int]:
-    """Return the tokens of each text as OpenAI's embedding models count them."""
+    """Return the number of tokens of each text as counted by OpenAI's embedding models."""
     return [embedding_tokens(text) for text in texts]
 
 
 def embedding_tokens(text: str) -> int:
-    """Return the tokens of a text as OpenAI's embedding models count them."""
-    # LlamaIndex's OpenAI class sends line breaks as spaces, which make other tokens.
+    """Return the number of tokens of a text as counted by OpenAI's embedding models."""
+    # LlamaIndex's OpenAI class replaces line breaks by spaces, which changes the tokens.
     return count_tokens(text.replace("\n", " "), encoding=ENCODING)
 
 
 def cut_to_input(text: str) -> str:
-    """Return the beginning of a text that an embedding model takes as one input; a text that it takes, itself.
+    """Return the text, cut to the length that an embedding model accepts as one input.
 
-    OpenAI's limit is kept for every model. It is a little less than the limit, because the beginning of a text may have
-    more tokens by itself.
+    OpenAI's limit applies to every model. The result stays a little below it, because the beginning of a text may have
+    more tokens on its own than within the text.
 
     Example:
         >>> len(cut_to_input("pump " * 10_000).split())
         7999
     """
-    # No token has less than one byte, and no character more than four.
+    # A token has at least one byte, and a character at most four.
     if 4 * len(text) <= _CUT_TOKENS or len(text.encode("utf-8", "replace")) <= _CUT_TOKENS:
         return text
     tokenizer = get_tokenizer(ENCODING)
@@ -207,7 +208,7 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the rows divided by their length; rows of zeros stay zero, NaN becomes zero."""
     if not np.isfinite(vectors).all():
         vectors = np.nan_to_num(vectors)
-    # Scaled first: the squares of large numbers overflow, and those of small ones vanish.
+    # Scale first, because the squares of large numbers overflow and those of small ones underflow.
     largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
     vectors = np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

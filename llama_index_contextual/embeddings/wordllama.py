@@ -19,13 +19,13 @@ _LOAD_LOCK = new_lock()
 
 
 class WordLlamaEmbedding(BaseEmbedding):
-    """Unit vectors of 256 dimensions from static word embeddings.
+    """Embedding model with unit vectors of 256 dimensions from static word embeddings.
 
-    Text is a bag of subwords to this model: fast (thousands of chunks a second on one core), good with words, weaker
-    with paraphrases than a transformer. Text without any known token, the empty text included, becomes the zero
-    vector, which is similar to nothing.
+    The model treats a text as a bag of subwords. It is fast (thousands of chunks per second on one core) and good at
+    matching words, but weaker than a transformer at matching paraphrases. A text without any known token, including the
+    empty text, has a vector of zeros, which is similar to no other.
 
-    Needs the extra `local` (`pip install "llama-index-contextual[local]"`).
+    Requires the extra `local` (`pip install "llama-index-contextual[local]"`).
 
     Source: https://github.com/dleemiller/WordLlama
 
@@ -34,8 +34,8 @@ class WordLlamaEmbedding(BaseEmbedding):
         256
     """
 
-    model_name: str = Field(default="wordllama-l2-supercat-256", description="Name kept with the vectors.")
-    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Texts of one batch.")
+    model_name: str = Field(default="wordllama-l2-supercat-256", description="Name stored with the vectors.")
+    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Number of texts per batch.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -77,9 +77,10 @@ def _load() -> Any:
         import wordllama
     except ImportError as error:
         raise ModelError(
-            'The embedding `local` needs WordLlama: pip install "llama-index-contextual[local]"', setting="embed_model"
+            'The embedding `local` requires WordLlama: pip install "llama-index-contextual[local]"',
+            setting="embed_model",
         ) from error
-    # Its import sets up the root logger, which belongs to the application.
+    # Importing wordllama configures the root logger, which belongs to the application: restore it.
     root.handlers[:], root.level = handlers, level
-    # The loader looks for the tokenizer beside a cache folder: the package's own folder holds both files.
+    # The loader looks for the tokenizer next to a cache folder: the package's own folder contains both files.
     return wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)

@@ -1,1 +1,1 @@
-"""From inputs to a published version."""
+"""Ingestion: from inputs to a published version."""

@@ -1,4 +1,4 @@
-"""A version that is being built: chunks go in, in the order of their positions."""
+"""Builder of a version: collect documents with their chunks and vectors, then write the indexes and publish."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from llama_index_contextual.storage.version import DocumentFrame, OpenVersion, s
 
 @dataclass
 class VersionBuilder:
-    """A version that is being built: chunks go in, in the order of their positions.
+    """Builder of a version; the positions of chunks in its indexes follow the order in which they are added.
 
-    Args:
-        project_dir: The project.
-        config: Its settings.
+    Attributes:
+        project_dir: Folder of the project.
+        config: Settings of the project.
+        records: Records of the documents added so far.
     """
 
     project_dir: Path
@@ -60,10 +61,16 @@ class VersionBuilder:
         vectors: NDArray[np.float32] | None,
         frame: DocumentFrame | None,
     ) -> None:
-        """Add the chunks of a document, with their unit vectors where there is a semantic index, and its frame.
+        """Add a document.
+
+        Args:
+            record: Record of the document.
+            nodes: Chunks of the document.
+            vectors: Their unit vectors, or None without a semantic index.
+            frame: Frame of the document, or None if it was passed as nodes.
 
         Raises:
-            InputError: A chunk has the id of a chunk that is there already.
+            InputError: A chunk has the id of a chunk already in the version.
         """
         if known := self._docstore.known([node.node_id for node in nodes]):
             raise InputError(
@@ -85,7 +92,7 @@ class VersionBuilder:
             self._documents.add(nodes)
 
     def take_over(self, before: OpenVersion, record: DocumentRecord) -> None:
-        """Add a document as it stands in the version before, vectors included."""
+        """Copy a document from the previous version, including its vectors."""
         nodes = list(before.docstore.iterate(doc_id=record.doc_id))
         vectors = None
         if self._vectors is not None and nodes:
@@ -94,7 +101,7 @@ class VersionBuilder:
         self.append(record, nodes, vectors, before.frame(record.doc_id))
 
     def publish(self, *, embed_model: str | None) -> Manifest:
-        """Write the indexes and make the version the live one."""
+        """Write the indexes and make the version live."""
         if self._vectors is not None:
             self._vectors.compact(self.config.faiss_index)
         stores = {DEFAULT_VECTOR_STORE: self._vectors} if self._vectors is not None and len(self._vectors) else {}
@@ -129,6 +136,6 @@ class VersionBuilder:
         )
 
     def discard(self) -> None:
-        """Remove what was built; the live version stays as it is."""
+        """Remove the unpublished version; the live version is not affected."""
         self._docstore.close()
         files.remove_tree(self.directory)

@@ -1,4 +1,4 @@
-"""What an ingestion will cost, before anything is sent: every way of asking for the contexts, side by side."""
+"""Cost estimate of an ingestion, which compares the options for requesting contexts without sending anything."""
 
 from __future__ import annotations
 
@@ -34,34 +34,35 @@ from llama_index_contextual.contextualizer.estimate import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall
-from llama_index_contextual.ingestion.pipeline import Stages, notices_of
+from llama_index_contextual.ingestion.pipeline import Stages, model_notices
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
 from llama_index_contextual.readers import SkippedFile
 from llama_index_contextual.storage.version import OpenVersion
 
-SIDE_BY_SIDE: tuple[ChunksPerCall, ...] = (1, 4, "all")
+COMPARED: tuple[ChunksPerCall, ...] = (1, 4, "all")
+"""Numbers of chunks per call that every estimate compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What an ingestion will cost; nothing was sent for it.
+    """Cost estimate of an ingestion, made without sending anything.
 
     Attributes:
-        model: Name of the LLM that writes contexts, or None where no LLM does.
+        model: Name of the LLM that writes contexts, or None without one.
         embed_model: Name of the embedding model, or None without a semantic index.
-        documents: Documents that need work.
-        chunks: Their chunks.
-        tokens: Tokens of the chunks, overlaps counted twice.
-        known_contexts: Chunks whose context is in the ledger already.
-        options: What the missing contexts cost, for each number of chunks a call and each way of sending.
-        chosen: The one of them that the settings ask for, or None where there is nothing to ask.
-        embedding_tokens: Tokens of the texts that will be embedded.
-        embedding_dollars: What they cost, or None where the price is not known.
+        documents: Number of documents that need work.
+        chunks: Number of their chunks.
+        tokens: Tokens of the chunks, with overlaps counted twice.
+        known_contexts: Number of chunks whose context is already in the ledger.
+        options: Cost of the missing contexts for each number of chunks per call and each way of sending.
+        chosen: Option selected by the settings, or None if no contexts are missing.
+        embedding_tokens: Tokens of the texts to embed.
+        embedding_dollars: Price of the embeddings, or None if it is unknown.
         prices: Name and release of the price table.
-        assumptions: What the figures rest on, as sentences.
+        assumptions: Assumptions behind the figures, as sentences.
         skipped: Files that will not be read, each with its reason.
-        notices: What else is to be known before, such as a model that ends.
+        notices: Other notices, such as the retirement of a model.
     """
 
     model: str | None
@@ -81,15 +82,15 @@ class CostEstimate:
 
     @property
     def dollars(self) -> float | None:
-        """What the settings ask for costs in all, or None where a price is not known."""
+        """Total cost with the current settings, or None if a price is unknown."""
         contexts = 0.0 if self.chosen is None else self.chosen.dollars
         return None if contexts is None or self.embedding_dollars is None else contexts + self.embedding_dollars
 
     @property
     def max_cost(self) -> float | None:
-        """The limit with which `ingest` completes, or None where a price is not known.
+        """Limit with which `ingest` should complete, or None if a price is unknown.
 
-        It leaves room for answers and contexts that are longer than foreseen, and for the reserve of calls in flight.
+        It leaves room for contexts and answers that are longer than expected, and for the reserves of calls in flight.
         """
         contexts = 0.0 if self.chosen is None else self.chosen.max_cost
         if contexts is None or self.embedding_dollars is None:
@@ -107,7 +108,7 @@ class CostEstimate:
 
 
 def _rounded_up(dollars: float) -> float:
-    """Return an amount as `money` shows it, and not less."""
+    """Round an amount up to the digits that `money` shows."""
     digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
     scale = float(10**digits)
     return math.ceil(round(dollars * scale, 6)) / scale
@@ -124,15 +125,15 @@ def estimate(
     sender: SenderKind,
     project: str = "NAME",
 ) -> CostEstimate:
-    """Read and cut the documents of a call, and count what it will send.
+    """Read and chunk the documents of a call, and count the calls that its ingestion would send.
 
     Args:
-        inputs: What `ingest` would be given.
-        options: How that run would differ from the plain case.
-        config: The settings of the project.
-        stages: What a document passes.
-        embedding: The texts to embed are added to it.
-        before: The version before, or None.
+        inputs: Inputs of the ingestion.
+        options: Options of the ingestion.
+        config: Settings of the project.
+        stages: Components that process a document.
+        embedding: Counter to which the texts to embed are added.
+        before: The previous version, or None.
         sender: How the run would send its calls.
         project: Name of the project, for commands in messages.
     """
@@ -142,7 +143,7 @@ def estimate(
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
-    found = list(counter.options(prices))
+    cost_options = list(counter.options(prices))
     return CostEstimate(
         model=None if counter.writer is None else counter.writer.model,
         embed_model=embedding.model,
@@ -150,19 +151,19 @@ def estimate(
         chunks=counter.chunks,
         tokens=counter.tokens,
         known_contexts=counter.known,
-        options=found,
-        chosen=counter.chosen(found, sender),
+        options=cost_options,
+        chosen=counter.chosen(cost_options, sender),
         embedding_tokens=embedding.tokens,
         embedding_dollars=prices.dollars(embedding.model, input_tokens=embedding.tokens) if embedding.model else 0.0,
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
-        notices=notices_of(stages, project=project),
+        notices=model_notices(stages, project=project),
     )
 
 
 class _Counter:
-    """Adds up what chunks need, document by document."""
+    """Counter of calls and tokens, document by document."""
 
     def __init__(self, stages: Stages, embedding: EmbeddingCount) -> None:
         self._stages, self._embedding = stages, embedding
@@ -170,7 +171,7 @@ class _Counter:
         self._counts: list[ContextCount] = []
         self._context_tokens: float = CONTEXT_TOKENS
         if self.writer is not None:
-            self._counts = [ContextCount(n) for n in dict.fromkeys((*SIDE_BY_SIDE, self.writer.chunks_per_call))]
+            self._counts = [ContextCount(n) for n in dict.fromkeys((*COMPARED, self.writer.chunks_per_call))]
             self._limit = AnswerLimit.of(self.writer.model, self.writer.llm)
             hidden = self._limit.expected_hidden_tokens
             self._context_tokens = stages.ledger.mean_context_tokens(self.writer.model) or CONTEXT_TOKENS + hidden
@@ -198,12 +199,12 @@ class _Counter:
             count_texts(self._embedding, segment, todo, known, self._stages.ledger, self._context_tokens)
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
-        """Return the option that the settings ask for."""
+        """Return the option selected by the settings."""
         wanted = (None if self.writer is None else self.writer.chunks_per_call, sender)
         return next((option for option in options if (option.chunks_per_call, option.sender) == wanted), None)
 
     def options(self, prices: PriceTable) -> Iterator[CostOption]:
-        """Yield what the missing contexts cost, in every way of asking for them."""
+        """Yield the options for requesting the missing contexts, with their cost."""
         if self.writer is None:
             return
         provider = provider_of(self.writer.model)
@@ -217,30 +218,30 @@ class _Counter:
                 yield from options_of(count, self.writer.model, prices, senders, self.writer.num_workers)
 
     def assumptions(self, prices: PriceTable) -> Iterator[str]:
-        """Yield what the figures rest on."""
+        """Yield the assumptions behind the figures."""
         for name in (self._embedding.model, None if self.writer is None else self.writer.model):
             if name is not None and prices.price(name) is None:
-                yield f"The price of {name!r} is not known: only its tokens are counted (setting 'prices')."
+                yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."
         if self.writer is None or not any(count.tokens.calls for count in self._counts):
             return
         yield (
-            f"A context has {self._context_tokens:.0f} tokens; an answer begins after {SECONDS_TO_FIRST_TOKEN:g} s and"
-            f" comes at {TOKENS_PER_SECOND:g} tokens a second; {pluralize(self.writer.num_workers, 'call')} at a time."
+            f"Assumptions: a context has {self._context_tokens:.0f} tokens; an answer starts after"
+            f" {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per second;"
+            f" {pluralize(self.writer.num_workers, 'call')} at a time."
         )
         if (cache := CallForm.of(self.writer.model).cache) is not None:
             yield (
-                f"The provider keeps prefixes from {cache.minimum:,} tokens on in its cache; the first call of a"
-                f" segment warms it{_at_a_price(prices.price(self.writer.model))}."
+                f"The provider caches prefixes of at least {cache.minimum:,} tokens; the first call of a segment writes"
+                f" to the cache{_cache_write_price(prices.price(self.writer.model))}."
             )
         if hidden := self._limit.hidden_tokens:
             yield (
-                f"The model reasons before it answers: what is not shown is charged as well, up to {hidden:,} tokens a"
-                f" call."
+                f"The model reasons before it answers: reasoning tokens are charged as well, up to {hidden:,} per call."
             )
-        yield "Failed calls and answers that must be asked again are not foreseen; flex calls may take longer."
+        yield "Failed calls and repeated requests are not included; flex calls may take longer."
 
 
-def _at_a_price(price: TokenPrice | None) -> str:
+def _cache_write_price(price: TokenPrice | None) -> str:
     if price is None or price.written is None:
         return ""
     return f", which costs {money(price.written)} instead of {money(price.input)} per million tokens"
@@ -250,30 +251,30 @@ CHOSEN = "→"
 _HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "time", "price")
 
 
-def _lines(found: CostEstimate) -> Iterator[str]:
-    counts = ((found.documents, "document"), (found.chunks, "chunk"), (found.tokens, "token"))
+def _lines(estimated: CostEstimate) -> Iterator[str]:
+    counts = ((estimated.documents, "document"), (estimated.chunks, "chunk"), (estimated.tokens, "token"))
     line = ", ".join(pluralize(number, noun) for number, noun in counts)
-    known = pluralize(found.known_contexts, "context")
-    yield f"{line}; {known} from the ledger" if found.known_contexts else line
-    rows = [_row(option, chosen=option is found.chosen) for option in found.options]
+    known = pluralize(estimated.known_contexts, "context")
+    yield f"{line}; {known} from the ledger" if estimated.known_contexts else line
+    rows = [_row(option, chosen=option is estimated.chosen) for option in estimated.options]
     if rows:
         widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
         for row in (_HEADINGS, *rows):
             left = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
             right = [cell.rjust(width) for cell, width in zip(row[2:-1], widths[2:-1], strict=True)]
             yield "  ".join([*left, *right, row[-1]])
-    if found.embed_model is not None:
-        price = money(found.embedding_dollars)
-        yield f"embeddings ({found.embed_model}): {pluralize(found.embedding_tokens, 'token')}, {price}"
-    enough = "" if not found.max_cost else f"; a limit (max_cost) of {money(found.max_cost)} is enough for it"
-    yield f"in all, as set: {money(found.dollars)} by {found.prices}{enough}"
-    yield from found.assumptions
-    yield from found.notices
-    if any(map(_is_range, found.options)):
+    if estimated.embed_model is not None:
+        price = money(estimated.embedding_dollars)
+        yield f"embeddings ({estimated.embed_model}): {pluralize(estimated.embedding_tokens, 'token')}, {price}"
+    limit = "" if not estimated.max_cost else f"; a limit (max_cost) of {money(estimated.max_cost)} is sufficient"
+    yield f"total with these settings: {money(estimated.dollars)} by {estimated.prices}{limit}"
+    yield from estimated.assumptions
+    yield from estimated.notices
+    if any(map(_is_range, estimated.options)):
         yield (
-            "A token costs half in a batch. The higher price is that of a batch whose calls find nothing in the cache,"
-            " which the limit of a batch foresees; the lower one, half of the live price, is that of one whose calls"
-            " find as much there as live ones do."
+            "Tokens cost half in a batch. The higher price, on which the limit of a batch is based, assumes that its"
+            " calls read nothing from the cache; the lower price, half of the live price, assumes that they read as"
+            " much from it as live calls."
         )
 
 

@@ -1,6 +1,7 @@
-"""What a document passes: parsers, contextualizer, embedding, as a project's settings ask for them.
+"""Pipeline of an ingestion: parse, contextualize, embed, store.
 
-The components are ordinary ones of LlamaIndex; here they meet the ledger, and the account of the run.
+The components are ordinary LlamaIndex components, chosen by the settings of the project. The pipeline connects them
+with the ledger and with the account of the run, and processes documents in batches of chunks.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from llama_index_contextual.storage.version import DocumentFrame
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """The components that a document passes.
+    """Components that process a document.
 
     Attributes:
-        parsers: Segment and chunk parser.
-        contextualizer: Writes the contexts, or None for plain RAG.
-        embed_model: Embeds the chunks, or None without a semantic index.
-        embed_model_name: Its name.
-        ledger: Keeps what was paid for.
-        spending: Books what embeddings cost, and what is to be expected of the documents, or None.
+        parsers: Segment parser and chunk parser.
+        contextualizer: Contextualizer, or None for plain RAG.
+        embed_model: Embedding model, or None without a semantic index.
+        embed_model_name: Name of the embedding model.
+        ledger: Store of contexts and vectors already paid for.
+        spending: Account of the run, or None.
     """
 
     parsers: Sequence[TransformComponent]
@@ -63,7 +64,7 @@ class Stages:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Stages]:
-        """Give stages for one run, whose batches share the contextualizer's client and limits."""
+        """Provide stages for one run, whose batches share the contextualizer's client and limits."""
         if self.contextualizer is None:
             yield self
             return
@@ -71,7 +72,7 @@ class Stages:
             yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
-        """Return the chunks of a document, with the contexts that an LLM has written for them before."""
+        """Return the chunks of a document, with contexts that an LLM wrote for them earlier."""
         if job.document is None:
             return list(job.nodes or [])
         nodes: Sequence[BaseNode] = [job.document]
@@ -83,7 +84,7 @@ class Stages:
         return list(nodes)
 
     def expect(self, nodes: Sequence[BaseNode]) -> None:
-        """Add what the chunks of a document will need to what the run expects."""
+        """Add the expected cost of the chunks of a document to the account of the run."""
         writer = self.contextualizer
         if self.spending is None or not isinstance(writer, LLMContextualizer):
             return
@@ -103,52 +104,52 @@ class Stages:
         return await self.contextualizer.acontextualize(nodes, progress=progress)
 
     async def aembed(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
-        """Return the unit vectors of chunks; those that were paid for before come from the ledger."""
+        """Return the unit vectors of chunks, from the ledger where it has them."""
         if self.embed_model is None or self.embed_model_name is None or not nodes:
             return None
         texts = await asyncio.to_thread(_texts_to_embed, nodes)
         if self.embed_model_name == LOCAL:
             return await aembed(self.embed_model, texts, name=LOCAL)
-        names, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
-        asked = {name: text for name, text in zip(names, texts, strict=True) if name not in known}
-        if asked:
-            known.update(await self._aembed_paid(self.embed_model, asked, self.embed_model_name))
-            length = len(known[next(iter(asked))])
-            # What has another length than the model's vectors of today cannot stand in one index with them.
-            odd = {name: text for name, text in zip(names, texts, strict=True) if len(known[name]) != length}
+        text_keys, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
+        new = {key: text for key, text in zip(text_keys, texts, strict=True) if key not in known}
+        if new:
+            known.update(await self._aembed_new(self.embed_model, new, self.embed_model_name))
+            length = len(known[next(iter(new))])
+            # Stored vectors of another length do not fit into one index with those that the model returns now.
+            odd = {key: text for key, text in zip(text_keys, texts, strict=True) if len(known[key]) != length}
             if odd:
-                known.update(await self._aembed_paid(self.embed_model, odd, self.embed_model_name))
-        return np.stack([known[name] for name in names])
+                known.update(await self._aembed_new(self.embed_model, odd, self.embed_model_name))
+        return np.stack([known[key] for key in text_keys])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
-        """Return the key of each text, and the vectors of those that were paid for before."""
-        # One model gives vectors of the length that it is asked for.
+        """Return the key of each text, and the vectors in the ledger."""
+        # Some models return vectors of the requested length.
         length = getattr(self.embed_model, "dimensions", None)
-        names = [vector_key(text, model, length) for text in texts]
-        return names, self.ledger.vectors(names, dimensions=length)
+        text_keys = [vector_key(text, model, length) for text in texts]
+        return text_keys, self.ledger.vectors(text_keys, dimensions=length)
 
-    async def _aembed_paid(
-        self, model: BaseEmbedding, asked: Mapping[str, str], name: str
+    async def _aembed_new(
+        self, model: BaseEmbedding, new: Mapping[str, str], name: str
     ) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of texts by their keys; each answer is in the ledger before the next call is sent."""
+        """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
-        names, texts = list(asked), list(asked.values())
+        text_keys, texts = list(new), list(new.values())
         paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
-        found: dict[str, NDArray[np.float32]] = {}
+        by_key: dict[str, NDArray[np.float32]] = {}
         async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
             async for places, vectors in answers:
-                answered = {names[at]: vector for at, vector in zip(places, vectors, strict=True)}
-                found.update(answered)
-                # A vector of zeros is not kept: it says nothing, and may be the provider's mistake.
-                kept = [key for key, vector in answered.items() if vector.any()]
-                if kept:
-                    rows = np.stack([answered[key] for key in kept])
-                    await asyncio.to_thread(self.ledger.add_vectors, name, kept, rows)
-        return found
+                answer = {text_keys[at]: vector for at, vector in zip(places, vectors, strict=True)}
+                by_key.update(answer)
+                # A vector of zeros carries no information, and may be a mistake of the provider: do not store it.
+                nonzero = [key for key, vector in answer.items() if vector.any()]
+                if nonzero:
+                    rows = np.stack([answer[key] for key in nonzero])
+                    await asyncio.to_thread(self.ledger.add_vectors, name, nonzero, rows)
+        return by_key
 
 
-def notices_of(stages: Stages, *, project: str) -> tuple[str, ...]:
-    """Return what is to be known about the models of a run: one that writes contexts and ends."""
+def model_notices(stages: Stages, *, project: str) -> tuple[str, ...]:
+    """Return notices about the models of a run: the retirement of the LLM that writes contexts."""
     writer = stages.contextualizer
     notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
     return () if notice is None else (notice,)
@@ -166,17 +167,17 @@ def make_stages(
     embed_model: BaseEmbedding | None,
     model_id: str | None = None,
 ) -> Stages:
-    """Return the stages that a document passes.
+    """Return the stages for the settings of a project.
 
     Args:
-        config: The settings of the project.
-        ledger: Keeps what was paid for.
-        llm: Writes contexts; None makes the one that the settings name when the first context is due.
-        embed_model: Embeds chunks, or None without a semantic index.
-        model_id: What to call the model of `llm`; None takes its own name.
+        config: Settings of the project.
+        ledger: Store of contexts and vectors already paid for.
+        llm: LLM that writes contexts; None loads the one named in the settings for the first context.
+        embed_model: Embedding model, or None without a semantic index.
+        model_id: Name for the model of `llm`; None uses its own name.
 
     Raises:
-        ModelError: A model cannot be told from others.
+        ModelError: A model has no name that distinguishes it from others.
     """
     return Stages(
         parsers=(
@@ -214,36 +215,36 @@ def _contextualizer(
     )
 
 
-async def abring_replies(
+async def acollect_replies(
     stages: Stages,
     jobs: Callable[[], Iterator[Job]],
     *,
     submit: bool,
     spending: Spending,
-    tell: Callable[[BatchProgress], None] | None = None,
+    on_progress: Callable[[BatchProgress], None] | None = None,
 ) -> BatchReplies | None:
-    """Wait for the batches under way, and send what is missing in further ones.
+    """Wait for the batches in progress, and optionally send missing requests in new ones.
 
     Args:
-        stages: What a document passes.
-        jobs: Gives the documents that need work, each time that it is called.
-        submit: Whether to send what is missing; otherwise only what is under way is waited for.
-        spending: Says what may be sent, and books what is answered.
-        tell: Called as the provider proceeds.
+        stages: Components that process a document.
+        jobs: Returns an iterator over the documents that need work; may be called more than once.
+        submit: Whether to send missing requests; otherwise only wait for the batches in progress.
+        spending: Account of the run, which approves requests and books replies.
+        on_progress: Called with the progress of the batches.
 
     Returns:
-        The replies, or None where no batch plays a part.
+        The replies, or None if there are no batches.
 
     Raises:
-        ConfigurationError: No LLM writes the contexts, or its provider has no Batch API.
-        BudgetExceededError: A batch could pass the limit; it was not sent.
-        ModelError: The provider refuses the requests, or cannot be reached.
+        ConfigurationError: The contexts are not written by an LLM, or its provider has no Batch API.
+        BudgetExceededError: A batch could exceed the limit; it was not sent.
+        ModelError: The provider refuses the requests, or is unreachable.
     """
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         if submit:
             raise ConfigurationError(
-                "Batches are for contexts that an LLM writes: set context to 'llm', or leave batch out.",
+                "Batches require contexts written by an LLM: set context to 'llm', or leave out batch.",
                 setting="context",
             )
         return None
@@ -272,7 +273,7 @@ async def abring_replies(
         writer.model,
         journal,
         requests if submit else None,
-        tell=tell,
+        tell=on_progress,
         uploaded=account.sent,
         answered=account.book,
     )
@@ -284,13 +285,13 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
     """Return the account of a run.
 
     Args:
-        stages: What a document passes.
-        prices: What models cost.
-        max_cost: Dollars that the run must not pass, or None.
-        purpose: What the run is for; stands in its receipt.
+        stages: Components that process a document.
+        prices: Prices of the models.
+        max_cost: Limit in dollars, or None.
+        purpose: Purpose of the run, for its receipt.
 
     Raises:
-        ConfigurationError: There is a limit, and a price is not known.
+        ConfigurationError: There is a limit, and a price is unknown.
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
     mean = None if writer is None else stages.ledger.mean_context_tokens(writer.model)
@@ -311,7 +312,7 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
 
 
 def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None) -> Stages:
-    """Return the stages of a run whose calls are booked, and answered from batches where these have replies."""
+    """Return stages whose calls are booked in an account, and answered by batches where these have replies."""
     writer = stages.contextualizer
     if not isinstance(writer, LLMContextualizer):
         return replace(stages, spending=spending)
@@ -322,6 +323,7 @@ def paid_stages(stages: Stages, spending: Spending, replies: BatchReplies | None
 
 
 BATCH_CHUNKS = 256
+"""Minimum number of chunks that are processed together."""
 
 
 async def abuild(
@@ -331,109 +333,37 @@ async def abuild(
     *,
     report: Callable[[int, int, int], None],
 ) -> Contextualized:
-    """Bring documents into a version that is being built.
+    """Process documents and add them to a version.
 
     Args:
-        jobs: The documents, read as they are needed.
-        stages: What they pass.
-        builder: Where they go.
-        report: Called with (documents, chunks, bytes) that were just done.
+        jobs: The documents, read on demand.
+        stages: Components that process them.
+        builder: Builder of the version.
+        report: Called with the numbers of documents, chunks and bytes just finished.
 
     Returns:
-        What went wrong and what was paid; without the nodes.
+        The failures and the number of contexts paid for, without the nodes.
     """
     failures: list[ChunkFailure] = []
     paid = 0
     batches = _batches(jobs, stages)
     async with stages.opened() as opened:
-        begun = _Begun(opened, report)
+        running = _RunningBatches(opened, report)
         try:
             while batch := await asyncio.to_thread(next, batches, None):
-                begun.add(batch)
-                while begun.is_full:
-                    paid += await _finish(begun, builder, failures)
-            while begun.tasks:
-                paid += await _finish(begun, builder, failures)
+                running.start(batch)
+                while running.is_full:
+                    paid += await _finish(running, builder, failures)
+            while running.tasks:
+                paid += await _finish(running, builder, failures)
         except BaseException as error:
-            await begun.abandon(error)
+            await running.abort(error)
             raise
     return Contextualized([], failures, paid)
 
 
 Batch = list[tuple[Job, list[BaseNode]]]
-Worked = tuple[Contextualized, NDArray[np.float32] | None]
-
-
-class _Begun:
-    """Batches that are worked on at the same time, oldest first.
-
-    Args:
-        stages: What their chunks pass.
-        report: Called with (documents, chunks, bytes) that were just done.
-    """
-
-    def __init__(self, stages: Stages, report: Callable[[int, int, int], None]) -> None:
-        self._stages, self.report = stages, report
-        self._ahead = 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead
-        self.tasks: deque[tuple[Batch, _Share, asyncio.Task[Worked]]] = deque()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the oldest must be finished before another one is begun."""
-        return len(self.tasks) > self._ahead
-
-    def add(self, batch: Batch) -> None:
-        """Begin a batch."""
-        nodes = [node for _, chunks in batch for node in chunks]
-        share = _Share(sum(job.size for job, _ in batch), len(nodes))
-        self.tasks.append((batch, share, asyncio.create_task(self._work(nodes, share))))
-
-    async def _work(self, nodes: list[BaseNode], share: _Share) -> Worked:
-        result = await self._stages.acontextualize(nodes, lambda done: self.report(0, done, share.take(done)))
-        return result, await self._stages.aembed(result.nodes)
-
-    async def abandon(self, error: BaseException) -> None:
-        """End all batches; calls in flight are waited for, unless the run was cancelled, because they are paid for."""
-        if isinstance(error, ContextualError) and self._stages.contextualizer is not None:
-            self._stages.contextualizer.stop(error)
-        else:
-            for _, _, task in self.tasks:
-                task.cancel()
-        await asyncio.gather(*(task for _, _, task in self.tasks), return_exceptions=True)
-
-
-async def _finish(begun: _Begun, builder: VersionBuilder, failures: list[ChunkFailure]) -> int:
-    """Store the oldest batch, and return the number of contexts that were paid for."""
-    batch, share, task = begun.tasks[0]
-    result, vectors = await task
-    begun.tasks.popleft()
-    failures += result.failures
-    await asyncio.to_thread(_append, builder, batch, result, vectors)
-    begun.report(len(batch), 0, share.rest())
-    return result.paid
-
-
-class _Share:
-    """Deals out the bytes of a batch: four fifths by the chunks that have their context, the rest when all is stored.
-
-    Args:
-        size: Bytes of the batch.
-        chunks: Chunks of the batch.
-    """
-
-    def __init__(self, size: int, chunks: int) -> None:
-        self._size, self._for_contexts, self._chunks = size, size * 4 // 5, chunks
-        self._done = self._taken = 0
-
-    def take(self, chunks: int) -> int:
-        """Return the bytes that so many more chunks stand for."""
-        self._done += chunks
-        taken, self._taken = self._taken, self._for_contexts * self._done // self._chunks
-        return self._taken - taken
-
-    def rest(self) -> int:
-        """Return the bytes that were not taken yet."""
-        return self._size - self._taken
+BatchResult = tuple[Contextualized, NDArray[np.float32] | None]
 
 
 def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
@@ -452,9 +382,81 @@ def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
         yield batch
 
 
+class _RunningBatches:
+    """Batches that are processed concurrently, the oldest first.
+
+    Args:
+        stages: Components that process the chunks.
+        report: Called with the numbers of documents, chunks and bytes just finished.
+    """
+
+    def __init__(self, stages: Stages, report: Callable[[int, int, int], None]) -> None:
+        self._stages, self.report = stages, report
+        self._ahead = 0 if stages.contextualizer is None else stages.contextualizer.batches_ahead
+        self.tasks: deque[tuple[Batch, _ByteCounter, asyncio.Task[BatchResult]]] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest batch must be finished before another one is started."""
+        return len(self.tasks) > self._ahead
+
+    def start(self, batch: Batch) -> None:
+        """Start processing a batch."""
+        nodes = [node for _, chunks in batch for node in chunks]
+        counter = _ByteCounter(sum(job.size for job, _ in batch), len(nodes))
+        self.tasks.append((batch, counter, asyncio.create_task(self._process(nodes, counter))))
+
+    async def _process(self, nodes: list[BaseNode], counter: _ByteCounter) -> BatchResult:
+        result = await self._stages.acontextualize(nodes, lambda done: self.report(0, done, counter.advance(done)))
+        return result, await self._stages.aembed(result.nodes)
+
+    async def abort(self, error: BaseException) -> None:
+        """End all batches; unless the run was cancelled, calls in flight are completed, because they are charged."""
+        if isinstance(error, ContextualError) and self._stages.contextualizer is not None:
+            self._stages.contextualizer.stop(error)
+        else:
+            for _, _, task in self.tasks:
+                task.cancel()
+        await asyncio.gather(*(task for _, _, task in self.tasks), return_exceptions=True)
+
+
+class _ByteCounter:
+    """Progress of a batch in bytes: four fifths in proportion to the chunks with a context, the rest when stored.
+
+    Args:
+        size: Bytes of the batch.
+        chunks: Chunks of the batch.
+    """
+
+    def __init__(self, size: int, chunks: int) -> None:
+        self._size, self._for_contexts, self._chunks = size, size * 4 // 5, chunks
+        self._chunks_done = self._bytes_done = 0
+
+    def advance(self, chunks: int) -> int:
+        """Count finished chunks, and return the bytes that they stand for."""
+        self._chunks_done += chunks
+        before, self._bytes_done = self._bytes_done, self._for_contexts * self._chunks_done // self._chunks
+        return self._bytes_done - before
+
+    def rest(self) -> int:
+        """Return the bytes not counted yet."""
+        return self._size - self._bytes_done
+
+
+async def _finish(running: _RunningBatches, builder: VersionBuilder, failures: list[ChunkFailure]) -> int:
+    """Store the oldest batch, and return the number of contexts paid for."""
+    batch, counter, task = running.tasks[0]
+    result, vectors = await task
+    running.tasks.popleft()
+    failures += result.failures
+    await asyncio.to_thread(_append, builder, batch, result, vectors)
+    running.report(len(batch), 0, counter.rest())
+    return result.paid
+
+
 def _append(
     builder: VersionBuilder,
-    batch: Sequence[tuple[Job, list[BaseNode]]],
+    batch: Batch,
     result: Contextualized,
     vectors: NDArray[np.float32] | None,
 ) -> None:
@@ -463,7 +465,7 @@ def _append(
     for job, chunks in batch:
         done = result.nodes[at : at + len(chunks)]
         for node in done if job.contexts else ():
-            node.metadata.pop(keys.CONTEXT_GIVEN, None)  # an LLM of this project wrote it, for the same text
+            node.metadata.pop(keys.CONTEXT_GIVEN, None)  # written by an LLM of this project, not by the user
         record = _record(job, done, [node.node_id for node in done if node.node_id in failed])
         rows = None if vectors is None else vectors[at : at + len(chunks)]
         builder.append(record, done, rows, _frame(job, done))

@@ -1,8 +1,12 @@
-"""Which document a file is: one that the project has, by its place or its content, or a new one with its own id.
+"""Plan of an ingestion: which document each input is, and what has to be done for it.
 
-A record keeps no path but the SHA-256 of one, its origin. So whether the former file of a document is still there can
-only be told where the ids of documents, taken as paths below a folder that was given or the folder above it, lead to
-that origin.
+`Intake` lists the files, Documents and nodes of a call. `identify` decides which of the files are documents of the
+previous version, by their path or content. `make_plan` compares both: documents are kept, processed again, added,
+updated, renamed or dropped. `jobs_of` yields the documents that need work.
+
+A record stores no path, only the SHA-256 of one, its origin. Whether the former file of a document still exists can
+therefore only be checked if the id of the document, taken as a path below a folder of the call or its parent, has that
+origin.
 """
 
 from __future__ import annotations
@@ -42,11 +46,13 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import storable_fault
 from llama_index_contextual.storage.version import OpenVersion
 
+# ---- Identity of files -----------------------------------------------------------------------------------------------
+
 IF_MOVED = "; if that one was moved here, say so: `moved=True`, on the command line --moved"
 
 
 def origin(path: Path) -> str:
-    """Return by what a file is known again without its path being kept; all ways of naming it give the same."""
+    """Return the SHA-256 of the real path of a file, by which it is recognized without storing the path."""
     return _origin_of(os.path.realpath(path))
 
 
@@ -55,10 +61,10 @@ def _origin_of(real_path: str) -> str:
 
 
 class FormerFiles:
-    """The files that documents once came from, as far as the folders of this call lead to them.
+    """Files from which documents were read earlier, as far as they lie in or near the folders of this call.
 
     Args:
-        paths: The files and folders of the call.
+        paths: Files and folders of the call.
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
@@ -67,21 +73,21 @@ class FormerFiles:
         self._around = list(dict.fromkeys([*self._given, *map(os.path.dirname, given)]))
 
     def path(self, record: DocumentRecord) -> str | None:
-        """Return the path that the file of a document had, or None where it is not known."""
+        """Return the former path of the file of a document, or None if it is unknown."""
         return next(_places(record, self._around), None)
 
     def is_gone(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document is known to be gone."""
+        """Return whether the file of a document is known to no longer exist."""
         path = self.path(record)
         return path is not None and not os.path.lexists(path)
 
     def is_there(self, record: DocumentRecord) -> bool:
-        """Return whether the file of a document is known to be there still."""
+        """Return whether the file of a document is known to still exist."""
         path = self.path(record)
         return path is not None and os.path.lexists(path)
 
     def missing(self, records: Sequence[DocumentRecord]) -> list[str]:
-        """Return the ids of documents whose file was in a folder of the call, and is gone."""
+        """Return the ids of documents whose file was in a folder of the call and no longer exists."""
         paths = ((record.doc_id, next(_places(record, self._given), None)) for record in records)
         return [doc_id for doc_id, path in paths if path is not None and not os.path.lexists(path)]
 
@@ -102,15 +108,15 @@ def _fixed_part(path: Path) -> Path:
 
 @dataclass
 class Identities:
-    """What document each file of a call is.
+    """Documents that the files of a call were identified as.
 
     Attributes:
-        ids: Document id of each file that is taken.
-        new: Ids of documents that the project does not have, or has from another file that `replace` takes out.
-        renamed: Former id -> new id, of documents whose file has another name or place now.
-        moved: Ids of documents whose file has another place now, and which keep their id.
-        copies: Files that are not taken because a document of the project has their content.
-        notes: What is said about ids that are longer than usual.
+        ids: Document id of each file that is ingested.
+        new: Ids of new documents, including those whose id belonged to another file that `replace` removes.
+        renamed: Former id -> new id, of documents whose file has a new name or location.
+        moved: Ids of documents whose file has a new location, and which keep their id.
+        copies: Files that are not ingested because a document of the project has the same content.
+        notes: Warnings about ids that are longer than usual.
     """
 
     ids: dict[FileRef, str] = field(default_factory=dict)
@@ -129,34 +135,38 @@ def identify(
     replaces: bool = False,
     moved: bool = False,
 ) -> Identities:
-    """Return which document each file is.
+    """Identify the document of each file.
 
-    A file that lies where a document's file lay is that document and keeps its id, however it is named in the call. A
-    file elsewhere with a document's content is that document if its former file is known to be gone (or is taken out by
-    `replace`, or `moved` is said): it takes the id of its new name. If its former file may be there still, the file is
-    the same document where it would have the same id, and a copy otherwise. Every other file is a new document; where
-    its id belongs to another document, it gets the shortest longer path that differs. So no file ever overwrites a
-    document that came from elsewhere, or that came as a LlamaIndex Document or as nodes and so has no origin.
+    - A file at the location of a document's file is that document and keeps its id, regardless of how the call spells
+      its path.
+    - A file elsewhere with the content of a document is that document if its former file is known to no longer exist
+      (or is removed by `replace`, or `moved` is set): it gets the id of its new name. If the former file may still
+      exist, the file is the same document if it would have the same id, and a copy otherwise.
+    - Every other file is a new document. If its id belongs to another document, it gets the shortest longer path that
+      is unique.
+
+    Therefore a file never overwrites a document that was read from elsewhere, or a document without an origin, which
+    was passed as a LlamaIndex Document or as nodes.
 
     Args:
         digests: Content hash of each file.
-        records: The documents of the version before.
-        former: Where the files of these documents were.
-        replaces: Documents that are not among the files are taken out, and their ids are free.
-        moved: Files have a new place: a file whose path ends with the id of a document is that document, unless the
-            document's own file is known to be there still.
+        records: Documents of the previous version.
+        former: Former files of these documents.
+        replaces: Documents that are not among the files are removed, and their ids become free.
+        moved: The files have a new location: a file whose path ends with the id of a document is that document, unless
+            the document's own file is known to still exist.
     """
-    task = _Identification(digests, records, former, replaces=replaces, moved=moved)
-    for step in (task.by_place, task.by_content, task.by_id):
+    identification = _Identification(digests, records, former, replaces=replaces, moved=moved)
+    for step in (identification.by_location, identification.by_content, identification.by_id):
         for ref in digests:
-            if not task.is_settled(ref):
+            if not identification.is_settled(ref):
                 step(ref)
-    task.name()
-    return task.found
+    identification.assign_ids()
+    return identification.result
 
 
 class _Identification:
-    """What is settled so far, and the documents whose file is not settled: they are free."""
+    """Files identified so far, and the documents that are still free because no file was identified as them."""
 
     def __init__(
         self,
@@ -167,7 +177,7 @@ class _Identification:
         replaces: bool,
         moved: bool,
     ) -> None:
-        self.found = Identities()
+        self.result = Identities()
         self._digests, self._former = digests, former
         self._replaces, self._moved = replaces, moved
         self._free = {record.doc_id: record for record in records}
@@ -181,17 +191,17 @@ class _Identification:
         self._copies: set[FileRef] = set()
 
     def is_settled(self, ref: FileRef) -> bool:
-        """Return whether it is known which document a file is."""
-        return ref in self.found.ids or ref in self._earlier or ref in self._copies
+        """Return whether a file is already identified."""
+        return ref in self.result.ids or ref in self._earlier or ref in self._copies
 
-    def by_place(self, ref: FileRef) -> None:
-        """Settle a file that lies where a document's file lay."""
+    def by_location(self, ref: FileRef) -> None:
+        """Identify a file at the location of a document's file."""
         record = self._by_origin.get(origin(ref.path)) or self._in_another_case(ref)
         if record is not None and record.doc_id in self._free:
-            self._take(ref, record)
+            self._settle(ref, record)
 
     def _in_another_case(self, ref: FileRef) -> DocumentRecord | None:
-        """Return the document of a file that was named with other capitals, where the file system ignores them."""
+        """Return the document of a file whose path is spelled in another case, if the file system ignores case."""
         for doc_id in ref.ids():
             for record in self._by_folded_id.get(doc_id.casefold(), ()):
                 path = self._former.path(record)
@@ -200,82 +210,84 @@ class _Identification:
         return None
 
     def by_content(self, ref: FileRef) -> None:
-        """Settle a file that has the content of a document."""
+        """Identify a file with the content of a document."""
         equal = [record for record in self._by_content.get(self._digests[ref], ()) if record.doc_id in self._free]
         ids = set(ref.ids())
         equal.sort(key=lambda record: record.doc_id not in ids)
-        earlier = next((record for record in equal if self._gave_way(record)), None)
+        earlier = next((record for record in equal if self._is_replaceable(record)), None)
         if earlier is not None:
             self._earlier[ref] = self._free.pop(earlier.doc_id)
         elif equal and equal[0].doc_id in ids:
-            self._take(ref, equal[0])
+            self._settle(ref, equal[0])
         elif equal:
             self._copies.add(ref)
             reason = f"has the same content as the document {equal[0].doc_id!r}"
-            self.found.copies.append(SkippedFile(ref.shown, reason))
+            self.result.copies.append(SkippedFile(ref.shown, reason))
 
-    def _gave_way(self, record: DocumentRecord) -> bool:
+    def _is_replaceable(self, record: DocumentRecord) -> bool:
         if self._moved and not self._replaces:
             return not self._former.is_there(record)
         return self._replaces or self._former.is_gone(record)
 
     def by_id(self, ref: FileRef) -> None:
-        """Settle a file that has the id of a document, if files were moved; the longest id says most."""
+        """Identify a moved file with the id of a document; the longest id takes precedence."""
         for doc_id in reversed(list(ref.ids())) if self._moved else ():
             record = self._free.get(doc_id)
             if record is not None and not self._former.is_there(record):
-                self._take(ref, record)
-                self.found.moved.add(doc_id)
+                self._settle(ref, record)
+                self.result.moved.add(doc_id)
                 return
 
-    def _take(self, ref: FileRef, record: DocumentRecord) -> None:
-        self.found.ids[ref] = self._free.pop(record.doc_id).doc_id
+    def _settle(self, ref: FileRef, record: DocumentRecord) -> None:
+        self.result.ids[ref] = self._free.pop(record.doc_id).doc_id
 
-    def name(self) -> None:
-        """Give all other files an id that no other document has."""
-        taken = {*self.found.ids.values(), *(() if self._replaces else self._free)}
+    def assign_ids(self) -> None:
+        """Assign an unused id to each of the other files."""
+        used = {*self.result.ids.values(), *(() if self._replaces else self._free)}
         named: list[FileRef] = []
         for ref in self._digests:
-            if ref in self.found.ids or ref in self._copies:
+            if ref in self.result.ids or ref in self._copies:
                 continue
-            doc_id = ref.free_id(taken)
-            taken.add(doc_id)
-            self.found.ids[ref] = doc_id
+            doc_id = ref.free_id(used)
+            used.add(doc_id)
+            self.result.ids[ref] = doc_id
             named.append(replace(ref, doc_id=doc_id))
             earlier = self._earlier.get(ref)
             if earlier is not None and earlier.doc_id == doc_id:
-                self.found.moved.add(doc_id)
+                self.result.moved.add(doc_id)
                 continue
-            self.found.new.add(doc_id)
+            self.result.new.add(doc_id)
             if earlier is not None:
-                self.found.renamed[earlier.doc_id] = doc_id
+                self.result.renamed[earlier.doc_id] = doc_id
         is_held = any(ref.shortest_id in self._free for ref in named)
-        self.found.notes = notes_on_ids(named, hint=IF_MOVED if is_held and not self._moved else "")
+        self.result.notes = notes_on_ids(named, hint=IF_MOVED if is_held and not self._moved else "")
 
+
+# ---- Inputs of a call ------------------------------------------------------------------------------------------------
 
 IngestInput = str | os.PathLike[str] | BaseNode
 
 ChunkSpan = tuple[int | None, int | None, str]
-"""Where a chunk begins and ends in its document, and its text."""
+"""Start and end of a chunk in its document, and its text."""
 
 
 def span_of(node: BaseNode) -> ChunkSpan:
-    """Return where a chunk stands, and its text."""
+    """Return the position of a chunk in its document, and its text."""
     return getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None), node.get_content()
 
 
 @dataclass(frozen=True)
 class Job:
-    """One document on its way into a version.
+    """One document to be processed.
 
     Attributes:
-        document: The Document, or None where `nodes` are ready.
-        nodes: Ready chunks of a document, or None.
+        document: The Document, or None if `nodes` are given.
+        nodes: Chunks of a document, or None if they are still to be made from `document`.
         doc_id: Id of the document.
-        content_hash: xxh3 of the file (with the user's facts), or a hash of text and metadata.
-        size: Bytes of the file, or characters, for the progress.
-        origin: SHA-256 of the path that its file was read from, or None.
-        contexts: Contexts that an LLM has written for the same text, by the span of their chunk and its text.
+        content_hash: xxh3 of the file (including the user's metadata), or a hash of text and metadata.
+        size: Bytes of the file, or number of characters, for the progress.
+        origin: SHA-256 of the path of its file, or None.
+        contexts: Contexts that an LLM wrote earlier for the same text, by the span and text of their chunk.
     """
 
     document: Document | None
@@ -289,17 +301,17 @@ class Job:
 
 @dataclass
 class Intake:
-    """The documents of one call: found at once, read one after the other.
+    """Documents of one call; files are listed at once and read one after the other.
 
     Attributes:
         files: Files to read, by document id.
-        ready: Documents and chunks that came ready, by document id.
+        ready: Documents and nodes of the call, by document id.
         hashes: Content hash of all of them, by document id.
-        identities: Which of the files are documents of the version before.
-        missing: Ids of documents whose file is gone from a folder that was given.
+        identities: Documents that the files were identified as.
+        missing: Ids of documents whose file no longer exists in a folder of the call.
         skipped: Files that are not read, each with its reason; grows while files are read.
-        copies: Those of the skipped files that have the content of a file to read, by its document id.
-        warnings: What was noticed; grows while files are read.
+        copies: Skipped files with the content of a file to read, by its document id.
+        warnings: Warnings about files; grows while files are read.
     """
 
     files: dict[str, FileRef] = field(default_factory=dict)
@@ -322,21 +334,21 @@ class Intake:
         replaces: bool = False,
         moved: bool = False,
     ) -> Intake:
-        """Sort paths, Documents and chunks, and hash the files.
+        """Sort the inputs into files, Documents and nodes, and hash and identify the files.
 
         Args:
-            inputs: What the user gave.
-            records: The documents of the version before; see `identify` for which of them a file is.
-            file_metadata: Gives the user's own facts about a file; they are part of its content.
-            limits: What one file may cost.
-            replaces: Documents that are not given are taken out.
-            moved: Files have a new place.
+            inputs: Paths, Documents and nodes.
+            records: Documents of the previous version; see `identify`.
+            file_metadata: Returns the user's own metadata of a file, which is part of its content.
+            limits: Limits for reading a file.
+            replaces: Documents that are not among the inputs are removed.
+            moved: The files have a new location.
 
         Raises:
-            InputError: Something is none of these or cannot be ingested, two inputs have one id, or a Document or
-                chunk has the id of a file's document.
-            PathNotFoundError: A path does not exist, and nothing else can be read or `replaces` would take its
-                documents out.
+            InputError: An input has another type or cannot be ingested, two inputs have the same id, or a Document or
+                node has the id of a document that was read from a file.
+            PathNotFoundError: A path does not exist, and nothing else can be read or `replaces` would remove the
+                documents at this path.
         """
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
@@ -359,7 +371,7 @@ class Intake:
             if job.doc_id in of_files:
                 raise InputError(
                     f"{job.doc_id!r} is the id of a document that was read from a file: give the new one another id, or"
-                    f" say with moved=True that it takes that place.",
+                    f" pass moved=True to replace that document.",
                     value=job.doc_id,
                 )
             intake.ready[job.doc_id], intake.hashes[job.doc_id] = job, job.content_hash
@@ -372,26 +384,26 @@ class Intake:
             raise PathNotFoundError(nothing_to_ingest(self.skipped), value=[file.path for file in absent])
         if absent and replaces:
             raise PathNotFoundError(
-                f"{absent[0].path}: {absent[0].reason}. Since all other documents are to be replaced, those from there"
-                f" would be taken out: correct the path, or leave it out.",
+                f"{absent[0].path}: {absent[0].reason}. Because all other documents are to be replaced, those from this"
+                f" path would be removed: correct the path, or leave it out.",
                 value=[file.path for file in absent],
             )
 
     def _hash(
         self, refs: Sequence[FileRef], known: Collection[str | None], file_metadata: FileMetadata | None
     ) -> tuple[dict[FileRef, str], dict[FileRef, list[SkippedFile]]]:
-        """Return the content hash of each file to take, and the copies of it that are not taken."""
+        """Return the content hash of each file to ingest, and the copies of each file, which are skipped."""
         digests: dict[FileRef, str] = {}
         first: dict[tuple[bool, str], FileRef] = {}
         copies: dict[FileRef, list[SkippedFile]] = defaultdict(list)
-        # What is a document already stays one, whatever its file equals by now: it would go on saying what it said.
+        # Files of existing documents come first and are never skipped as copies: the documents would become outdated.
         for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
             try:
                 digest = content_hash(ref.path)
             except ReadError as error:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
-            # The same bytes can be a text and no PDF.
+            # The same bytes can be a valid text file and an invalid PDF.
             same = first.setdefault((ref.path.suffix.lower() in PDF_SUFFIXES, digest), ref)
             if same is not ref and origin(ref.path) not in known:
                 _require_equal(same, ref)
@@ -416,7 +428,7 @@ class Intake:
         self.warnings += identities.notes
 
     def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
-        """Yield the wanted documents; a file that cannot be read is put into `skipped` and its id into `failed`."""
+        """Yield the wanted documents; unreadable files are added to `skipped`, and their ids to `failed`."""
         for doc_id, ref in self.files.items():
             if doc_id not in wanted:
                 continue
@@ -429,19 +441,19 @@ class Intake:
                 failed.append(doc_id)
                 continue
             self.warnings += content.warnings
-            # The file may have changed since it was hashed: what counts is what was read.
-            content_hash_read = _with_facts(content.digest, content.facts)
-            yield Job(content.document, None, doc_id, content_hash_read, ref.size, origin(ref.path))
+            # The file may have changed since it was hashed: use the hash of the content that was read.
+            hash_as_read = _with_facts(content.digest, content.facts)
+            yield Job(content.document, None, doc_id, hash_as_read, ref.size, origin(ref.path))
         yield from (job for doc_id, job in self.ready.items() if doc_id in wanted)
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
-        """Say why a file cannot be read, and the same of its copies."""
+        """Add an unreadable file to `skipped`, and give its copies the same reason."""
         copies = self.copies.get(doc_id, ())
         self.skipped = [replace(file, reason=error.reason) if file in copies else file for file in self.skipped]
         self.skipped.append(SkippedFile(error.path, error.reason))
 
     def size(self, doc_id: str) -> int:
-        """Return the bytes of a document."""
+        """Return the size of a document, for the progress."""
         return self.files[doc_id].size if doc_id in self.files else self.ready[doc_id].size
 
 
@@ -450,7 +462,7 @@ def _with_facts(digest: str, facts: Mapping[str, Any]) -> str:
 
 
 def _require_equal(one: FileRef, other: FileRef) -> None:
-    # xxh3 is not made to withstand an attacker: a file made to collide must not hide another one.
+    # xxh3 is not collision-resistant: a file constructed to collide must not hide another one.
     if not filecmp.cmp(one.path, other.path, shallow=False):
         raise InputError(
             f"{one.shown} and {other.shown} have the same xxh3 checksum but different content, which does not happen by"
@@ -460,14 +472,14 @@ def _require_equal(one: FileRef, other: FileRef) -> None:
 
 
 def nothing_to_ingest(skipped: Sequence[SkippedFile]) -> str:
-    """Return why a run has no documents."""
+    """Return the message for a run without documents."""
     reasons = "; ".join(f"{file.path}: {file.reason}" for file in skipped[:5])
     more = f"; and {len(skipped) - 5} more" if len(skipped) > 5 else ""
     return f"There is nothing to ingest. {reasons}{more}".strip()
 
 
 def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[Job]:
-    """Return the Documents, then the chunks by their documents; what has no text is put into `skipped`."""
+    """Return jobs for Documents, then for nodes grouped by document; inputs without text are added to `skipped`."""
     documents: list[Document] = []
     chunks: list[BaseNode] = []
     for node in nodes:
@@ -491,10 +503,10 @@ def _job_of_document(document: Document) -> Job:
 
 
 def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
-    """Return ready chunks grouped by their document; one that names none is a document of its own.
+    """Return one job for the nodes of each document; a node without a document is a document of its own.
 
     Raises:
-        InputError: Two nodes have one id.
+        InputError: Two nodes have the same id.
     """
     groups: dict[str, list[BaseNode]] = {}
     seen: set[str] = set()
@@ -516,7 +528,7 @@ def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
 
 
 def _of_document(node: BaseNode) -> BaseNode:
-    """Return a node that names its document, and says that its context came with it, whatever wrote that."""
+    """Return a node that refers to its document, and whose context, if any, is marked as given."""
     update: dict[str, Any] = {}
     if node.metadata.get(keys.CONTEXT) and keys.CONTEXT_SOURCE in node.metadata:
         update["metadata"] = {**node.metadata, keys.CONTEXT_GIVEN: True}
@@ -527,24 +539,27 @@ def _of_document(node: BaseNode) -> BaseNode:
 
 
 def _content_key(node: BaseNode) -> str:
-    """Return a hash of text, metadata, and of who sees which metadata."""
+    """Return a hash of the text, the metadata, and the lists of excluded metadata keys."""
     seen = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
     return content_key(node.hash, json.dumps(seen))
 
 
+# ---- Plan of a run ---------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What becomes of each document.
+    """Actions for the documents of the previous version and of a call.
 
     Attributes:
-        keep: Taken over as they stand in the version before.
-        rework: Processed again from the version before: settings have changed, or chunks had failed.
-        add: Ids of documents that the version before does not have.
+        keep: Documents copied unchanged from the previous version.
+        rework: Documents of the previous version processed again, because settings changed or chunks failed.
+        add: Ids of documents that are not in the previous version.
         update: Ids of documents whose content has changed.
-        rename: Documents of the version before whose file has another name or place now, by their new id.
-        drop: Ids of documents that the new version will not have.
-        moved: Ids of documents whose file has another place now; they are among the others too.
-        rebuild: Whether settings have changed, so that nothing can be taken over as it stands.
+        rename: Documents of the previous version whose file has a new name or location, by new id.
+        drop: Ids of documents that are not in the new version.
+        moved: Ids of documents whose file has a new location; they also occur in the other lists.
+        rebuild: Whether settings changed, so that no document can be copied unchanged.
     """
 
     keep: list[DocumentRecord] = field(default_factory=list)
@@ -558,12 +573,12 @@ class Plan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the new version would equal the one before."""
+        """Whether the new version would equal the previous one."""
         return not (self.rework or self.to_read or self.drop or self.moved)
 
     @property
     def to_read(self) -> list[str]:
-        """Ids of the documents that are processed from what was given."""
+        """Ids of the documents that are processed from the inputs of the call."""
         return [*self.add, *self.update, *self.rename]
 
 
@@ -579,18 +594,18 @@ def make_plan(
     renamed: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """Return what has to be done.
+    """Return the action for each document.
 
     Args:
-        records: The documents of the version before.
+        records: Documents of the previous version.
         given: Content hash of each input, by document id.
-        replace: Documents that are not given are dropped.
-        remove: Ids of documents that are dropped.
-        rebuild: Nothing can be taken over as it stands, because settings have changed.
-        retry_failed: Documents with chunks whose context failed are processed again.
-        new: Ids of inputs that are another document than the one of this id in the version before.
+        replace: Drop documents that are not among the inputs.
+        remove: Ids of documents to drop.
+        rebuild: Process all documents again, because settings changed.
+        retry_failed: Process documents again that have chunks whose context failed.
+        new: Ids of inputs that are not the document with this id in the previous version.
         renamed: Former id -> new id, of inputs that had another id.
-        moved: Origin, by document id, of inputs whose file has another place.
+        moved: Origin, by document id, of inputs whose file has a new location.
     """
     plan = Plan(rebuild=rebuild)
     same = set()
@@ -619,19 +634,19 @@ def make_plan(
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How one run differs from the plain case.
+    """Options of one run.
 
     Attributes:
-        replace: Make the version exactly the inputs.
-        moved: Files have a new place: those whose ids match are the same documents.
-        remove: Ids of documents to leave out.
+        replace: Remove all documents that are not among the inputs.
+        moved: The files have a new location: those whose ids match are the same documents.
+        remove: Ids of documents to remove.
         retry_failed: Process documents again that have chunks whose context failed.
-        file_metadata: Gives further facts about a file.
-        limits: What one file may cost.
+        file_metadata: Returns additional metadata of a file.
+        limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
-        max_cost: Dollars that the run must not pass, or None.
-        batch: Ask for contexts in batches of the provider.
-        purpose: What the run is for; stands in its receipt.
+        max_cost: Limit in dollars, or None.
+        batch: Request contexts through the provider's Batch API.
+        purpose: Purpose of the run, for its receipt.
     """
 
     replace: bool = False
@@ -649,11 +664,11 @@ class RunOptions:
 def plan_run(
     inputs: Sequence[IngestInput], options: RunOptions, config: ProjectConfig, before: OpenVersion | None
 ) -> tuple[Intake, Plan]:
-    """Return the documents of a call, and what becomes of each document.
+    """Return the documents of a call, and the plan of the run.
 
     Raises:
-        ConfigurationError: Only what has failed shall be asked again, and settings have changed.
-        InputError: Something cannot be ingested, or two inputs have one id.
+        ConfigurationError: Failed chunks should be retried, but settings have changed.
+        InputError: An input cannot be ingested, or two inputs have the same id.
         PathNotFoundError: A path does not exist.
     """
     records = [] if before is None else before.manifest.documents
@@ -683,17 +698,17 @@ def plan_run(
 
 
 def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence[str]) -> None:
-    """Refuse to ask for single contexts again where other settings would give the rest another one."""
+    """Require that no chunks failed: a retry with changed settings would mix contexts of both settings."""
     if any(record.fallback_chunks for record in records):
         raise ConfigurationError(
-            f"Settings have changed since the live version was built ({', '.join(changed)}): `rebuild` processes all"
-            f" documents by them, those with failed chunks too; or set them back.",
+            f"Settings have changed since the live version was built ({', '.join(changed)}): use `rebuild` to process"
+            f" all documents with them, including those with failed chunks, or restore the former settings.",
             setting=changed[0],
         )
 
 
 def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
-    """Return what reads the files of a run."""
+    """Return the reader for the files of a run."""
     return DocumentReader(
         limits=options.limits,
         passwords=options.passwords,
@@ -712,15 +727,15 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield the documents that need work, one after the other.
 
-    A file that has the content of a document, renamed or not, gets the contexts that an LLM has written for that.
+    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it.
 
     Args:
-        plan: What becomes of each document.
-        intake: Those that were given.
-        reader: Reads files.
-        before: The version before, or None.
-        wanted: Ids of those of the given ones to read.
-        failed: Gets the ids of those that cannot be read.
+        plan: Plan of the run.
+        intake: Documents of the call.
+        reader: Reader for the files.
+        before: The previous version, or None.
+        wanted: Ids of the documents of the call to read.
+        failed: List to which the ids of unreadable documents are added.
     """
     if before is None:
         yield from intake.jobs(reader, wanted, failed)

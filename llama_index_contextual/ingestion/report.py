@@ -1,4 +1,4 @@
-"""How far an ingestion is, and what it did."""
+"""Progress and report of an ingestion."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 _LONGEST_ERROR = 1_000
 
 MOST_SKIPPED = 10
-"""Skipped files that are named one by one; more are grouped by type and reason."""
+"""Maximum number of skipped files listed one by one; more are grouped by type and reason."""
 
-# What differs between two errors of one kind: numbers and ids, but for status codes of HTTP, and names of other files.
+# Parts in which two messages of the same kind differ: numbers and ids, except HTTP status codes, and names of files.
 _PARTICULAR = re.compile(
     r"(?<![\w.-])(?![45]\d\d(?!\w|[.,]\d))[\w.,-]*\d[\w.,-]*|(?:(?<=same content as )|(?<=same file as )).*"
 )
@@ -33,20 +33,20 @@ _RAW_BODY = re.compile(r"(?:\s*[-:])?\s*\{.*?['\"]message['\"]:\s*(['\"])(.*?)(?
 
 @dataclass(frozen=True, kw_only=True)
 class IngestProgress:
-    """How far an ingestion is.
+    """Progress of an ingestion.
 
     Attributes:
-        stage: "batch" while batches of the provider are waited for, "ingest", then "publish" while the version is
-            written and synced, then "done".
-        documents_read: Documents that were read, those included that cannot be.
-        documents_done: Documents that are complete.
+        stage: "batch" while waiting for batches of the provider, then "ingest", "publish" while the version is written
+            and synced, and "done".
+        documents_read: Documents read so far, including unreadable ones.
+        documents_done: Finished documents.
         documents_total: Documents that need work.
         chunks_done: Chunks that have their context.
-        bytes_done: Bytes of the documents that are complete; of the others, in proportion to their finished chunks.
+        bytes_done: Bytes of finished documents, and of the others in proportion to their finished chunks.
         bytes_total: Bytes of the documents that need work.
-        batch_done: Requests of the provider's batches that are answered.
-        batch_total: Requests of the provider's batches.
-        dollars: What the run has cost so far at list prices, or None where a price is not known.
+        batch_done: Answered requests in batches of the provider.
+        batch_total: All requests in batches of the provider.
+        dollars: Cost of the run so far at list prices, or None if a price is unknown.
     """
 
     stage: Literal["batch", "ingest", "publish", "done"]
@@ -66,29 +66,29 @@ ReportProgress = Callable[[IngestProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class IngestReport:
-    """What an ingestion did.
+    """Report of an ingestion.
 
     Attributes:
-        version: Name of the version that is live now.
+        version: Name of the version that is now live.
         added: Ids of new documents.
         updated: Ids of documents whose content has changed.
-        renamed: Former id -> new id, of documents whose file has another name or place now.
-        unchanged: Ids of documents of this call that were taken over from the version before; those that the call does
-            not name are not counted.
-        rebuilt: Ids of documents that were processed again because settings have changed or chunks had failed.
-        removed: Ids of documents that the version no longer has.
-        missing: Ids of documents whose file is gone from a folder that was given; they are kept unless `replace`.
+        renamed: Former id -> new id, of documents whose file has a new name or location.
+        unchanged: Ids of documents of this call that were copied from the previous version; documents that the call
+            does not name are not included.
+        rebuilt: Ids of documents processed again because settings changed or chunks had failed.
+        removed: Ids of documents that are no longer in the version.
+        missing: Ids of documents whose file no longer exists in a folder of the call; they are kept unless `replace`.
         skipped: Files and empty Documents that were not read, each with its reason.
-        warnings: What was noticed in files that were read.
-        failures: Chunks whose context the LLM failed to write; they have the structural one.
-        chunks: Chunks in the version.
-        contexts_paid: Contexts that a provider was asked for in this run.
-        seconds: Wall clock.
-        estimated: Calls, tokens and dollars that were to be expected of the documents; None where no LLM writes.
-        paid: Those of this run by the provider's count, and what is booked for calls whose price is not known; None
-            where nothing was to be paid.
+        warnings: Warnings about files that were read.
+        failures: Chunks for which the LLM wrote no context; they have the structural one.
+        chunks: Number of chunks in the version.
+        contexts_paid: Number of contexts requested from a provider in this run.
+        seconds: Duration of the run.
+        estimated: Expected calls, tokens and dollars; None unless an LLM writes the contexts.
+        paid: Actual calls, tokens and dollars, including the amount booked for calls of unknown cost; None if nothing
+            was charged.
         prices: Name and release of the price table.
-        notices: What else is to be known, such as a model that ends.
+        notices: Other notices, such as the retirement of a model.
     """
 
     version: str | None
@@ -111,11 +111,11 @@ class IngestReport:
     notices: Sequence[str] = ()
 
     def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
-        """Return the report with what the contextualizer did."""
+        """Return the report with the results of the contextualizer."""
         return replace(self, failures=tuple(failures), contexts_paid=contexts_paid)
 
     def with_receipt(self, spending: Spending, *, writes: bool) -> IngestReport:
-        """Return the report with what the run has cost, beside what was to be expected where an LLM writes."""
+        """Return the report with the cost of the run, and the expected cost if an LLM writes the contexts."""
         estimated = spending.estimated if writes else None
         return replace(self, estimated=estimated, paid=spending.actual, prices=spending.prices.version)
 
@@ -125,7 +125,7 @@ class IngestReport:
         return 0.0 if self.paid is None else self.paid.contexts.cache_hit_rate
 
     def summary(self) -> str:
-        """Return the counts in one line; what is zero is left out, but for the documents that were added."""
+        """Return the counts in one line; those that are zero are left out, except the number of added documents."""
         counts = [f"{len(self.added)} added"]
         for name in ("updated", "renamed", "unchanged", "rebuilt", "removed", "missing", "skipped"):
             if number := len(getattr(self, name)):
@@ -133,7 +133,7 @@ class IngestReport:
         return f"{', '.join(counts)}; {pluralize(self.chunks, 'chunk')}"
 
     def receipt(self) -> str:
-        """Return what the run has cost, beside what was expected, in one line; empty where nothing was to be paid."""
+        """Return the actual and the expected cost of the run in one line; empty if nothing was charged."""
         paid, expected = self.paid, self.estimated
         if paid is None or not (paid.contexts.calls or paid.embedding_tokens or paid.unsettled_calls):
             return ""
@@ -153,16 +153,16 @@ class IngestReport:
         return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unknown}" if unknown else price])
 
     def failure_lines(self) -> list[str]:
-        """Return one line for each kind of failure of a context: how many chunks, an example, the error."""
+        """Return one line for each kind of failure: number of chunks, an example, the error."""
         lines = []
-        for alike in _grouped(self.failures, lambda failure: _kind(condensed(failure.error))):
-            documents = len({failure.doc_id for failure in alike})
-            where = alike[0].doc_id if documents == 1 else f"{documents:,} documents, such as {alike[0].doc_id}"
-            lines.append(f"{pluralize(len(alike), 'chunk')} of {where}: {condensed(alike[0].error)}")
+        for group in _grouped(self.failures, lambda failure: _kind(condensed(failure.error))):
+            documents = len({failure.doc_id for failure in group})
+            where = group[0].doc_id if documents == 1 else f"{documents:,} documents, such as {group[0].doc_id}"
+            lines.append(f"{pluralize(len(group), 'chunk')} of {where}: {condensed(group[0].error)}")
         return lines
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as JSON values, complete: every file and chunk by itself."""
+        """Return the complete report as JSON values, with each file and chunk listed."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ class IngestReport:
 
 
 def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
-    """Return one line for each skipped file; for more than ten, one for all of the same type and reason.
+    """Return one line for each skipped file, or for more than ten files, for each type and reason.
 
     Example:
         >>> skipped_lines([SkippedFile(f"inbox/{n}.docx", "has the type .docx") for n in range(200)])
@@ -191,15 +191,15 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
     if len(skipped) <= MOST_SKIPPED:
         return [f"{file.path}: {file.reason}" for file in skipped]
     lines = []
-    for alike in _grouped(skipped, lambda file: (PurePath(file.path).suffix.lower(), _kind(file.reason))):
-        suffix = PurePath(alike[0].path).suffix.lower()
-        many = f"{len(alike):,} {suffix} files, such as ".replace("  ", " ") if len(alike) > 1 else ""
-        lines.append(f"{many}{alike[0].path}: {alike[0].reason}")
+    for group in _grouped(skipped, lambda file: (PurePath(file.path).suffix.lower(), _kind(file.reason))):
+        suffix = PurePath(group[0].path).suffix.lower()
+        count = f"{len(group):,} {suffix} files, such as ".replace("  ", " ") if len(group) > 1 else ""
+        lines.append(f"{count}{group[0].path}: {group[0].reason}")
     return lines
 
 
 def condensed(error: str) -> str:
-    """Return an error in one line; of the raw body of a provider's answer, its message.
+    """Return an error in one line, with the raw body of a provider's answer reduced to its message.
 
     Example:
         >>> condensed("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
@@ -209,12 +209,12 @@ def condensed(error: str) -> str:
 
 
 def _kind(text: str) -> str:
-    """Return a text without what is particular to one case of several."""
+    """Return a message without the parts that differ between messages of the same kind."""
     return _PARTICULAR.sub("#", text)
 
 
 def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Return the items by what they have in common, the largest group first."""
+    """Return the items in groups of the same key, the largest group first."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -222,15 +222,15 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 class ProgressCounter:
-    """Adds up what was done and tells `report`, from any thread, beginning with what there is to do.
+    """Thread-safe counter that calls `report` with the progress at the start and after each step.
 
     Args:
-        report: Called after each step; None tells nobody.
+        report: Callback, or None.
         documents_total: Documents that need work.
         bytes_total: Bytes of these documents.
 
     Attributes:
-        spent: Gives the dollars that the run has cost so far.
+        spent: Returns the cost of the run so far in dollars.
     """
 
     def __init__(self, report: ReportProgress | None, *, documents_total: int, bytes_total: int) -> None:
@@ -238,16 +238,16 @@ class ProgressCounter:
         self._state = IngestProgress(stage="ingest", documents_total=documents_total, bytes_total=bytes_total)
         self._lock = threading.Lock()
         self.spent: Callable[[], float | None] = float
-        self._tell()
+        self._notify()
 
     def read(self, documents: int) -> None:
-        """Count documents that were just read, those included that cannot be."""
+        """Count documents just read, including unreadable ones."""
         with self._lock:
             self._state = replace(self._state, documents_read=self._state.documents_read + documents)
-            self._tell()
+            self._notify()
 
     def add(self, documents: int, chunks: int, size: int) -> None:
-        """Count documents, chunks and bytes that were just done."""
+        """Count documents, chunks and bytes just finished."""
         with self._lock:
             self._state = replace(
                 self._state,
@@ -255,22 +255,22 @@ class ProgressCounter:
                 chunks_done=self._state.chunks_done + chunks,
                 bytes_done=self._state.bytes_done + size,
             )
-            self._tell()
+            self._notify()
 
     def batches(self, done: int, total: int) -> None:
-        """Say how many requests of the provider's batches are answered."""
+        """Set the number of answered requests in batches of the provider."""
         with self._lock:
             self._state = replace(self._state, stage="batch", batch_done=done, batch_total=total)
-            self._tell()
+            self._notify()
 
     def enter(self, stage: Literal["ingest", "publish", "done"]) -> None:
-        """Say that every document is done, and what comes now; what could not be read counts as done too."""
+        """Enter a stage; after "ingest" all documents count as done, including unreadable ones."""
         with self._lock:
             done = self._state.bytes_done if stage == "ingest" else self._state.bytes_total
             self._state = replace(self._state, stage=stage, bytes_done=done)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._report is not None:
             self._state = replace(self._state, dollars=self.spent())
             self._report(self._state)
@@ -278,7 +278,7 @@ class ProgressCounter:
 
 @contextmanager
 def progress_bar() -> Iterator[ReportProgress]:
-    """Show a Rich progress bar on standard error from the first report on: documents, chunks, rate, time left."""
+    """Show a Rich progress bar on standard error, from the first report on: documents, chunks, rate, time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -301,7 +301,7 @@ def progress_bar() -> Iterator[ReportProgress]:
             task,
             description=_describe(state, seconds),
             left=_time_left(state, seconds),
-            # The last 2 % are the writing: Rich stops the clock of a bar that is full.
+            # The last 2 % stand for publishing: Rich stops the clock of a full bar.
             completed=state.bytes_done if state.stage != "done" else state.bytes_total * 1.02,
             total=state.bytes_total * 1.02,
         )
@@ -327,7 +327,7 @@ def _describe(state: IngestProgress, seconds: float) -> str:
 
 
 def _time_left(state: IngestProgress, seconds: float) -> str:
-    """Return the time left at the mean rate so far: documents are finished in bursts, which mislead a moving one."""
+    """Return the time left at the mean rate so far; documents finish in bursts, which distort a moving average."""
     if not state.bytes_done or state.stage == "done":
         return ""
     left = seconds * (state.bytes_total - state.bytes_done) / state.bytes_done

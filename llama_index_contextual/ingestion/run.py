@@ -1,4 +1,4 @@
-"""One writing run: from inputs and the version before to a published version and a report."""
+"""Ingestion runs: build and publish a version from inputs and the previous version, and report on it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.pipeline import (
     Stages,
-    abring_replies,
     abuild,
-    notices_of,
+    acollect_replies,
+    model_notices,
     paid_stages,
     spending_of,
 )
@@ -49,11 +49,20 @@ async def arun(
     before: OpenVersion | None,
     progress: ReportProgress | None,
 ) -> IngestReport:
-    """Build and publish a version; nothing is published when nothing has changed.
+    """Build and publish a version; without changes, nothing is published.
+
+    Args:
+        inputs: Paths, Documents and nodes.
+        options: Options of the run.
+        project_dir: Folder of the project.
+        config: Settings of the project.
+        stages: Components that process a document.
+        before: The previous version, or None.
+        progress: Called with the progress of the run.
 
     Raises:
         InputError: There is nothing to ingest.
-        BudgetExceededError: The next call could pass `max_cost`.
+        BudgetExceededError: The next call could exceed `max_cost`.
     """
     started = time.monotonic()
     records = [] if before is None else before.manifest.documents
@@ -73,25 +82,25 @@ async def arun(
                 await to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
         wanted = set(plan.to_read)
-        # After an interruption the thread that reads may still be running: nothing is left for it to do.
+        # After an interruption the reading thread may still be running; without wanted documents it ends.
         stack.callback(wanted.clear)
         prices = PriceTable(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
         )
         counter.spent = lambda: spending.actual.dollars
-        replies = await abring_replies(
+        replies = await acollect_replies(
             stages,
             lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, wanted, []),
             submit=options.batch,
             spending=spending,
-            tell=lambda state: counter.batches(state.done, state.requests),
+            on_progress=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
         stages = paid_stages(stages, spending, replies)
         jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
-        emptied = _keep_what_failed(builder, before, plan, failed)
+        emptied = _keep_former_content(builder, before, plan, failed)
         if not builder.records and not options.remove:
             raise InputError(nothing_to_ingest(intake.skipped), value=inputs)
         plan.drop.extend(emptied)
@@ -104,13 +113,13 @@ async def arun(
         replies.forget_used()
     report = _report(plan, intake, named, manifest.version, manifest.documents, started, without=failed)
     report = replace(
-        report.completed(outcome.failures, outcome.paid), notices=notices_of(stages, project=project_dir.name)
+        report.completed(outcome.failures, outcome.paid), notices=model_notices(stages, project=project_dir.name)
     )
     return report.with_receipt(spending, writes=config.context == "llm")
 
 
 def _has_changed(plan: Plan, failed: Collection[str]) -> bool:
-    """Return whether there is anything to publish beside documents that could not be read."""
+    """Return whether there is anything to publish apart from documents that could not be read."""
     return bool(plan.rework or plan.drop or plan.moved or any(doc_id not in failed for doc_id in plan.to_read))
 
 
@@ -121,7 +130,7 @@ def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> Pro
 
 
 def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:
-    """Yield jobs, and count what was read or failed to be read."""
+    """Yield jobs, and count the documents that were read or could not be read."""
     counted = 0
     for done, job in enumerate(jobs, start=1):
         counter.read(done + len(failed) - counted)
@@ -129,10 +138,10 @@ def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str
         yield job
 
 
-def _keep_what_failed(
+def _keep_former_content(
     builder: VersionBuilder, before: OpenVersion | None, plan: Plan, failed: Collection[str]
 ) -> list[str]:
-    """Keep the former content of documents whose new file could not be read; return the ids of those without any."""
+    """Keep the previous content of documents whose new file cannot be read; return the ids of those without any."""
     emptied: list[str] = []
     updated = set(plan.update)
     if before is None:
@@ -178,18 +187,18 @@ def _report(
 def remove_documents(
     doc_ids: Collection[str], *, project_dir: Path, config: ProjectConfig, before: OpenVersion | None
 ) -> IngestReport:
-    """Publish a version without some documents; where there is none to remove, nothing is published.
+    """Publish a version without some documents; if there are none to remove, nothing is published.
 
-    Settings that have changed since the version before was built have no effect: they wait for the next rebuild.
+    Settings changed since the previous version was built do not apply yet: they take effect with the next rebuild.
 
     Args:
         doc_ids: Ids of the documents.
-        project_dir: The project, whose lock is held.
-        config: Its settings.
-        before: Its live version, or None.
+        project_dir: Folder of the project; the caller holds its lock.
+        config: Settings of the project.
+        before: The live version, or None.
 
     Raises:
-        InputError: The live version does not have one of them.
+        InputError: The live version does not contain one of the documents.
     """
     started = time.monotonic()
     records = () if before is None else before.manifest.documents

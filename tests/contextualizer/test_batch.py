@@ -271,7 +271,9 @@ async def test_a_batch_that_is_refused_is_one_sentence_and_is_forgotten(
     provider.batch_plan = BatchPlan(ending="failed")
     batches = runner(journal, client)
     await batches.submit(requests(1))
-    with pytest.raises(ModelError, match=r"refused the batch batch_1: Enqueued token limit reached\. Nothing of it"):
+    with pytest.raises(
+        ModelError, match=r"refused the batch batch_1: Enqueued token limit reached\. None of its requests was"
+    ):
         await batches.collect()
     assert journal.open_batches() == []
     assert not journal.knows("id-1")
@@ -283,7 +285,7 @@ async def test_a_batch_that_the_provider_forgot_is_asked_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     journal.started("file-9", "batch_999")
     await runner(journal, client).collect()
-    assert "does not know batch batch_999 any more" in caplog.text
+    assert "no longer knows batch batch_999" in caplog.text
     assert not journal.knows("id-1")
 
 
@@ -293,7 +295,7 @@ async def test_an_upload_that_the_provider_forgot_is_sent_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     batches = runner(journal, client)
     assert await batches.collect() == 1
-    assert "does not take upload file-9" in caplog.text
+    assert "refuses upload file-9" in caplog.text
     assert await batches.submit(requests(1)) == 1
     await batches.collect()
     assert journal.reply("id-1") is not None

@@ -185,11 +185,11 @@ def test_what_a_prefix_cache_does_not_hold_is_written_in_steps() -> None:
 
 
 def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
-    # A call may cost $0.02: two fit into $0.05, the third could pass it.
+    # A call may cost $0.02: two fit into $0.05, the third could exceed it.
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.04 are spent") as raised:
+    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.04 is spent") as raised:
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
     first.settle(Tokens(1, 5_000, 0, 0))
@@ -236,16 +236,14 @@ def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
     assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
-    with pytest.raises(
-        BudgetExceededError, match=r"\$0\.02 are spent, of which \$0\.02 for 1 call whose price is not known"
-    ):
+    with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     free = Spending(PriceTable())
     free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
     assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
 
 
-def test_after_a_call_that_was_dearer_than_its_reserve_the_next_reserves_are_higher() -> None:
+def test_after_a_call_that_cost_more_than_its_reserve_the_next_reserves_are_higher() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
     spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
     assert spending.actual.dollars == 1.0
@@ -253,7 +251,7 @@ def test_after_a_call_that_was_dearer_than_its_reserve_the_next_reserves_are_hig
         spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
 
 
-def test_calls_that_were_dearer_together_raise_the_reserves_once() -> None:
+def test_calls_that_together_cost_more_than_their_reserves_raise_the_reserves_once() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
     calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
     for call in calls:
@@ -311,7 +309,7 @@ def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
     spending = Spending(PriceTable())
     spending.reserve("ollama:llama3", input_tokens=100, output_tokens=10).settle(Tokens(1, 100, 0, 10))
     assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
-    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is not known .* in the setting"):
+    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
         Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")
     Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
 

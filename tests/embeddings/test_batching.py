@@ -76,7 +76,7 @@ async def test_no_text_needs_no_call() -> None:
 
 async def test_a_text_that_is_too_long_is_refused_before_anything_is_sent() -> None:
     model = CountingEmbedding()
-    with pytest.raises(InputError, match=r"has 8193 tokens, more than the 8192 that an embedding takes: lower chunk_s"):
+    with pytest.raises(InputError, match=r"8193 tokens, but an embedding model accepts at most 8192: lower chunk_s"):
         await aembed(model, ["short", "a" + " a" * 8192], name="openai:m")
     assert model.batches == []
 
@@ -111,7 +111,7 @@ async def test_a_vector_that_is_not_finite_each_time_is_an_error_that_names_the_
 
 
 async def test_vectors_of_another_length_than_was_asked_for_are_an_error_that_names_the_model() -> None:
-    with pytest.raises(ModelError, match=r"^'m' was asked for vectors of 16 numbers and answered with 2: give the"):
+    with pytest.raises(ModelError, match=r"^'m' was asked for vectors of 16 numbers and answered with 2: set the"):
         await aembed(Crooked(answer=[[1.0, 2.0]], dimensions=16), ["one"], name="m")
 
 

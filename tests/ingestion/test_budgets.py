@@ -90,7 +90,7 @@ def test_a_report_names_the_calls_whose_price_is_not_known(provider: LoopbackPro
     assert report.paid is not None
     assert (report.paid.contexts.calls, report.paid.unsettled_calls) == (4, 2)
     assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
-    assert "for 2 calls whose price is not known: timed out or cut off" in report.receipt()
+    assert "for 2 calls of unknown cost (timed out or cut off)" in report.receipt()
     assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
     assert paid.cost().booked == report.paid.unsettled_dollars > 0
 

@@ -93,8 +93,8 @@ def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder
     (batch,) = [line for line in text.splitlines() if line.split()[:2] == ["1", "batch"]]
     assert batch.endswith(f"  {money(by[1, 'batch'].dollars_if_cached)}–{money(by[1, 'batch'].dollars)}")
     assert max(len(line) for line in text.splitlines() if line[:1] in "→ ") <= 80, "a terminal's width"
-    assert "A token costs half in a batch. The higher price is that of a batch whose calls find nothing" in text
-    assert f"; a limit (max_cost) of {money(found.max_cost)} is enough for it" in text
+    assert "Tokens cost half in a batch. The higher price, on which the limit of a batch is based," in text
+    assert f"; a limit (max_cost) of {money(found.max_cost)} is sufficient" in text
     assert "chunks/call" in text
     assert "→ 1" in text
     assert "genai-prices" in text
@@ -148,7 +148,7 @@ def test_without_a_price_there_are_tokens_and_a_sentence(manager: ProjectManager
     assert found.options[0].input_tokens
     assert found.options[0].dollars is None
     assert found.dollars is None
-    assert "The price of 'openai:of-tomorrow' is not known" in str(found)
+    assert "The price of 'openai:of-tomorrow' is unknown" in str(found)
     project.update_config(prices={"openai:of-tomorrow": {"input": 1.0}})
     assert project.estimate([folder]).dollars
 
@@ -188,7 +188,7 @@ def test_a_limit_stops_before_it_is_passed_and_what_was_paid_is_kept(
     whole = project.estimate([folder]).dollars
     assert whole
     with pytest.raises(
-        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* to go on"
+        BudgetExceededError, match=r"max_cost of \$\S+ is reached: .* Nothing is published; .* To continue, run"
     ):
         project.ingest([folder], max_cost=whole / 2)
     assert project.versions() == []
@@ -217,7 +217,7 @@ def test_a_limit_of_nothing_sends_nothing(provider: LoopbackProvider, manager: P
 def test_a_limit_is_refused_where_a_price_is_not_known(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, unknown: dict[str, str]
 ) -> None:
-    with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is not known"):
+    with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is unknown"):
         project_of(manager, **unknown).ingest([folder], max_cost=5.0)
     assert provider.calls() == []
 
@@ -443,7 +443,7 @@ def test_a_batch_that_could_pass_the_limit_is_not_sent(
 
 def test_other_providers_have_no_batches(manager: ProjectManager, folder: Path) -> None:
     project = manager.create("mock", ProjectConfig.local(context="llm"), llm=MockLLM(), model_id="m")
-    with pytest.raises(ConfigurationError, match="cannot be asked in batches: that is for OpenAI's models"):
+    with pytest.raises(ConfigurationError, match="does not support batches, only OpenAI's models do"):
         project.ingest([folder], batch=True)
-    with pytest.raises(ConfigurationError, match="Batches are for contexts that an LLM writes"):
+    with pytest.raises(ConfigurationError, match="Batches require contexts written by an LLM"):
         manager.create("local", ProjectConfig.local()).ingest([folder], batch=True)

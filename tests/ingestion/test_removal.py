@@ -83,7 +83,7 @@ def test_what_failed_is_not_asked_again_by_other_settings(filled: Project, llm: 
     assert len(filled.ingest([Document(id_="lead", text="Lead is heavy.")]).failures) == 1
     filled.update_config(chunk_overlap=0, llm="openai:gpt-4.1-mini")
     asked = len(llm.history)
-    with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): `rebuild` processes all"):
+    with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): use `rebuild`"):
         filled.retry_failed()
     assert len(llm.history) == asked
     filled.update_config(chunk_overlap=4, llm="openai:gpt-4.1")

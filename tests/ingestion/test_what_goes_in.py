@@ -100,6 +100,7 @@ def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monk
     digest = content_hash(path)
     from llama_index_contextual.readers import discovery as files
 
+    digest = content_hash(path)
     opened: list[Path] = []
     real = files.open_file
     monkeypatch.setattr(files, "open_file", lambda path: opened.append(path) or real(path))
@@ -233,7 +234,7 @@ def test_a_path_that_is_not_there_is_in_the_report_where_others_were_read(counte
 
 def test_a_path_that_is_not_there_takes_no_document_out(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
-    with pytest.raises(InputError, match=r"nowhere: is not there\. Since all .* taken out: correct the path, or leave"):
+    with pytest.raises(InputError, match=r"nowhere: is not there\. Because all .* removed: correct the path, or leave"):
         counted.ingest([text_folder / "manual.txt", text_folder / "nowhere"], replace=True)
     assert len(counted.documents()) == 2
 
