@@ -121,7 +121,7 @@ class Manifest:
                     f" upgrade llama-index-contextual."
                 )
             if raw.pop(_CHECKSUM) != checksum(raw):
-                raise damaged(file, "has another content than when it was published")
+                raise damaged(file, "has changed since it was published")
             # This refuses unknown keys, and pydantic values of another type than they have.
             cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
             manifest = _types().validate_python(raw)
