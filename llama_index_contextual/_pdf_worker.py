@@ -1,4 +1,4 @@
-"""The child process of `PdfWorker`: a line of JSON on stdin is a request, a line of JSON on stdout the answer."""
+"""Child process of `PdfWorker`: each line of JSON on stdin is a request, and each line of JSON on stdout an answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from llama_index_contextual.readers.pdf.reader import read_pdf
 
 
 def main() -> None:
-    """Say that the process is ready, then answer requests until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide on
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr is to say why the process ended
+    """Report that the process is ready, then answer requests until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # the last line on stderr should say why the process ended
     max_memory = int(sys.argv[1])
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not come between
+    answers, sys.stdout = sys.stdout, sys.stderr  # output of libraries must not mix with answers
     if isinstance(answers, TextIOWrapper):
         answers.reconfigure(encoding="utf-8", errors="surrogatepass")
     limit_memory(max_memory)
@@ -39,17 +39,17 @@ def main() -> None:
 
 
 def limit_memory(size: int) -> None:
-    """Limit the address space of this process to `size` bytes, where the system can."""
+    """Limit the address space of this process to `size` bytes, if the system supports it."""
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    except (ImportError, ValueError, OSError):  # Windows has no such module, macOS refuses this limit
+    except (ImportError, ValueError, OSError):  # Windows lacks the module, macOS refuses this limit
         return
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the parsed file of a request, or the reason why there is none."""
+    """Return the parsed file, or the reason why it cannot be read."""
     try:
         parsed = read_pdf(
             Path(request["path"]),

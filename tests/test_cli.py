@@ -329,11 +329,11 @@ def test_version_and_help_of_the_whole() -> None:
         (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],
-            "nowhere is no folder: make it, or name another one for x.jsonl",
+            "nowhere is not a folder: create it, or choose another one for x.jsonl",
         ),
         (
             ["inspect", "a", "--html", "{nowhere}/x.html"],
-            "nowhere is no folder: make it, or name another one for x.html",
+            "nowhere is not a folder: create it, or choose another one for x.html",
         ),
         (["delete", "b", "--yes"], "There is no project 'b'"),
         (["create", "b", "--root", "{file}"], "file.txt is a file: choose another name or another root folder"),

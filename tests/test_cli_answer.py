@@ -195,7 +195,7 @@ def test_a_place_for_the_conversation_that_is_not_there_is_told_before_anything_
 ) -> None:
     found = command(root, "chat", "--history", tmp_path / "absent" / "talk.json", lines=f"{QUESTION}\n")
     assert (found.code, found.out) == (1, "")
-    assert found.err.endswith("absent is no folder: make it, or name another one for talk.json.\n")
+    assert found.err.endswith("absent is not a folder: create it, or choose another one for talk.json.\n")
     assert provider.calls() == []
 
 

@@ -122,7 +122,7 @@ def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(filled: Project, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder: make it"):
+    with pytest.raises(InputError, match="is not a folder: create it"):
         write_page(filled, tmp_path / "nowhere" / "page.html")
 
 

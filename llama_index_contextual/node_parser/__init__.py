@@ -1,4 +1,4 @@
-"""Documents → segments → chunks."""
+"""Node parsers that split Documents into segments, and segments into chunks."""
 
 from llama_index_contextual.node_parser.chunk import ChunkNodeParser
 from llama_index_contextual.node_parser.segment import SegmentNodeParser

@@ -1,4 +1,4 @@
-"""What both node parsers share: how they take nodes, name them and link them."""
+"""Base of both node parsers: input nodes, ids, and links between the nodes of a document."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading,
 from llama_index_contextual.node_parser.tokens import TokenMap
 
 SEGMENT_CORE = "_contextual_segment_core"
-"""Document offset at which a segment's own part begins; the overlap before it belongs to the segment before."""
+"""Metadata key: document offset at which a segment's own text begins, after the overlap with the previous segment."""
 
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
 
 def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str:
-    """Return the UUIDv5 of a span: the same document, span and text give the same id in every run.
+    """Return the UUIDv5 of a span; the same document, span and text give the same id in every run.
 
     Args:
-        kind: "segment" or "chunk"; a chunk may have the very span of its segment.
+        kind: "segment" or "chunk", because a chunk may have the same span as its segment.
         document_id: The id of the source document.
-        start: First character in the document.
-        end: Behind the last character.
+        start: Offset of the first character in the document.
+        end: Offset of the end in the document (exclusive).
         text: The text of the span.
     """
     digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
@@ -41,9 +41,9 @@ def span_id(kind: str, document_id: str, start: int, end: int, text: str) -> str
 
 
 def content_id_func(i: int, doc: BaseNode) -> str:
-    """Stand for the default ids, which are made of document id, span and text; see `span_id`.
+    """Return an id for the `i`-th part of `doc`.
 
-    Called by itself it names the `i`-th part of `doc`.
+    As the default `id_func`, it makes the parsers derive ids from document id, span and text instead, see `span_id`.
     """
     return span_id("part", doc.node_id, i, i, "")
 
@@ -77,12 +77,12 @@ IdFunc = Annotated[
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the text of an incoming node comes from.
+    """Position of an input node in its document.
 
     Attributes:
         source: The document, with empty metadata.
-        base: Offset of the node's first character in the document; None where the node does not say it.
-        node_id: Id of the incoming node itself.
+        base: Offset of the node's first character in the document, or None if unknown.
+        node_id: Id of the input node.
     """
 
     source: RelatedNodeInfo
@@ -94,7 +94,7 @@ class Origin:
         """Read the SOURCE link and the offsets of `node`; a node without a link is its own document.
 
         Raises:
-            InputError: Its metadata cannot be copied to the parts of the node.
+            InputError: The metadata of the node cannot be copied to its parts.
         """
         if fault := shape_fault(node.metadata):
             raise InputError(f"Node {node.node_id!r} cannot be parsed: {fault}.", value=node)
@@ -107,41 +107,41 @@ class Origin:
         if start is None or end is None or end - start != len(text_of(node)):
             return cls(info, None, node.node_id)
         if SEGMENT_CORE in node.metadata and not is_segment(node):
-            # A stock parser was given a segment: it counts from the segment's beginning.
+            # A LlamaIndex parser has split a segment: its offsets count from the beginning of the segment.
             start += node.metadata[SEGMENT_START]
         return cls(info, start, node.node_id)
 
     def span_id(self, kind: str, start: int, end: int, text: str) -> str:
-        """Return the id of a span given in offsets of the incoming node's text."""
+        """Return the id of a span; the offsets refer to the text of the input node."""
         if self.base is None:
             return span_id(kind, f"{self.source.node_id}\n{self.node_id}", start, end, text)
         return span_id(kind, self.source.node_id, self.base + start, self.base + end, text)
 
 
 class SegmentNode(TextNode):
-    """A segment that keeps the tokens of its text, so that both parsers together tokenise a document once.
+    """Segment that keeps the token widths of its text, so that both parsers tokenise a document only once.
 
-    They are no field: where a segment was stored and read again, or has another text by now, it is tokenised again.
+    The widths are not a field: a segment that was stored and loaded, or whose text was changed, is tokenised again.
     """
 
     _widths: tuple[str, bytes] = PrivateAttr(default=("", b""))
 
     @classmethod
     def with_tokens(cls, widths: NDArray[np.uint8], **fields: Any) -> SegmentNode:
-        """Return a segment of these fields; `widths` are those of the tokens of its text, see `TokenMap.widths`."""
+        """Return a segment with the given fields and the widths of its tokens, see `TokenMap.widths`."""
         node = cls(**fields)
         node._widths = node.text, widths.tobytes()
         return node
 
 
 def tokens_of(node: BaseNode, text: str) -> TokenMap:
-    """Return the tokens of the text of a node."""
+    """Tokenise the text of a node, reusing the widths that a `SegmentNode` keeps."""
     kept, widths = node._widths if isinstance(node, SegmentNode) else ("", b"")
     return TokenMap.of(text, np.frombuffer(widths, dtype=np.uint8) if kept == text else None)
 
 
 def is_segment(node: BaseNode) -> bool:
-    """Return whether a node is a segment itself and not only made from one, which leaves the keys on it."""
+    """Return whether a node is a segment itself; a node made from one has the same metadata keys."""
     if SEGMENT_CORE not in node.metadata:
         return False
     start, end = node.metadata[SEGMENT_START], node.metadata[SEGMENT_END]
@@ -149,12 +149,12 @@ def is_segment(node: BaseNode) -> bool:
 
 
 def text_of(node: BaseNode) -> str:
-    """Return the bare text of any node."""
+    """Return the text of a node without metadata."""
     return node.get_content(metadata_mode=MetadataMode.NONE)
 
 
 def link_neighbours(nodes: Sequence[BaseNode]) -> None:
-    """Set PREVIOUS and NEXT between nodes that follow one another in their document; no metadata is copied."""
+    """Set the PREVIOUS and NEXT links of consecutive nodes, without metadata."""
     links = [RelatedNodeInfo(node_id=node.node_id, node_type=ObjectType.TEXT) for node in nodes]
     for number in range(1, len(nodes)):
         nodes[number - 1].relationships[NodeRelationship.NEXT] = links[number]
@@ -164,29 +164,29 @@ def link_neighbours(nodes: Sequence[BaseNode]) -> None:
 def _hash(node: BaseNode) -> str:
     try:
         return node.hash
-    except UnicodeEncodeError:  # Document.hash does not take lone surrogates.
+    except UnicodeEncodeError:  # Document.hash fails on lone surrogates.
         content = text_of(node) + str(node.metadata)
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
-    """Return where the headings of a document begin in a text that begins at `base`; None if none are known."""
+    """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown."""
     return [heading.start - base for heading in headings] if headings and base is not None else None
 
 
 class SpanNodeParser(NodeParser):
-    """The base of both parsers: spans, ids and links are set while parsing and not guessed afterwards."""
+    """Base class of both parsers, which set spans, ids and links while they parse."""
 
     id_func: IdFunc = Field(
         default=content_id_func,
         validate_default=True,
-        description="Function that makes an id from a running number and the node that is split. "
-        "By default ids are made of document id, span and text.",
+        description="Function that returns an id, called with a running number and the node that is split. "
+        "By default, ids are derived from document id, span and text.",
     )
 
     def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Any]) -> list[BaseNode]:
-        # The stock version searches each text again and takes the first place where it occurs, links nodes of
-        # neighbouring segments by SOURCE alone and drops PARENT: all of that is known here already.
+        # The inherited version would overwrite what is set already: it searches for each text from the beginning of
+        # the document, links nodes by SOURCE only, and drops PARENT.
         return nodes
 
     async def _aparse_nodes(

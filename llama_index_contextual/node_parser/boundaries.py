@@ -1,4 +1,4 @@
-"""The places at which a text falls apart by itself: headings, paragraphs, sentences, lines; and what stays whole."""
+"""Boundaries in a text: headings, paragraphs, sentences, lines, words and graphemes; code fences and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import regex  # type: ignore[import-untyped]  # the package ships no types
 
 
 class Rank(IntEnum):
-    """How good a place for a cut is; higher is better."""
+    """Quality of a cut; higher is better."""
 
     LINE = 1
     SENTENCE = 2
@@ -24,7 +24,7 @@ _STOPS = ".!?…؟۔।॥։།။។"
 _WIDE_STOPS = "。！？｡"
 _CLOSING = r"\"'”’»)\]}*_」』）】》〉›"
 _ITEM_MARKS = r"\-*+•–#>|"
-# In groups of one width, as Python's look-behind takes no other: a letter or a number up to 99, then abbreviations.
+# A letter, a number up to 99, or an abbreviation. Grouped by width, because Python's look-behind needs a fixed width.
 _NO_SENTENCE_BEFORE_STOP = (
     r"[^\W\d_]|\d",
     r"\d\d|Mr|Ms|Dr|St|Jr|Sr|vs|Vs|No|no|Ch|Eq|pp|ed|al|ca|Co|Nr",
@@ -42,10 +42,10 @@ def _sentence_end(stop: str) -> re.Pattern[str]:
     )
 
 
-# One pattern for each mark: a search for one literal is several times faster than a search for a set.
+# One pattern per character: searching for one literal is several times faster than searching for a set.
 _LINE_ENDS = {mark: re.compile(rf"{mark}\s*") for mark in _NEWLINES}
 _SENTENCE_ENDS = {mark: _sentence_end(mark) for mark in _STOPS + _WIDE_STOPS}
-# A line that ends with a colon or the like, or is followed by an item of a list, is as good as a sentence.
+# The end of a line counts as the end of a sentence after a colon, semicolon or brace, and before a list item.
 _ITEMS = {"\n": re.compile(rf"\n(?:(?<=[:;{{}}]\n)|(?=[^\S\n]*[{_ITEM_MARKS}]))\s*")}
 _PARAGRAPH_ENDS = {"\n": re.compile(r"\n(?:[^\S\n]*\n)+\s*"), "\r": re.compile(r"\r(?:[^\S\r\n]*\r)+\s*")}
 _PATTERNS = (
@@ -60,46 +60,48 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
 _ATX_HEADING = re.compile(r"#(?<![^\n]#)#{0,5}[ \t]+\S")
 _PIPE_TO_LINE_END = re.compile(r"\|[^\n]*")
 _VISIBLE_LINE = re.compile(r"\S[^\n]*")
-_NON_BLANK = re.compile(r"\S")
+_NON_SPACE = re.compile(r"\S")
 
 
 def structural_offsets(text: str, start: int = 0, stop: int | None = None) -> dict[Rank, list[int]]:
-    """Return the offsets behind the ends of paragraphs, sentences and lines, each list sorted.
+    """Return the sorted offsets at which paragraphs, sentences and lines begin, by rank.
 
-    An offset is that of the first character behind the white space. One and the same offset may stand under several
-    ranks.
+    Each offset is that of the first character after the white space. The same offset may appear under several ranks.
 
     Args:
         text: Any string.
-        start: Ends before it are left out.
-        stop: Offsets behind it are left out.
+        start: Where the search for the ends of paragraphs, sentences and lines begins.
+        stop: Largest offset to return.
     """
     last = len(text) - 1 if stop is None else min(stop, len(text) - 1)
-    # The first character behind `stop` tells whether the white space goes on: read one more.
+    # Read one character more to know whether the white space continues at `stop`.
     end = len(text) if stop is None else min(stop + 1, len(text))
     out: dict[Rank, list[int]] = {}
     for rank, patterns in _PATTERNS:
-        found = out.setdefault(rank, [])
+        offsets = out.setdefault(rank, [])
         for mark, pattern in patterns.items():
             if text.find(mark, start, end) >= 0:
-                found += [match.end() for match in pattern.finditer(text, start, end)]
-    return {rank: [offset for offset in sorted(found) if offset <= last] for rank, found in out.items()}
+                offsets += [match.end() for match in pattern.finditer(text, start, end)]
+    return {rank: [offset for offset in sorted(offsets) if offset <= last] for rank, offsets in out.items()}
 
 
 def heading_offsets(text: str, known: Iterable[int] | None = None) -> list[int]:
-    """Return where headings begin: the known ones, or the lines that begin with "#" if nothing is known.
+    """Return the sorted offsets of headings.
 
-    Known offsets that do not stand at the beginning of a word (a map of another text) are left out.
+    Args:
+        text: Any string.
+        known: Offsets that the reader has recorded. Those that do not follow white space are dropped, as they belong
+            to another text. If None, lines that begin with "#" outside code fences are headings.
     """
-    found = {_first_non_blank(text, offset) for offset in known or () if 0 <= offset < len(text)}
+    headings = {skip_space(text, offset) for offset in known or () if 0 <= offset < len(text)}
     if known is None and "#" in text:
         fences = code_fences(text)
         starts = [start for start, _ in fences]
         for match in _ATX_HEADING.finditer(text):
             at = bisect_right(starts, match.start()) - 1
             if at < 0 or match.start() >= fences[at][1]:
-                found.add(match.start())
-    return sorted(offset for offset in found if offset == 0 or text[offset - 1].isspace())
+                headings.add(match.start())
+    return sorted(offset for offset in headings if offset == 0 or text[offset - 1].isspace())
 
 
 def blocks(text: str) -> list[tuple[int, int]]:
@@ -131,7 +133,7 @@ def code_fences(text: str) -> list[tuple[int, int]]:
 
 
 def tables(text: str) -> list[tuple[int, int]]:
-    """Return the spans of runs of at least two lines that hold a "|", from the first to the last visible character."""
+    """Return the spans of at least two consecutive lines with a "|", from the first to the last visible character."""
     out: list[tuple[int, int]] = []
     first = rows = 0
     last = -1
@@ -141,11 +143,11 @@ def tables(text: str) -> list[tuple[int, int]]:
             rows += 1
         else:
             if rows > 1:
-                out.append((_first_non_blank(text, first), last))
+                out.append((skip_space(text, first), last))
             first, rows = line_start, 1
         last = match.end()
     if rows > 1:
-        out.append((_first_non_blank(text, first), last))
+        out.append((skip_space(text, first), last))
     return out
 
 
@@ -155,17 +157,14 @@ def lines_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def containing(spans: Sequence[tuple[int, int]], starts: Sequence[int], offset: int) -> tuple[int, int] | None:
-    """Return the span that `offset` would cut in two, or None."""
+    """Return the span that a cut at `offset` would divide, or None. `starts` are the starts of the sorted `spans`."""
     at = bisect_right(starts, offset) - 1
     if at >= 0 and spans[at][0] < offset < spans[at][1]:
         return spans[at]
     return None
 
 
-def _first_non_blank(text: str, offset: int) -> int:
-    found = _NON_BLANK.search(text, offset)
-    return found.start() if found else len(text)
-
+# Words and graphemes
 
 WORD_CHARACTER = regex.compile(r"[\w\p{L}\p{M}\p{N}]")
 NON_WORD_CHARACTER = regex.compile(r"[^\w\p{L}\p{M}\p{N}]")
@@ -173,22 +172,21 @@ LAST_NON_WORD_CHARACTER = regex.compile(r"(?r)[^\w\p{L}\p{M}\p{N}]")
 WORD_START = re.compile(r"(?<=\s)\S")
 _FEW = 8
 _GRAPHEME = regex.compile(r"\X")
-_NON_SPACE = re.compile(r"\S")
-# Between two characters there is a boundary whatever stands around them if both are of this kind (CR LF is looked at
-# before): Latin without combining marks, CJK punctuation, kana without sound marks, Han. And before visible ASCII or a
-# space, which join with a character of the class Prepend before them only.
+# There is always a boundary between two characters of these ranges (CR LF is handled separately): Latin without
+# combining marks, CJK punctuation, kana without sound marks, Han. There is also one before visible ASCII or a space,
+# unless the previous character is of the class Prepend.
 _PLAIN = "\u0000-\u02ff\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60"
 _SURE_BOUNDARY = regex.compile(rf"[{_PLAIN}](?=[{_PLAIN}])|\P{{GCB=Prepend}}(?=[ -~])")
 
 
 def skip_space(text: str, offset: int) -> int:
-    """Return the offset of the first character at or behind `offset` that is not white space, or the length."""
-    found = _NON_SPACE.search(text, offset)
-    return found.start() if found else len(text)
+    """Return the offset of the first character from `offset` on that is not white space, or the length."""
+    match = _NON_SPACE.search(text, offset)
+    return match.start() if match else len(text)
 
 
 def strip_end(text: str, start: int, end: int) -> int:
-    """Return `end` moved back over white space, not before `start`."""
+    """Return `end` without trailing white space, but not less than `start`."""
     while end > start and text[end - 1].isspace():
         head = text[max(start, end - 4_096) : end]
         end -= len(head) - len(head.rstrip())
@@ -196,14 +194,14 @@ def strip_end(text: str, start: int, end: int) -> int:
 
 
 def in_word(text: str, offset: int) -> bool:
-    """Return whether the characters on both sides of `offset` belong to one run of word characters."""
+    """Return whether the characters on both sides of `offset` are word characters."""
     if not 0 < offset < len(text):
         return False
     return bool(WORD_CHARACTER.match(text, offset - 1) and WORD_CHARACTER.match(text, offset))
 
 
 def is_surrogate_pair(text: str, offset: int) -> bool:
-    """Return whether the two surrogates of one character stand at `offset`; regular expressions see two characters."""
+    """Return whether two surrogates that encode one character stand at `offset`."""
     return "\ud800" <= text[offset] <= "\udbff" and "\udc00" <= text[offset + 1 : offset + 2] <= "\udfff"
 
 
@@ -212,14 +210,14 @@ def is_grapheme_boundary(text: str, offset: int, known: int = 0) -> bool:
 
     Args:
         text: Any string.
-        offset: Where a cut is wanted.
-        known: An offset before it that is a boundary; nothing before that is read.
+        offset: The position to check.
+        known: An earlier boundary; the text before it is not read.
     """
     if not known < offset < len(text):
         return True
-    before, behind = text[offset - 1], text[offset]
-    if before < "\u0300" and behind < "\u0300":
-        return before != "\r" or behind != "\n"
+    before, after = text[offset - 1], text[offset]
+    if before < "\u0300" and after < "\u0300":
+        return before != "\r" or after != "\n"
     if is_surrogate_pair(text, offset - 1):
         return False
     if _SURE_BOUNDARY.match(text, offset - 1):
@@ -237,7 +235,7 @@ def grapheme_floor(text: str, offset: int, known: int = 0) -> int:
 
 
 def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> list[int]:
-    """Return those of the sorted `offsets` that are grapheme boundaries, in one pass; `known` is one before them."""
+    """Return the grapheme boundaries among the sorted `offsets`, in one pass; `known` is an earlier boundary."""
     if len(offsets) < _FEW or text[offsets[0] - 1 : offsets[-1] + 1].isascii():
         return [offset for offset in offsets if is_grapheme_boundary(text, offset, known)]
     starts = set(_cluster_starts(text, _safe_start(text, offsets[0], known), offsets[-1] + 1))
@@ -245,11 +243,11 @@ def grapheme_boundaries(text: str, offsets: Sequence[int], known: int = 0) -> li
 
 
 def grapheme_end(text: str, start: int, limit: int) -> int:
-    """Return where the grapheme cluster that begins at `start` ends, or `limit` if it is longer."""
+    """Return the end of the grapheme cluster that begins at `start`, or `limit` if it is longer."""
     if is_surrogate_pair(text, start):
         return start + 2
-    found = _GRAPHEME.match(text, start, limit)
-    return int(found.end()) if found else limit
+    match = _GRAPHEME.match(text, start, limit)
+    return int(match.end()) if match else limit
 
 
 def _cluster_start(text: str, offset: int, known: int) -> int:
@@ -258,7 +256,7 @@ def _cluster_start(text: str, offset: int, known: int) -> int:
 
 
 def _cluster_starts(text: str, start: int, stop: int) -> Iterator[int]:
-    # A slice, as \X counts all regional indicators before each match, back to the beginning of the string.
+    # On a slice, because \X counts all regional indicators before a match, back to the beginning of the string.
     return (start + int(match.start()) for match in _GRAPHEME.finditer(text[start:stop]))
 
 
@@ -267,7 +265,7 @@ def _safe_start(text: str, offset: int, known: int) -> int:
         begin = offset - width
         if begin <= known:
             break
-        sure = _SURE_BOUNDARY.search(text, begin, offset)
-        if sure:
-            return int(sure.end())
+        match = _SURE_BOUNDARY.search(text, begin, offset)
+        if match:
+            return int(match.end())
     return known

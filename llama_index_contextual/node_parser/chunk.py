@@ -1,4 +1,10 @@
-"""What the structure of a text says about cutting it into chunks."""
+"""Cut segments into chunks that hold a limited number of tokens and overlap slightly.
+
+`ChunkNodeParser` is the LlamaIndex component. It passes the text of each segment to a `ChunkCutter`, which fills one
+chunk after another: `CutPoints` finds the last acceptable cut within a budget of tokens, `overlap_start` the beginning
+of the overlap with the previous chunk. Both read the `Layout` of the text: its headings, paragraphs, sentences and
+lines, and the code fences and tables that should stay whole.
+"""
 
 from __future__ import annotations
 
@@ -70,456 +76,31 @@ from llama_index_contextual.node_parser.boundaries import (
 from llama_index_contextual.node_parser.tokens import TokenMap
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the structure of one text says about cuts.
-
-    Attributes:
-        offsets: For each rank the sorted offsets at which something of it begins.
-        wholes: Spans that are never cut: code fences and tables that fit a chunk, else their lines that fit.
-        rows: First offsets of the rows of tables that fit a chunk. An overlap may begin there, as the chunk before has
-            the whole table; it may not begin in a code fence, whose closing mark would then seem to open one.
-    """
-
-    offsets: Mapping[Rank, Sequence[int]]
-    wholes: Sequence[tuple[int, int]]
-    rows: Sequence[int]
-
-    @classmethod
-    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] | None = None) -> Layout:
-        """Scan `text` once; `headings` are the offsets known from the reader, or None."""
-        wholes, rows = _wholes(text, tokens, size)
-        offsets = structural_offsets(text)
-        offsets[Rank.LINE] = sorted([*offsets[Rank.LINE], *(start for start, _ in wholes)])
-        offsets[Rank.HEADING] = heading_offsets(text, headings)
-        return cls(offsets, wholes, rows)
-
-    @cached_property
-    def _whole_starts(self) -> list[int]:
-        return [start for start, _ in self.wholes]
-
-    def whole_at(self, offset: int) -> tuple[int, int] | None:
-        """Return the whole that a cut at `offset` would divide, or None."""
-        return containing(self.wholes, self._whole_starts, offset) if self.wholes else None
-
-    def last(self, rank: Rank, low: int, high: int) -> int | None:
-        """Return the last offset of this rank or better from `low` to `high` that divides no whole."""
-        while True:
-            best = -1
-            for offsets in self._at_least(rank):
-                at = bisect_right(offsets, high) - 1
-                if at >= 0 and offsets[at] > best:
-                    best = offsets[at]
-            if best < low:
-                return None
-            whole = self.whole_at(best)
-            if not whole:
-                return best
-            high = whole[0]
-
-    def between(self, rank: Rank, low: int, high: int) -> list[int]:
-        """Return the offsets of this rank or better from `low` to `high` where an overlap may begin."""
-        found = [o for offsets in self._at_least(rank) for o in within(offsets, low, high) if not self.whole_at(o)]
-        return sorted({*found, *within(self.rows, low, high)})
-
-    def _at_least(self, rank: Rank) -> Sequence[Sequence[int]]:
-        return self._by_least_rank[rank]
-
-    @cached_property
-    def _by_least_rank(self) -> dict[Rank, list[Sequence[int]]]:
-        return {rank: [self.offsets[other] for other in Rank if other >= rank] for rank in Rank}
-
-
-def within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
-    """Return those of the sorted `offsets` that are from `low` to `high`."""
-    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
-
-
-def _wholes(text: str, tokens: TokenMap, size: int) -> tuple[list[tuple[int, int]], list[int]]:
-    wholes: list[tuple[int, int]] = []
-    rows: list[int] = []
-    for start, end in blocks(text):
-        lines = lines_of(text, start, end)
-        if not _fits(tokens, start, end, size):
-            wholes.extend(line for line in lines if _fits(tokens, *line, size))
-            continue
-        wholes.append((start, end))
-        if not text.startswith(FENCE_MARKS, start):
-            rows.extend(line[0] for line in lines)
-    return wholes, rows
-
-
-def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:
-    if end - start <= size // 4:  # A character has at most four bytes, a byte at most one token.
-        return True
-    slack = tokens.estimate(start, end) - size
-    return tokens.count(start, end) <= size if abs(slack) < 8 else slack < 0
-
-
-# A text whose words all begin with a combining mark must not cost a search for each of them.
-_MOST_TRIES = 64
-
-
-@dataclass(frozen=True)
-class CutPoints:
-    """Finds the last possible cut of a kind.
-
-    A cut is the offset of the first character behind it; white space before it belongs to neither side. `known` is an
-    earlier offset at which a grapheme begins.
-
-    Attributes:
-        text: The text that is cut.
-        layout: Its structure.
-    """
-
-    text: str
-    layout: Layout
-
-    def last_of(self, rank: Rank, low: int, high: int, known: int) -> int | None:
-        """Return the last cut of this rank or better."""
-        offset = self.layout.last(rank, low, high)
-        while offset is not None and not self.is_clean(offset, known):
-            offset = self.layout.last(rank, low, offset - 1)
-        return offset
-
-    def is_clean(self, offset: int, known: int) -> bool:
-        """Return whether a cut leaves graphemes whole on both sides of the white space before `offset`."""
-        text = self.text
-        if not is_grapheme_boundary(text, offset, known):
-            return False
-        return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
-
-    def last_word_start(self, low: int, high: int, known: int) -> int | None:
-        """Return the last cut behind white space."""
-        text = self.text
-        offset = _word_start(text, low, high)
-        for _ in range(_MOST_TRIES):
-            if offset is None:
-                break
-            whole = self.layout.whole_at(offset)
-            if whole:
-                offset = whole[0]
-                if offset < low:
-                    return None
-            if text[offset - 1].isspace() and self.is_clean(offset, known):
-                return offset
-            offset = _word_start(text, low, offset - 1)
-        return None
-
-    def last_word_end(self, low: int, high: int, known: int) -> int | None:
-        """Return the last cut behind a character that is no part of a word, such as a comma without a space."""
-        text = self.text
-        while high >= low:
-            found = LAST_NON_WORD_CHARACTER.search(text, low - 1, high)
-            if not found:
-                return None
-            offset = grapheme_floor(text, found.end(), known)
-            whole = self.layout.whole_at(offset)
-            if not whole and offset >= low and not in_word(text, offset) and self.is_clean(offset, known):
-                return skip_space(text, offset)
-            high = min(whole[0] if whole else offset, found.start())
-        return None
-
-    def last_divided_word_start(self, low: int, high: int) -> int | None:
-        """Return the last cut behind white space even if a mark behind it forms a grapheme with that white space."""
-        offset = _word_start(self.text, low, high)
-        return None if offset is None or self.layout.whole_at(offset) else offset
-
-    def word_end(self, start: int, stop: int) -> int:
-        """Return where the word that begins at `start` ends, or `stop` if it is longer."""
-        found = NON_WORD_CHARACTER.search(self.text, start + 1, stop)
-        return int(found.start()) if found else stop
-
-
-def _word_start(text: str, low: int, high: int) -> int | None:
-    """Return the last offset between `low` and `high` that has white space before and none behind it."""
-    if low > high:
-        return None
-    if high < len(text) and text[high - 1].isspace() and not text[high].isspace():
-        return high
-    head = text[low - 1 : high].rstrip()
-    words = head.rsplit(None, 1)
-    if not words or len(words[-1]) == len(head):
-        return None
-    return low - 1 + len(head) - len(words[-1])
-
-
-LEAST, MOST = 0.55, 1.45
-"""Shares of the wanted overlap: with a tenth of the chunk wanted, 5 to 15 % of it are shared."""
-
-
-# The first and the last word of a slice may be a few tokens more or less when it is encoded alone.
-_SLACK = 5
-
-
-def overlap_start(tokens: TokenMap, layout: Layout, wanted: int, *, core: int, end: int, floor: int) -> int:
-    """Return where a chunk begins: at a sentence, else a line, else a word in the chunk before.
-
-    Args:
-        tokens: The text and its tokens.
-        layout: Its structure.
-        wanted: Tokens of overlap.
-        core: The first character of the chunk's own.
-        end: The end of the chunk before.
-        floor: The chunk begins behind it.
-
-    Returns:
-        An offset before `core`, the nearest to the wanted one that shares 0.55 to 1.45 times as many tokens, or `core`
-        if nothing begins there.
-    """
-    if not wanted or end <= 0 or core >= len(tokens.text):
-        return core
-    least, most = math.ceil(LEAST * wanted), int(MOST * wanted)
-    at = tokens.index(end)
-    low, high = max(floor + 1, tokens.offset(at - most), 1), tokens.offset(at - least)
-    ideal = tokens.offset(at - wanted)
-    for near in _tiers(tokens.text, layout, low, high):
-        whole = grapheme_boundaries(tokens.text, sorted(near), max(0, floor))
-        for offset in sorted(whole, key=lambda offset: abs(offset - ideal)):
-            if low <= offset <= high and _is_within(tokens, offset, end, least, most):
-                return offset
-    return core
-
-
-def _is_within(tokens: TokenMap, start: int, end: int, least: int, most: int) -> bool:
-    """Return whether a slice has `least` to `most` tokens; only near the bounds it has to be counted exactly."""
-    if least + _SLACK <= tokens.estimate(start, end) <= most - _SLACK:
-        return True
-    return least <= tokens.count(start, end) <= most
-
-
-def _tiers(text: str, layout: Layout, low: int, high: int) -> Iterator[Iterable[int]]:
-    for rank in (Rank.SENTENCE, Rank.LINE):
-        yield layout.between(rank, low, high)
-    words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
-    yield (offset for offset in words if not layout.whole_at(offset))
-    behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
-    yield (o for o in behind if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
-
-
-# How full a chunk must be before a cut of this rank is taken: a heading is worth a half-empty chunk, a line end is not.
-_FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
-_LEAST_FILL = 0.5
-_LEAST_TAIL = 0.4
-# Characters for each token of a chunk; what is longer is taken for too long without reading on.
-_LONGEST_GRAPHEME = 8
-_LONGEST_WORD = 64
-
-
-@dataclass(frozen=True)
-class ChunkSpan:
-    """A chunk as offsets into its text.
-
-    Attributes:
-        start: The first character, overlap included.
-        core: The first character that the chunk before does not hold.
-        end: Behind the last character.
-        tokens: Tokens of the slice when it is encoded alone.
-    """
-
-    start: int
-    core: int
-    end: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class ChunkCutter:
-    """Cuts one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
-
-    Attributes:
-        tokens: The text and its tokens.
-        layout: Its structure.
-        size: Most tokens of a chunk when it is encoded alone.
-        overlap: Wanted tokens of overlap, see `overlap_start`.
-    """
-
-    tokens: TokenMap
-    layout: Layout
-    size: int
-    overlap: int
-
-    @cached_property
-    def _points(self) -> CutPoints:
-        return CutPoints(self.tokens.text, self.layout)
-
-    def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
-        """Yield the chunks of the text in order.
-
-        Args:
-            core_start: The chunks hold the text from here on; what stands before serves as overlap only.
-            floor: The first chunk begins behind this offset.
-        """
-        text = self.tokens.text
-        tail = strip_end(text, core_start, len(text))
-        core = skip_space(text, core_start)
-        end = strip_end(text, 0, core)
-        start = self._overlap_start(core, end, floor)
-        while core < tail:
-            cut = self._cut(start, core, tail)
-            if cut is None:
-                # A fence, row or word fits a chunk, but not behind this much overlap: take less.
-                start = self._overlap_start(core, end, start)
-                continue
-            behind, end, count = cut
-            yield ChunkSpan(start, core, end, count)
-            core, start = behind, self._overlap_start(behind, end, start)
-
-    def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
-        """Return (where the next core begins, end, tokens), or None if nothing fits behind this overlap."""
-        rest = self.tokens.estimate(start, tail)
-        if rest <= self.size + 8:
-            count = self.tokens.count(start, tail)
-            if count <= self.size:
-                return len(self.tokens.text), tail, count
-        for budget in dict.fromkeys((self._balanced(rest), self.size)):
-            found = self._fitting_cut(start, core, budget)
-            if found:
-                return found
-        if start < core and self._unit_fits(core, tail):
-            return None
-        return self._forced_cut(start, core, tail)
-
-    def _balanced(self, rest: int) -> int:
-        """Return a budget that leaves no tiny chunk at the end."""
-        least = int(_LEAST_TAIL * self.size)
-        return min(self.size, max(rest - least, self.size - least))
-
-    def _fitting_cut(self, start: int, core: int, budget: int) -> tuple[int, int, int] | None:
-        text = self.tokens.text
-        while budget > 0:
-            behind = self._choose(start, core, budget)
-            if behind is None:
-                return None
-            end = strip_end(text, start, behind)
-            count = self.tokens.count(start, end)
-            if count <= self.size:
-                return behind, end, count
-            # One token too many is what joining the edges differently costs; most often one step is enough.
-            budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
-        return None
-
-    def _choose(self, start: int, core: int, budget: int) -> int | None:
-        first = self.tokens.index(start)
-        limit = self._limit(start, core, self.tokens.offset(first + budget))
-        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
-        for rank, fill in _FILL:
-            low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
-            found = self._points.last_of(rank, low, limit, core)
-            if found is not None:
-                return found
-        found = self._points.last_word_start(least, limit, core)
-        if found is None:
-            found = self._points.last_word_end(least, limit, core)
-        return self._choose_early(core, limit) if found is None else found
-
-    def _choose_early(self, core: int, limit: int) -> int | None:
-        """Return a cut that leaves the chunk less than half full."""
-        points = self._points
-        early = points.last_word_start(core + 1, limit, core), points.last_word_end(core + 1, limit, core)
-        found = max((offset for offset in early if offset is not None), default=None)
-        if found is None:
-            # Rather a mark is divided from the white space before it, with which it forms a grapheme, than a word.
-            return points.last_divided_word_start(core + 1, limit)
-        if self._oversized_word(found):
-            # It has to be cut anyway: rather a full chunk than a scrap before it.
-            return max(found, grapheme_floor(self.tokens.text, limit, found))
-        return found
-
-    def _limit(self, start: int, core: int, offset: int) -> int:
-        text = self.tokens.text
-        whole = self.layout.whole_at(core + 1) if start == core else None
-        if whole and whole[0] == core:
-            offset = max(offset, whole[1])
-        if offset < len(text) and (text[offset].isspace() or text[offset - 1].isspace()):
-            offset = skip_space(text, offset)
-        return min(offset, len(text))
-
-    def _oversized_word(self, offset: int) -> bool:
-        end = self._word_end(offset, len(self.tokens.text))
-        return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
-
-    def _word_end(self, start: int, tail: int) -> int:
-        return self._points.word_end(start, min(tail, start + _LONGEST_WORD * self.size))
-
-    def _unit_fits(self, core: int, tail: int) -> bool:
-        """Return whether the word, fence or table row that begins at `core` fits a chunk that has no overlap."""
-        whole = self.layout.whole_at(core + 1)
-        if whole and whole[0] == core:
-            return True
-        end = self._word_end(core, tail)
-        return self.tokens.estimate(core, end) <= self.size + 16 and self.tokens.count(core, end) <= self.size
-
-    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
-        """Cut a word that is longer than a chunk between graphemes, a grapheme that is longer between characters."""
-        text, tokens = self.tokens.text, self.tokens
-        if start == core and self._unit_fits(core, tail):
-            offset = self._word_end(core, tail)
-            if is_grapheme_boundary(text, offset, core):
-                end = strip_end(text, core, offset)
-                return skip_space(text, offset), end, tokens.count(core, end)
-        budget = self.size
-        while budget > 0:
-            limit = min(tail, tokens.offset(tokens.index(start) + budget))
-            offset = grapheme_floor(text, limit, core)
-            if offset <= core:
-                whole = grapheme_end(text, core, min(tail, core + _LONGEST_GRAPHEME * self.size))
-                if tokens.count(start, whole) <= self.size:
-                    offset = whole
-                elif start < core or limit <= core:
-                    break
-                else:
-                    offset = limit
-            end = strip_end(text, core, offset)
-            count = tokens.count(start, end)
-            if count <= self.size:
-                return skip_space(text, offset), end, count
-            budget -= max(1, count - self.size)
-        if start < core:
-            return None
-        offset = core + (2 if is_surrogate_pair(text, core) else 1)
-        return skip_space(text, offset), offset, tokens.count(core, offset)
-
-    def _overlap_start(self, core: int, end: int, floor: int) -> int:
-        return overlap_start(self.tokens, self.layout, self.overlap, core=core, end=end, floor=floor)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A node that is to be chunked, as one segment of its document."""
-
-    node: BaseNode
-    text: str
-    origin: Origin
-    parent: RelatedNodeInfo
-    map: DocumentMap
-    index: int
-    segment: tuple[int, int]
-    core: int
-    excluded_embed: list[str]
-    excluded_llm: list[str]
-
-
 class ChunkNodeParser(SpanNodeParser):
-    """Cuts segments into chunks of up to `chunk_size` tokens (o200k_base) when encoded alone.
+    """Node parser that cuts segments into chunks of up to `chunk_size` tokens (o200k_base).
 
-    It takes the nodes of SegmentNodeParser, Documents and the nodes of any other parser; the latter two count as one
-    segment each. Pass all segments of a document in one call: chunks are numbered and linked within the call.
+    The input can be the nodes of SegmentNodeParser, Documents, or the nodes of any other parser; each of the latter two
+    is treated as one segment. Pass all segments of a document in one call, because chunks are numbered and linked
+    within the call.
 
-    A chunk is a slice of its document without white space at the ends, `node.text ==
-    document.text[node.start_char_idx:node.end_char_idx]`; between two chunks there is white space only. Cuts stand at
-    headings, paragraphs, sentences or words, never within a word or grapheme cluster unless a single one exceeds
-    `chunk_size`; Markdown code fences, tables and table rows stay whole when they fit. Offsets are None where a foreign
-    node does not tell its place in the document.
+    A chunk is a slice of its document without white space at the ends: `node.text ==
+    document.text[node.start_char_idx:node.end_char_idx]`. Between two chunks there is nothing but white space. The text
+    is cut at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it alone exceeds
+    `chunk_size`. Markdown code fences, tables and table rows stay whole if they fit. The offsets are None for a node of
+    another parser that does not record its position in the document.
 
     Raises:
-        ConfigurationError: A size is not positive, or the overlap is not smaller than the size (pydantic hands it on as
-            a ValidationError, which is a ValueError too).
+        ConfigurationError: A size is not positive, or the overlap is not smaller than the size. Pydantic raises it as a
+            ValidationError, which is a ValueError too.
     """
 
-    chunk_size: int = Field(default=800, description="Most tokens (o200k_base) of a chunk when it is encoded alone.")
+    chunk_size: int = Field(
+        default=800, description="Maximum number of tokens (o200k_base) of a chunk when it is encoded alone."
+    )
     chunk_overlap: int = Field(
-        default=80, description="Tokens that neighbouring chunks share; half to one and a half times as many."
+        default=80,
+        description="Number of tokens that neighbouring chunks share; the actual number is half to one and a half "
+        "times as large.",
     )
 
     @model_validator(mode="after")
@@ -529,7 +110,7 @@ class ChunkNodeParser(SpanNodeParser):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex knows the component."""
+        """Return the name of the component in serialized pipelines."""
         return "ChunkNodeParser"
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
@@ -546,7 +127,7 @@ class ChunkNodeParser(SpanNodeParser):
     def _spans(self, part: _Part, last_start: int | None) -> Iterator[ChunkSpan]:
         tokens = tokens_of(part.node, part.text)
         base = part.origin.base
-        # A short last chunk of the segment before is not to be repeated as a whole.
+        # Do not repeat the whole last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
         layout = Layout.of(part.text, tokens, self.chunk_size, heading_offsets_in(part.map.headings, base))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
@@ -598,13 +179,20 @@ class ChunkNodeParser(SpanNodeParser):
         return {SOURCE_LINE: line, **{k: v for k, v in metadata.items() if k != SOURCE_LINE}} if line else metadata
 
 
-def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section in which most of a chunk's own text stands; the overlap often belongs to the one before."""
-    first = bisect_right(where.headings, start, key=lambda heading: heading.start)
-    last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
-    bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
-    longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
-    return where.section(bounds[longest])
+@dataclass(frozen=True)
+class _Part:
+    """A node to cut into chunks, treated as one segment of its document."""
+
+    node: BaseNode
+    text: str
+    origin: Origin
+    parent: RelatedNodeInfo
+    map: DocumentMap
+    index: int
+    segment: tuple[int, int]
+    core: int
+    excluded_embed: list[str]
+    excluded_llm: list[str]
 
 
 def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
@@ -612,7 +200,7 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
     counts: dict[str, int] = {}
     for node in nodes:
         text, origin = text_of(node), Origin.of(node)
-        # All segments of a document carry the same two strings: read them once.
+        # All segments of a document carry the same two strings: parse them once.
         key = node.metadata.get(PAGES), node.metadata.get(HEADINGS)
         if key not in maps:
             maps[key] = DocumentMap.from_metadata(node.metadata)
@@ -627,7 +215,7 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
 
 
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
-    """Return index, start and end of the segment that a node is or lies in; a foreign node is one by itself."""
+    """Return index, start and end of the segment that a node is or lies in; any other node is its own segment."""
     base = origin.base or 0
     values = (node.metadata.get(key) for key in (SEGMENT_INDEX, SEGMENT_START, SEGMENT_END))
     given = [value for value in values if isinstance(value, int)]
@@ -636,3 +224,444 @@ def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[in
         if start <= base and base + len(text) <= end:
             return index, start, end
     return number, base, base + len(text)
+
+
+def _section(where: DocumentMap, start: int, end: int) -> str | None:
+    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section."""
+    first = bisect_right(where.headings, start, key=lambda heading: heading.start)
+    last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
+    bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
+    longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
+    return where.section(bounds[longest])
+
+
+# Cutting one text
+
+
+@dataclass(frozen=True)
+class ChunkSpan:
+    """A chunk as offsets into its text.
+
+    Attributes:
+        start: The first character, overlap included.
+        core: The first character that the previous chunk does not hold.
+        end: End of the chunk (exclusive).
+        tokens: Number of tokens of the slice when it is encoded alone.
+    """
+
+    start: int
+    core: int
+    end: int
+    tokens: int
+
+
+# Least fill of a chunk for a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
+_FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
+_LEAST_FILL = 0.5
+_LEAST_TAIL = 0.4
+# Characters per token of a chunk. Longer graphemes and words are treated as too long without reading further.
+_LONGEST_GRAPHEME = 8
+_LONGEST_WORD = 64
+
+
+@dataclass(frozen=True)
+class ChunkCutter:
+    """Cutter of one text into chunks of at most `size` tokens that overlap by about `overlap` tokens.
+
+    Attributes:
+        tokens: The text and its tokens.
+        layout: Its structure.
+        size: Most tokens of a chunk when it is encoded alone.
+        overlap: Number of tokens to share, see `overlap_start`.
+    """
+
+    tokens: TokenMap
+    layout: Layout
+    size: int
+    overlap: int
+
+    @cached_property
+    def _points(self) -> CutPoints:
+        return CutPoints(self.tokens.text, self.layout)
+
+    def spans(self, core_start: int = 0, floor: int = -1) -> Iterator[ChunkSpan]:
+        """Yield the chunks of the text in order.
+
+        Args:
+            core_start: Where the chunks' own text begins; the text before it only serves as overlap.
+            floor: Offset after which the first chunk begins.
+        """
+        text = self.tokens.text
+        tail = strip_end(text, core_start, len(text))
+        core = skip_space(text, core_start)
+        end = strip_end(text, 0, core)
+        start = self._overlap_start(core, end, floor)
+        while core < tail:
+            cut = self._cut(start, core, tail)
+            if cut is None:
+                # A code fence, table row or word would fit into the chunk with less overlap.
+                start = self._overlap_start(core, end, start)
+                continue
+            next_core, end, count = cut
+            yield ChunkSpan(start, core, end, count)
+            core, start = next_core, self._overlap_start(next_core, end, start)
+
+    def _cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
+        """Return (core of the next chunk, end, tokens), or None if nothing fits after this overlap."""
+        rest = self.tokens.estimate(start, tail)
+        if rest <= self.size + 8:
+            count = self.tokens.count(start, tail)
+            if count <= self.size:
+                return len(self.tokens.text), tail, count
+        for budget in dict.fromkeys((self._balanced(rest), self.size)):
+            cut = self._fitting_cut(start, core, budget)
+            if cut:
+                return cut
+        if start < core and self._unit_fits(core, tail):
+            return None
+        return self._forced_cut(start, core, tail)
+
+    def _balanced(self, rest: int) -> int:
+        """Return a number of tokens that does not leave a tiny last chunk."""
+        least = int(_LEAST_TAIL * self.size)
+        return min(self.size, max(rest - least, self.size - least))
+
+    def _fitting_cut(self, start: int, core: int, budget: int) -> tuple[int, int, int] | None:
+        text = self.tokens.text
+        while budget > 0:
+            next_core = self._choose(start, core, budget)
+            if next_core is None:
+                return None
+            end = strip_end(text, start, next_core)
+            count = self.tokens.count(start, end)
+            if count <= self.size:
+                return next_core, end, count
+            # The slice encoded alone has a token or two more than estimated; one step is usually enough.
+            budget = min(budget, self.tokens.estimate(start, end)) - max(1, count - self.size)
+        return None
+
+    def _choose(self, start: int, core: int, budget: int) -> int | None:
+        first = self.tokens.index(start)
+        limit = self._limit(start, core, self.tokens.offset(first + budget))
+        least = max(core + 1, self.tokens.offset(first + int(_LEAST_FILL * budget)))
+        for rank, fill in _FILL:
+            low = max(core + 1, self.tokens.offset(first + int(fill * budget)))
+            offset = self._points.last_of(rank, low, limit, core)
+            if offset is not None:
+                return offset
+        offset = self._points.last_word_start(least, limit, core)
+        if offset is None:
+            offset = self._points.last_word_end(least, limit, core)
+        return self._choose_early(core, limit) if offset is None else offset
+
+    def _choose_early(self, core: int, limit: int) -> int | None:
+        """Return a cut that leaves the chunk less than half full."""
+        points = self._points
+        early = points.last_word_start(core + 1, limit, core), points.last_word_end(core + 1, limit, core)
+        offset = max((offset for offset in early if offset is not None), default=None)
+        if offset is None:
+            # Separating a combining mark from the white space that it joins is better than dividing a word.
+            return points.last_divided_word_start(core + 1, limit)
+        if self._oversized_word(offset):
+            # The word must be divided anyway, so fill the chunk with its beginning.
+            return max(offset, grapheme_floor(self.tokens.text, limit, offset))
+        return offset
+
+    def _limit(self, start: int, core: int, offset: int) -> int:
+        text = self.tokens.text
+        whole = self.layout.whole_at(core + 1) if start == core else None
+        if whole and whole[0] == core:
+            offset = max(offset, whole[1])
+        if offset < len(text) and (text[offset].isspace() or text[offset - 1].isspace()):
+            offset = skip_space(text, offset)
+        return min(offset, len(text))
+
+    def _oversized_word(self, offset: int) -> bool:
+        end = self._word_end(offset, len(self.tokens.text))
+        return end - offset > self.size and self.tokens.estimate(offset, end) > self.size
+
+    def _word_end(self, start: int, tail: int) -> int:
+        return self._points.word_end(start, min(tail, start + _LONGEST_WORD * self.size))
+
+    def _unit_fits(self, core: int, tail: int) -> bool:
+        """Return whether the word, code fence or table row at `core` fits into a chunk without overlap."""
+        whole = self.layout.whole_at(core + 1)
+        if whole and whole[0] == core:
+            return True
+        end = self._word_end(core, tail)
+        return self.tokens.estimate(core, end) <= self.size + 16 and self.tokens.count(core, end) <= self.size
+
+    def _forced_cut(self, start: int, core: int, tail: int) -> tuple[int, int, int] | None:
+        """Divide a word that exceeds a chunk between graphemes, and a grapheme that exceeds one between characters."""
+        text, tokens = self.tokens.text, self.tokens
+        if start == core and self._unit_fits(core, tail):
+            offset = self._word_end(core, tail)
+            if is_grapheme_boundary(text, offset, core):
+                end = strip_end(text, core, offset)
+                return skip_space(text, offset), end, tokens.count(core, end)
+        budget = self.size
+        while budget > 0:
+            limit = min(tail, tokens.offset(tokens.index(start) + budget))
+            offset = grapheme_floor(text, limit, core)
+            if offset <= core:
+                whole = grapheme_end(text, core, min(tail, core + _LONGEST_GRAPHEME * self.size))
+                if tokens.count(start, whole) <= self.size:
+                    offset = whole
+                elif start < core or limit <= core:
+                    break
+                else:
+                    offset = limit
+            end = strip_end(text, core, offset)
+            count = tokens.count(start, end)
+            if count <= self.size:
+                return skip_space(text, offset), end, count
+            budget -= max(1, count - self.size)
+        if start < core:
+            return None
+        offset = core + (2 if is_surrogate_pair(text, core) else 1)
+        return skip_space(text, offset), offset, tokens.count(core, offset)
+
+    def _overlap_start(self, core: int, end: int, floor: int) -> int:
+        return overlap_start(self.tokens, self.layout, self.overlap, core=core, end=end, floor=floor)
+
+
+# Overlap
+
+LEAST, MOST = 0.55, 1.45
+"""Bounds of the overlap as shares of the wanted one. If a tenth of the chunk is wanted, 5 to 15 % are shared."""
+# The words at both ends of a slice may have a few tokens more or fewer when the slice is encoded alone.
+_SLACK = 5
+
+
+def overlap_start(tokens: TokenMap, layout: Layout, wanted: int, *, core: int, end: int, floor: int) -> int:
+    """Return the offset at which a chunk begins so that it overlaps the previous one.
+
+    Sentences of the previous chunk are preferred to lines, and lines to words.
+
+    Args:
+        tokens: The text and its tokens.
+        layout: Its structure.
+        wanted: Number of tokens to share.
+        core: First character that the previous chunk does not hold.
+        end: End of the previous chunk.
+        floor: Offset after which the chunk must begin.
+
+    Returns:
+        The offset nearest to the wanted overlap that shares 0.55 to 1.45 times as many tokens, or `core` if there is
+        none.
+    """
+    if not wanted or end <= 0 or core >= len(tokens.text):
+        return core
+    least, most = math.ceil(LEAST * wanted), int(MOST * wanted)
+    at = tokens.index(end)
+    low, high = max(floor + 1, tokens.offset(at - most), 1), tokens.offset(at - least)
+    ideal = tokens.offset(at - wanted)
+    for near in _tiers(tokens.text, layout, low, high):
+        whole = grapheme_boundaries(tokens.text, sorted(near), max(0, floor))
+        for offset in sorted(whole, key=lambda offset: abs(offset - ideal)):
+            if low <= offset <= high and _is_within(tokens, offset, end, least, most):
+                return offset
+    return core
+
+
+def _is_within(tokens: TokenMap, start: int, end: int, least: int, most: int) -> bool:
+    """Return whether a slice has `least` to `most` tokens; count exactly only near the bounds."""
+    if least + _SLACK <= tokens.estimate(start, end) <= most - _SLACK:
+        return True
+    return least <= tokens.count(start, end) <= most
+
+
+def _tiers(text: str, layout: Layout, low: int, high: int) -> Iterator[Iterable[int]]:
+    """Yield the possible beginnings of an overlap: sentences, lines, words, and ends of other characters."""
+    for rank in (Rank.SENTENCE, Rank.LINE):
+        yield layout.between(rank, low, high)
+    words = (match.start() for match in WORD_START.finditer(text, low, high + 1))
+    yield (offset for offset in words if not layout.whole_at(offset))
+    after = (match.end() for match in NON_WORD_CHARACTER.finditer(text, low, high))
+    yield (o for o in after if not (layout.whole_at(o) or in_word(text, o) or text[o].isspace()))
+
+
+# Search for cuts
+
+# Bounds the search in a text in which every word begins with a combining mark.
+_MOST_TRIES = 64
+
+
+@dataclass(frozen=True)
+class CutPoints:
+    """Search for the last possible cut of a given kind.
+
+    A cut is the offset of the first character after it; the white space before it belongs to neither side. In all
+    methods, `known` is an earlier offset at which a grapheme begins.
+
+    Attributes:
+        text: The text to cut.
+        layout: Its structure.
+    """
+
+    text: str
+    layout: Layout
+
+    def last_of(self, rank: Rank, low: int, high: int, known: int) -> int | None:
+        """Return the last cut of at least this rank."""
+        offset = self.layout.last(rank, low, high)
+        while offset is not None and not self.is_clean(offset, known):
+            offset = self.layout.last(rank, low, offset - 1)
+        return offset
+
+    def is_clean(self, offset: int, known: int) -> bool:
+        """Return whether no grapheme is divided, neither at `offset` nor before the white space that precedes it."""
+        text = self.text
+        if not is_grapheme_boundary(text, offset, known):
+            return False
+        return not text[offset - 1].isspace() or is_grapheme_boundary(text, strip_end(text, known, offset), known)
+
+    def last_word_start(self, low: int, high: int, known: int) -> int | None:
+        """Return the last cut that follows white space."""
+        text = self.text
+        offset = _word_start(text, low, high)
+        for _ in range(_MOST_TRIES):
+            if offset is None:
+                break
+            whole = self.layout.whole_at(offset)
+            if whole:
+                offset = whole[0]
+                if offset < low:
+                    return None
+            if text[offset - 1].isspace() and self.is_clean(offset, known):
+                return offset
+            offset = _word_start(text, low, offset - 1)
+        return None
+
+    def last_word_end(self, low: int, high: int, known: int) -> int | None:
+        """Return the last cut after a character that does not belong to a word, such as a comma without a space."""
+        text = self.text
+        while high >= low:
+            match = LAST_NON_WORD_CHARACTER.search(text, low - 1, high)
+            if not match:
+                return None
+            offset = grapheme_floor(text, match.end(), known)
+            whole = self.layout.whole_at(offset)
+            if not whole and offset >= low and not in_word(text, offset) and self.is_clean(offset, known):
+                return skip_space(text, offset)
+            high = min(whole[0] if whole else offset, match.start())
+        return None
+
+    def last_divided_word_start(self, low: int, high: int) -> int | None:
+        """Return the last cut that follows white space, even if a combining mark joins that white space."""
+        offset = _word_start(self.text, low, high)
+        return None if offset is None or self.layout.whole_at(offset) else offset
+
+    def word_end(self, start: int, stop: int) -> int:
+        """Return the end of the word that begins at `start`, or `stop` if the word goes on after it."""
+        match = NON_WORD_CHARACTER.search(self.text, start + 1, stop)
+        return int(match.start()) if match else stop
+
+
+def _word_start(text: str, low: int, high: int) -> int | None:
+    """Return the last offset from `low` to `high` that follows white space and is not white space itself."""
+    if low > high:
+        return None
+    if high < len(text) and text[high - 1].isspace() and not text[high].isspace():
+        return high
+    head = text[low - 1 : high].rstrip()
+    words = head.rsplit(None, 1)
+    if not words or len(words[-1]) == len(head):
+        return None
+    return low - 1 + len(head) - len(words[-1])
+
+
+# Structure of a text
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Structure of one text: possible cuts by rank, and spans that must not be divided.
+
+    Attributes:
+        offsets: Sorted offsets of the possible cuts, by rank.
+        wholes: Spans that are never divided: code fences and tables that fit into a chunk. Of larger ones, the lines
+            that fit.
+        rows: Offsets of the rows of tables that fit into a chunk. An overlap may begin at a row, because the previous
+            chunk holds the whole table. It may not begin inside a code fence, whose closing mark would then look like
+            an opening one.
+    """
+
+    offsets: Mapping[Rank, Sequence[int]]
+    wholes: Sequence[tuple[int, int]]
+    rows: Sequence[int]
+
+    @classmethod
+    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] | None = None) -> Layout:
+        """Scan a text.
+
+        Args:
+            text: The text.
+            tokens: Its tokens.
+            size: Most tokens of a chunk.
+            headings: Offsets of the headings, if the reader has recorded them.
+        """
+        wholes, rows = _wholes(text, tokens, size)
+        offsets = structural_offsets(text)
+        offsets[Rank.LINE] = sorted([*offsets[Rank.LINE], *(start for start, _ in wholes)])
+        offsets[Rank.HEADING] = heading_offsets(text, headings)
+        return cls(offsets, wholes, rows)
+
+    @cached_property
+    def _whole_starts(self) -> list[int]:
+        return [start for start, _ in self.wholes]
+
+    def whole_at(self, offset: int) -> tuple[int, int] | None:
+        """Return the undivided span that contains `offset`, or None."""
+        return containing(self.wholes, self._whole_starts, offset) if self.wholes else None
+
+    def last(self, rank: Rank, low: int, high: int) -> int | None:
+        """Return the last cut of at least this rank from `low` to `high` that is not within an undivided span."""
+        while True:
+            best = -1
+            for offsets in self._by_least_rank[rank]:
+                at = bisect_right(offsets, high) - 1
+                if at >= 0 and offsets[at] > best:
+                    best = offsets[at]
+            if best < low:
+                return None
+            whole = self.whole_at(best)
+            if not whole:
+                return best
+            high = whole[0]
+
+    def between(self, rank: Rank, low: int, high: int) -> list[int]:
+        """Return the offsets of at least this rank from `low` to `high` at which an overlap may begin."""
+        ranked = (o for offsets in self._by_least_rank[rank] for o in within(offsets, low, high))
+        return sorted({*(o for o in ranked if not self.whole_at(o)), *within(self.rows, low, high)})
+
+    @cached_property
+    def _by_least_rank(self) -> dict[Rank, list[Sequence[int]]]:
+        return {rank: [self.offsets[other] for other in Rank if other >= rank] for rank in Rank}
+
+
+def within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
+    """Return the part of the sorted `offsets` that lies from `low` to `high`, both included."""
+    return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
+
+
+def _wholes(text: str, tokens: TokenMap, size: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the undivided spans and the rows of a text, see `Layout`."""
+    wholes: list[tuple[int, int]] = []
+    rows: list[int] = []
+    for start, end in blocks(text):
+        lines = lines_of(text, start, end)
+        if not _fits(tokens, start, end, size):
+            wholes.extend(line for line in lines if _fits(tokens, *line, size))
+            continue
+        wholes.append((start, end))
+        if not text.startswith(FENCE_MARKS, start):
+            rows.extend(line[0] for line in lines)
+    return wholes, rows
+
+
+def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:
+    if end - start <= size // 4:  # A character has at most four bytes, a byte at most one token.
+        return True
+    slack = tokens.estimate(start, end) - size
+    return tokens.count(start, end) <= size if abs(slack) < 8 else slack < 0

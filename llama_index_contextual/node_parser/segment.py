@@ -1,9 +1,9 @@
-"""Segment spans: content-defined cuts of a long text, so that an edit leaves the segments behind it as they were.
+"""Split documents into segments at cuts that depend on the content, so that an edit changes only the segments near it.
 
-The next cut depends on the one before and on the text behind it only. Within the last fifth of the window the best
-structural rank wins, and among equals the place whose neighbourhood has the lowest hash, as in content-defined
-chunking (FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015): two runs that stand at different places
-choose the same cut as soon as their windows share the winner, and go on alike from there.
+Each cut depends only on the previous one and on the text after it. In the last fifth of a segment, the best structural
+rank is chosen, and among equals the offset whose neighbourhood has the lowest hash, as in content-defined chunking
+(FastCDC: Xia et al., USENIX ATC 2016; AE: Zhang et al., INFOCOM 2015). After an edit, the cuts are the same again as
+soon as the windows before and after the edit contain the same best offset.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class SegmentSpan:
 
     Attributes:
         start: The first character, overlap included.
-        core: The first character that the segment before does not hold; the cores tile the document.
-        end: Behind the last character.
+        core: The first character that the previous segment does not hold; the cores tile the document.
+        end: End of the segment (exclusive).
     """
 
     start: int
@@ -78,14 +78,14 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class SegmentCutter:
-    """Cuts one document into segments of at most `size` tokens.
+    """Cutter of one document into segments of at most `size` tokens.
 
     Attributes:
         tokens: The document's text and tokens.
         size: Most tokens of a segment when it is encoded alone.
-        overlap: Most tokens that a segment shares with the one before.
+        overlap: Most tokens that a segment shares with the previous one.
         headings: Sorted offsets of headings.
-        wholes: Code fences and tables, sorted; those of up to half a segment are not cut.
+        wholes: Sorted spans of code fences and tables; those of up to half a segment are not divided.
     """
 
     tokens: TokenMap
@@ -96,13 +96,13 @@ class SegmentCutter:
 
     @classmethod
     def of(cls, text: str, *, size: int, overlap: int, headings: Iterable[int] | None = None) -> SegmentCutter:
-        """Tokenise and scan `text`; `headings` are the offsets known from the reader, or None."""
+        """Tokenise and scan `text`; `headings` are offsets that the reader has recorded, if any."""
         return cls(TokenMap.of(text), size, overlap, heading_offsets(text, headings), blocks(text))
 
     def spans(self) -> Iterator[SegmentSpan]:
-        """Yield the segments in the order of the text; none for a text of white space.
+        """Yield the segments in the order of the text; none if it is all white space.
 
-        A text that fits is one segment and taken whole. Else the cores tile the text but for white space.
+        A text that fits is one segment. Otherwise the cores cover all of the text except white space.
         """
         text = self.tokens.text
         core = skip_space(text, 0)
@@ -112,10 +112,10 @@ class SegmentCutter:
             return
         start = core
         while core < tail:
-            behind = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
-            end = strip_end(text, core, behind)
+            next_core = self._cut(core, self.size - (self.overlap if start < core else 0), tail)
+            end = strip_end(text, core, next_core)
             yield SegmentSpan(self._fit(start, core, end), core, end)
-            start, core = self._overlap_start(end, behind, core), behind
+            start, core = self._overlap_start(end, next_core, core), next_core
 
     def _cut(self, core: int, capacity: int, tail: int) -> int:
         tokens = self.tokens
@@ -124,12 +124,12 @@ class SegmentCutter:
         if rest <= capacity + _MARGIN and tokens.count(core, tail) <= capacity:
             return tail
         window = int(_WINDOW * capacity)
-        # A segment of a few words would cost a call of its own: leave at least a fifth for the last one.
+        # Each segment costs an LLM call, so the last one should not consist of a few words: leave a fifth for it.
         last = max(min(capacity - _MARGIN, rest - window), window + 1, 1)
         low = max(core + 1, tokens.offset(first + last - window))
         high = max(low, tokens.offset(first + last))
-        found = self._best(low, high, core)
-        return self._forced(low, high, core) if found is None else found
+        cut = self._best(low, high, core)
+        return self._forced(low, high, core) if cut is None else cut
 
     def _best(self, low: int, high: int, known: int) -> int | None:
         starts = [start for start, _ in self.wholes]
@@ -142,9 +142,9 @@ class SegmentCutter:
         ranked = structural_offsets(self.tokens.text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            found = self._lowest((o for o in ranked[rank] if not containing(self.wholes, starts, o)), known)
-            if found is not None:
-                return found
+            cut = self._lowest((o for o in ranked[rank] if not containing(self.wholes, starts, o)), known)
+            if cut is not None:
+                return cut
         return None
 
     def _line_start(self, offset: int) -> bool:
@@ -152,7 +152,7 @@ class SegmentCutter:
         return offset > 0 and "\n" in text[strip_end(text, 0, offset) : offset]
 
     def _lowest(self, offsets: Iterable[int], known: int) -> int | None:
-        """Return the offset whose neighbourhood has the lowest hash among those that cut no grapheme."""
+        """Return the offset with the lowest hash of its neighbourhood among those that divide no grapheme."""
         for offset in sorted(offsets, key=lambda o: (self._hash(o), o)):
             if self._is_clean(offset, known):
                 return offset
@@ -173,58 +173,59 @@ class SegmentCutter:
         half = known + max(1, (low - known) // 2)
         for first, last in ((low, high), (half, low)):
             words = [match.start() for match in WORD_START.finditer(text, first, last)]
-            behind = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
-            for offsets in (words, [o for o in behind if o < last and not in_word(text, o)]):
+            after = (match.end() for match in NON_WORD_CHARACTER.finditer(text, first, last))
+            for offsets in (words, [o for o in after if o < last and not in_word(text, o)]):
                 whole = grapheme_boundaries(text, offsets, known)
                 if whole:
                     return skip_space(text, min(whole, key=self._hash))
         starts = grapheme_boundaries(text, range(low, high), known)
         return skip_space(text, min(starts, key=self._hash) if starts else max(high, known + 1))
 
-    def _overlap_start(self, end: int, behind: int, core: int) -> int:
-        """Return where the segment behind a cut begins: a place that shares 75 to 100 % of the overlap, else less."""
+    def _overlap_start(self, end: int, next_core: int, core: int) -> int:
+        """Return where the next segment begins so that it shares 75 to 100 % of the overlap, or less if necessary."""
         tokens = self.tokens
         at = tokens.index(end)
         low = max(core + 1, tokens.offset(at - max(0, self.overlap - _MARGIN)))
         high = tokens.offset(at - int(0.75 * self.overlap))
         if not self.overlap or low > high:
-            return behind
+            return next_core
         ranked = structural_offsets(tokens.text, low, high)
         for rank in sorted(ranked, reverse=True):
             for offset in ranked[rank]:
                 if self._is_clean(offset, core):
                     return offset
-        # Where one long word fills that place, less is shared: the first word that begins behind it.
+        # A long word fills that range: begin at the first word after it.
         words = [match.start() for match in WORD_START.finditer(tokens.text, low, end)]
-        return next(iter(grapheme_boundaries(tokens.text, words, core)), behind)
+        return next(iter(grapheme_boundaries(tokens.text, words, core)), next_core)
 
     def _fit(self, start: int, core: int, end: int) -> int:
-        """Move the start of the overlap on until the segment fits when it is encoded alone."""
+        """Move the start of the overlap forward until the segment fits when it is encoded alone."""
         while start < core and self.tokens.count(start, end) > self.size:
-            found = WORD_START.search(self.tokens.text, start + 1, core)
-            start = found.start() if found else core
+            match = WORD_START.search(self.tokens.text, start + 1, core)
+            start = match.start() if match else core
         return start
 
 
 class SegmentNodeParser(SpanNodeParser):
-    """Cuts Documents into segments of up to `segment_size` tokens (o200k_base).
+    """Node parser that splits Documents into segments of up to `segment_size` tokens (o200k_base).
 
-    A document that fits is one segment. Else neighbours share about `segment_overlap` tokens, and the cuts stand at
-    headings, paragraphs or sentences that are chosen by the text around them, so that an edit changes the segments near
-    it and leaves the others as they were. Each part of the document belongs to exactly one segment: ChunkNodeParser
-    chunks what two segments share once.
+    A document that fits is one segment. Otherwise neighbouring segments share about `segment_overlap` tokens. The text
+    is cut at headings, paragraphs or sentences, which are chosen by the text around them, so that an edit changes only
+    the segments near it. ChunkNodeParser puts the text that two segments share into chunks only once.
 
     `node.text == document.text[node.start_char_idx:node.end_char_idx]`; `segment_start` and `segment_end` in the
     metadata are the same offsets.
 
     Raises:
-        ConfigurationError: A size is not positive, or the overlap is not smaller than the size (pydantic hands it on as
-            a ValidationError, which is a ValueError too).
+        ConfigurationError: A size is not positive, or the overlap is not smaller than the size. Pydantic raises it as a
+            ValidationError, which is a ValueError too.
     """
 
-    segment_size: int = Field(default=8_000, description="Most tokens (o200k_base) of a segment.")
+    segment_size: int = Field(default=8_000, description="Maximum number of tokens (o200k_base) of a segment.")
     segment_overlap: int = Field(
-        default=800, description="Tokens that neighbouring segments share at most; they share at least three quarters."
+        default=800,
+        description="Maximum number of tokens that neighbouring segments share; they share at least three quarters "
+        "of it.",
     )
 
     @model_validator(mode="after")
@@ -234,7 +235,7 @@ class SegmentNodeParser(SpanNodeParser):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex knows the component."""
+        """Return the name of the component in serialized pipelines."""
         return "SegmentNodeParser"
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:

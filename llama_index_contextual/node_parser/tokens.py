@@ -1,6 +1,7 @@
-"""The o200k_base tokenizer: offline, for texts of any length and any code points.
+"""Count tokens offline, for texts of any length and any code points.
 
-Its file ships inside llama-index-core; tiktoken finds it only while `TIKTOKEN_CACHE_DIR` names that folder.
+llama-index-core ships the file of the o200k_base encoding. tiktoken finds it only if the environment variable
+`TIKTOKEN_CACHE_DIR` names its folder.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _CHECK_SIZE = 1 << 20
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
 _environment = new_lock()
 
-# Places where a token ends whatever stands before or behind: the tokenizer's own pre-splitting starts a new piece at a
-# space, and at a line feed or a punctuation mark behind a letter or digit. The apostrophe is left out (it's, we'll).
+# Positions at which a token always ends: the tokenizer first splits the text before a space, and before a line feed or
+# a punctuation mark that follows a letter or digit. The apostrophe is left out (it's, we'll).
 SAFE_BREAK = re.compile(r"\S(?= )|[^\W_](?=[\n,.;:!?()，。、；：！？「」…])")
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -35,9 +36,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @lru_cache(maxsize=4)
 def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
-    """Return an encoding without touching the network: o200k_base, or cl100k_base.
+    """Return an encoding, o200k_base or cl100k_base, without using the network.
 
-    The environment is changed only around tiktoken's own look-up, and put back.
+    The environment variable is set only while tiktoken loads the encoding, and restored afterwards.
     """
     cache = str(files("llama_index.core") / "_static" / "tiktoken_cache")
     with _environment:
@@ -53,41 +54,45 @@ def get_tokenizer(encoding: str = ENCODING) -> tiktoken.Encoding:
 
 
 def count_tokens(text: str, *, encoding: str = ENCODING) -> int:
-    """Return how many tokens (o200k_base unless said otherwise) `text` has when it is encoded on its own.
+    """Return the number of tokens of `text`.
 
-    Special tokens such as "<|endoftext|>" are counted as the text they are. A lone surrogate counts as the replacement
+    Special tokens such as "<|endoftext|>" are counted as plain text. A lone surrogate is counted as the replacement
     character U+FFFD.
+
+    Args:
+        text: Any string.
+        encoding: Name of the encoding, o200k_base or cl100k_base.
     """
-    # The default is not passed on: the tokenizer is kept once for both ways of asking for it.
+    # Call with the default without an argument, so that the cache holds it only once.
     tokenizer = get_tokenizer() if encoding == ENCODING else get_tokenizer(encoding)
     encode = tokenizer.encode_ordinary
     return sum(len(encode(text[start:stop])) for start, stop in pieces(text))
 
 
 def token_widths(text: str, *, piece_size: int = PIECE_SIZE) -> NDArray[np.uint8]:
-    """Return for each token of `text` the number of characters that begin in it.
+    """Return the number of characters that begin in each token of `text`.
 
-    A token that holds the later bytes of a character only has the width 0. The result does not depend on `piece_size`.
+    A token that holds only later bytes of a character has the width 0. The result does not depend on `piece_size`.
 
     Args:
         text: A string without surrogates; see `replace_surrogates`.
-        piece_size: Characters that are given to the tokenizer at once.
+        piece_size: Number of characters to pass to the tokenizer at once.
 
     Returns:
-        An array with one entry per token; their sum is `len(text)`.
+        An array with one entry per token; the sum is `len(text)`.
     """
-    begun = _characters_begun()
+    widths = _widths_of_tokens()
     encode = get_tokenizer().encode_to_numpy
-    counts = [begun[encode(text[start:stop], disallowed_special=())] for start, stop in pieces(text, piece_size)]
+    counts = [widths[encode(text[start:stop], disallowed_special=())] for start, stop in pieces(text, piece_size)]
     return np.concatenate(counts) if counts else np.zeros(0, dtype=np.uint8)
 
 
 def pieces(text: str, size: int = PIECE_SIZE) -> Iterator[tuple[int, int]]:
-    """Yield spans that tile `text`, none longer than 100,000 characters, cut where a token ends in any case.
+    """Yield spans of at most 100,000 characters that tile `text` and end where a token always ends.
 
-    tiktoken raises on about a million white-space characters in a row, as its regular expressions keep a stack. A
-    stretch without a safe place is cut at fixed distances from its beginning, so that the tokens are the
-    same for every `size`.
+    tiktoken raises an error on about a million white-space characters in a row, because its regular expressions keep a
+    stack. A stretch in which no token is sure to end is cut at fixed distances from its beginning, so that the tokens
+    are the same for every `size`.
     """
     size = min(size, PIECE_SIZE)
     start, length = 0, len(text)
@@ -108,7 +113,7 @@ def _piece_end(text: str, start: int, target: int) -> int:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return `text` with U+FFFD in place of each surrogate, which UTF-8 cannot express; itself if there is none."""
+    """Replace each surrogate by U+FFFD, as UTF-8 cannot encode it; return the same string if there is none."""
     if text.isascii():
         return text
     try:
@@ -120,29 +125,30 @@ def replace_surrogates(text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _characters_begun() -> NDArray[np.uint8]:
+def _widths_of_tokens() -> NDArray[np.uint8]:
+    """Return the number of characters that begin in each token of the vocabulary."""
     encoding = get_tokenizer()
-    begun = np.zeros(encoding.n_vocab, dtype=np.uint8)
+    widths = np.zeros(encoding.n_vocab, dtype=np.uint8)
     for token in range(encoding.n_vocab):
         try:
             data = encoding.decode_single_token_bytes(token)
         except KeyError:
             continue
-        begun[token] = len(data.translate(None, _CONTINUATION_BYTES))
-    return begun
+        widths[token] = len(data.translate(None, _CONTINUATION_BYTES))
+    return widths
 
 
 @dataclass(frozen=True)
 class TokenMap:
-    """One tokenisation of a text, read in both directions.
+    """Tokens of a text, to convert between offsets of characters and indexes of tokens.
 
-    A slice that is encoded alone may have a token or two more than the text has in that place, as its first and last
-    words are joined differently. `estimate` counts the tokens of the whole text, `count` and `widths` are exact.
+    A slice that is encoded alone may have a token or two more than the same part of the text, because its first and
+    last words are split differently. `estimate` counts the tokens of the whole text; `count` and `widths` are exact.
 
     Attributes:
         text: Any string.
-        ends: For each token the number of characters that have begun when it ends; the last is `len(text)`.
-        has_surrogates: Whether `text` holds surrogates, which the tokenizer cannot read.
+        ends: Offset of the end of each token: the number of characters that begin before it; the last is `len(text)`.
+        has_surrogates: Whether `text` contains surrogates, which the tokenizer cannot encode.
     """
 
     text: str
@@ -151,17 +157,17 @@ class TokenMap:
 
     @classmethod
     def of(cls, text: str, widths: NDArray[np.uint8] | None = None, *, piece_size: int = PIECE_SIZE) -> TokenMap:
-        """Tokenise `text` once, or not at all where the widths of its tokens are known.
+        """Tokenise `text`, unless the widths of its tokens are known.
 
         Args:
             text: Any string.
-            widths: What `widths` gave for this text.
-            piece_size: Characters that are given to the tokenizer at once.
+            widths: Result of `widths` for this text, if known.
+            piece_size: Number of characters to pass to the tokenizer at once.
         """
         clean = replace_surrogates(text)
         if widths is None:
             widths = token_widths(clean, piece_size=piece_size)
-        # Half the memory wherever the offsets allow it: a text of 200 MB has some 50 million tokens.
+        # 32 bits save half the memory: a text of 200 MB has about 50 million tokens.
         ends: NDArray[np.integer[Any]] = np.cumsum(widths, dtype=np.int32 if len(text) < 2**31 else np.int64)
         return cls(text, ends, clean is not text)
 
@@ -170,18 +176,18 @@ class TokenMap:
         return len(self.ends)
 
     def index(self, offset: int) -> int:
-        """Return how many tokens end at or before the character at `offset`."""
-        # A scalar of another type would make NumPy convert the whole array at each call.
+        """Return the number of tokens that end at or before the character at `offset`."""
+        # With a scalar of another type, NumPy would convert the whole array at each call.
         return int(self.ends.searchsorted(self.ends.dtype.type(offset), side="right"))
 
     def offset(self, index: int) -> int:
-        """Return the character at which token `index` begins; the first and the length where it is out of range."""
+        """Return the offset at which token `index` begins; 0 or the length of the text if it is out of range."""
         if index <= 0 or not len(self.ends):
             return 0
         return int(self.ends[min(index, len(self.ends)) - 1])
 
     def estimate(self, start: int, end: int) -> int:
-        """Return the tokens that the whole text has between two offsets."""
+        """Return the number of tokens that the whole text has between two offsets."""
         return self.index(end) - self.index(start)
 
     def count(self, start: int, end: int) -> int:
@@ -202,9 +208,9 @@ class TokenMap:
         return np.concatenate([token_widths(self.text[start:first]), within, token_widths(self.text[last:end])])
 
     def _inner(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last place of a slice where a token ends in any case, or None.
+        """Return the first and the last position of a slice at which a token always ends, or None.
 
-        Between them the tokens are those of the whole text: only a few characters on either side are encoded again.
+        Between them, the tokens are those of the whole text; only the few characters on both sides are encoded again.
         """
         head = None if self.has_surrogates else SAFE_BREAK.search(self.text, start, end)
         return None if head is None else (head.end(), self._last_safe_break(head.end(), end))
@@ -212,14 +218,14 @@ class TokenMap:
     def _last_safe_break(self, first: int, end: int) -> int:
         for width in (24, 200, end - first):
             begin = max(first, end - width)
-            found = [match.end() for match in SAFE_BREAK.finditer(self.text, begin, end)]
-            if found:
-                return found[-1]
+            ends = [match.end() for match in SAFE_BREAK.finditer(self.text, begin, end)]
+            if ends:
+                return ends[-1]
             if begin == first:
                 break
         return first
 
 
 def _count(text: str) -> int:
-    # Most often a word or two, for which cutting into pieces would cost more than encoding.
+    # Usually a word or two, for which cutting into pieces would cost more than encoding.
     return len(get_tokenizer().encode_ordinary(text)) if len(text) < PIECE_SIZE else count_tokens(text)

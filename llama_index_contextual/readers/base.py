@@ -1,4 +1,4 @@
-"""Checks the facts that a user adds to a file."""
+"""Results and limits of the readers, and checks of the metadata that a user adds to a file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MAX_INTEGER = 2**63
 
 
 def user_facts(file_metadata: Callable[[str], Mapping[str, Any] | None] | None, path: Path) -> dict[str, Any]:
-    """Return what `file_metadata` says about a file.
+    """Return the metadata that the function `file_metadata` gives for a file.
 
     Raises:
-        InputError: `file_metadata` is not a function, what it returns is not a mapping of names to JSON scalars, or
-            uses a name that this package owns.
+        InputError: `file_metadata` is not a function, or its result is not a mapping of names to JSON scalars or uses a
+            name that is reserved for this package.
     """
     if file_metadata is not None and not callable(file_metadata):
         kind = type(file_metadata).__name__
@@ -41,12 +41,12 @@ def user_facts(file_metadata: Callable[[str], Mapping[str, Any] | None] | None, 
 
 
 def is_own_key(key: str) -> bool:
-    """Say whether a metadata key belongs to this package, the title apart, which users may set."""
+    """Return whether a metadata key is reserved for this package. Users may set the title."""
     return key != TITLE and (key in OWN_KEYS or key in RESERVED_KEYS)
 
 
 def scalar_fault(value: object) -> str | None:
-    """Return why a value cannot be stored as a JSON scalar, or None if it can."""
+    """Return the reason why a value cannot be stored as a JSON scalar, or None if it can."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -60,7 +60,7 @@ def scalar_fault(value: object) -> str | None:
 
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not key.strip() or not _is_encodable(key):
-        raise InputError(f"file_metadata: a key must be a non-empty text, got {key!r}.", value=key)
+        raise InputError(f"file_metadata: a key must be a non-empty string, got {key!r}.", value=key)
     if is_own_key(key):
         raise InputError(f"file_metadata: the key {key!r} is set by this package: choose another name.", value=key)
 
@@ -71,13 +71,13 @@ def _is_encodable(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadLimits:
-    """What one file may cost before it is skipped with a reason.
+    """Limits of a file; a file that exceeds one of them is skipped.
 
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
-        max_pages: Pages of a PDF.
-        max_seconds: Time for parsing one PDF, in seconds of wall clock; the child process is killed after it.
-        max_characters: Characters of the text that comes out.
+        max_pages: Number of pages of a PDF.
+        max_seconds: Time to parse one PDF, in seconds of wall-clock time; then the child process is killed.
+        max_characters: Number of characters of the extracted text.
     """
 
     max_bytes: int = 500_000_000
@@ -87,21 +87,21 @@ class ReadLimits:
 
 
 def has_text(text: str) -> bool:
-    """Return whether a text has a character other than white space, controls and invisible format characters."""
+    """Return whether a text has any character that is not white space, a control or a format character."""
     return any(not char.isspace() and unicodedata.category(char) not in ("Cc", "Cf") for char in text)
 
 
 @dataclass(frozen=True)
 class ParsedFile:
-    """The text of one file and what is known about it.
+    """The text of one file with its structure and metadata.
 
     Attributes:
-        text: The whole text; offsets everywhere in this package are characters (code points) of this string.
-        map: Where pages and headings begin in `text`.
-        title: Title of the document, or None where the file names none.
-        warnings: Sentences about what was left out, such as "page 3 has no text: it needs OCR".
-        metadata: Further facts, JSON scalars only (front matter of Markdown, running headers of a PDF).
-        digest: xxh3-128, in hexadecimal, of the very bytes that were parsed; empty where the reader gives none.
+        text: The whole text. Offsets everywhere in this package count characters (code points) of this string.
+        map: Offsets of pages and headings in `text`.
+        title: Title of the document, or None if the file has none.
+        warnings: Problems such as "page 3 has no text: it needs OCR".
+        metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
+        digest: xxh3-128 of the bytes that were parsed, in hexadecimal; empty if the reader does not compute it.
     """
 
     text: str
@@ -117,9 +117,9 @@ class SkippedFile:
     """A file, or an empty Document, that was not read.
 
     Attributes:
-        path: The file as it was named in the call, or the id of the Document.
-        reason: Why, and what can be done.
-        absent: Whether this is a path of the call that leads to no file at all.
+        path: Path of the file as it was passed, or the id of the Document.
+        reason: Why it was skipped, and what can be done about it.
+        absent: Whether a path was passed that does not lead to any file.
     """
 
     path: str
@@ -129,11 +129,11 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class FileWarning:
-    """Something about a file that was read.
+    """A problem in a file that was read nevertheless.
 
     Attributes:
-        path: The file as it was named in the call.
-        message: What was noticed.
+        path: Path of the file as it was passed.
+        message: Description of the problem.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Reads files into LlamaIndex Documents; one bad file never stops the rest."""
+"""Read files into LlamaIndex Documents. A file that cannot be read is reported and does not stop the others."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What came of reading; iterating over it gives the Documents.
+    """Result of `read_documents`; iterating over it yields the Documents.
 
     Attributes:
-        documents: One for each file that was read.
-        skipped: The files that were not, with the reason.
-        warnings: What was noticed in files that were read.
+        documents: One Document per file that was read.
+        skipped: The files that were not read, with the reason.
+        warnings: Problems in files that were read.
     """
 
     documents: list[Document] = field(default_factory=list)
@@ -57,13 +57,13 @@ class ReadResult:
 
 
 class FileContent(NamedTuple):
-    """What one file holds.
+    """Content of one file.
 
     Attributes:
         document: The Document.
-        warnings: What was noticed.
-        digest: xxh3-128, in hexadecimal, of the very bytes that the Document was made from.
-        facts: What the user says about the file; part of the Document's metadata.
+        warnings: Problems in the file.
+        digest: xxh3-128 of the bytes that the Document was made from, in hexadecimal.
+        facts: Metadata from the user's `file_metadata`; part of the Document's metadata.
     """
 
     document: Document
@@ -73,13 +73,14 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reads one file after the other, and keeps one process for all PDFs. Use it as a context manager.
+    """Reader of single files that uses one child process for all PDFs. Use it as a context manager.
 
     Args:
-        limits: What one file may cost.
-        passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+        limits: Limits of each file.
+        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
         pdf_engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
-        file_metadata: Gives further facts about a file, from its path as named in the call; JSON scalars only.
+        file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
+            scalars only.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """End the process that parses PDFs; a later `read` starts another."""
+        """Stop the process that parses PDFs; a later `read` starts a new one."""
         worker, self._pdf_worker = self._pdf_worker, None
         if worker is not None:
             worker.close()
@@ -114,8 +115,8 @@ class DocumentReader:
         """Read one file.
 
         Raises:
-            ReadError: The file cannot be read, or has no text; its `reason` says why and what to do.
-            InputError: `file_metadata` gave something that cannot be stored.
+            ReadError: The file cannot be read or has no text; `reason` says why and what to do.
+            InputError: `file_metadata` returned something that cannot be stored.
         """
         try:
             _check(ref, self._limits)
@@ -123,7 +124,7 @@ class DocumentReader:
         except ReadError as error:
             raise ReadError(ref.shown, error.reason) from error
         if not has_text(parsed.text):
-            raise ReadError(ref.shown, "has no text: it holds white space and invisible characters only")
+            raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
         facts = user_facts(self._file_metadata, ref.path)
         warnings = tuple(FileWarning(ref.shown, text) for text in parsed.warnings)
         return FileContent(_document(ref, parsed, facts), warnings, parsed.digest, facts)
@@ -162,18 +163,19 @@ def read_documents(
 ) -> ReadResult:
     """Read files, folders and globs into Documents that know their pages and headings.
 
-    A file that cannot be read, or has the content of another one, comes back in `skipped`; the rest goes on.
+    Files that cannot be read, and files with the same content as another one, are listed in `skipped`.
 
     Args:
-        inputs: Files, folders (recursive) and globs ("contracts/**/*.pdf"); PDF, TXT and Markdown.
-        file_metadata: Gives further facts about a file, from its path as named in the call; JSON scalars only.
-        limits: What one file may cost.
-        passwords: Password of encrypted PDFs: one for all, or one for each document id or file name.
+        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf") of PDF, TXT and Markdown files.
+        file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
+            scalars only.
+        limits: Limits of each file.
+        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
         pdf_engine: "pypdf" or "pdfium".
         show_progress: Show a progress bar.
 
     Raises:
-        InputError: `file_metadata` gave something that cannot be stored.
+        InputError: `file_metadata` returned something that cannot be stored.
     """
     discovery = discover(inputs, limits=limits)
     result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
@@ -197,7 +199,7 @@ def read_documents(
 
 
 class _Duplicates:
-    """Finds files of equal content; only files of equal size are hashed."""
+    """Search for files with equal content; only files of equal size are hashed."""
 
     def __init__(self, files: Sequence[FileRef]) -> None:
         sizes: dict[int, int] = defaultdict(int)
@@ -207,11 +209,11 @@ class _Duplicates:
         self._by_hash: dict[str, FileRef] = {}
 
     def of(self, ref: FileRef) -> FileRef | None:
-        """Return the file read before with the same bytes."""
+        """Return an earlier file with the same bytes, or None."""
         if ref.size not in self._shared_sizes:
             return None
         first = self._by_hash.get(content_hash(ref.path))
-        # xxh3 is not made to withstand an attacker: a file made to collide must not hide another one.
+        # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
         return first if first and filecmp.cmp(first.path, ref.path, shallow=False) else None
 
     def add(self, ref: FileRef, digest: str) -> None:
@@ -219,7 +221,7 @@ class _Duplicates:
 
 
 def _check(ref: FileRef, limits: ReadLimits) -> None:
-    """See that the file is still the one that was found; by now it may have been exchanged."""
+    """Check that the file has not been replaced since it was discovered."""
     try:
         status = os.stat(ref.path)
     except OSError as error:
@@ -227,7 +229,7 @@ def _check(ref: FileRef, limits: ReadLimits) -> None:
     if reason := special_reason(status.st_mode) or size_reason(status.st_size, limits):
         raise ReadError(ref.shown, reason)
     if ref.identity not in (None, (status.st_dev, status.st_ino)):
-        raise ReadError(ref.shown, "was replaced by another file since it was found: run again")
+        raise ReadError(ref.shown, "was replaced by another file in the meantime: run again")
 
 
 def _document(ref: FileRef, parsed: ParsedFile, facts: Mapping[str, Any]) -> Document:

@@ -1,7 +1,8 @@
-"""Recognises headings of plain text by their numbering, keyword or capitals; when in doubt, it does not.
+"""Recognise the headings of plain text by their numbering, keyword, capitals or underline.
 
-What a single line tells is in `numbering.py`. Here its neighbours are looked at: the items of a list follow one another
-without text in between, running headers repeat, and a heading has something below it.
+`classify` decides from a single paragraph whether it may be a heading. `plain_outline` then compares it with its
+neighbours: items of a list follow one another without text in between, running headers repeat, and a heading has text
+below it. Doubtful lines are not headings.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.discovery import one_line
 
 MAX_PARAGRAPHS = 3_000_000
-"""Paragraphs that are looked at."""
+"""Number of paragraphs that are examined."""
 
 MAX_HEADINGS = 100_000
 
 _HEAD = 400
 _BODY = 80
-# A pattern that begins with one fixed character is searched ten times faster.
+# Searching for a pattern that begins with a fixed character is ten times faster.
 _BLANK = {"\n": re.compile(r"\n[ \t\f\v\r]*\n\s*"), "\r": re.compile(r"\r[ \t\f\v]*\r\s*")}
 _LEADING = re.compile(r"\s*")
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -37,9 +38,9 @@ class PlainOutline:
     """The headings of a plain text.
 
     Attributes:
-        headings: In the order of the text.
-        title: The line in capitals, or underlined, with which the text begins, if it does.
-        warnings: What was left out.
+        headings: The headings in the order of the text.
+        title: The first line of the text, if it is a heading in capitals or underlined.
+        warnings: Headings that were left out.
     """
 
     headings: tuple[Heading, ...] = ()
@@ -50,21 +51,21 @@ class PlainOutline:
 def plain_outline(text: str) -> PlainOutline:
     """Find the headings of a plain text.
 
-    The level comes from the numbering: "3.2" lies below "3", and both lie below "PART", "ARTICLE" and the like.
+    The level follows from the numbering: "3.2" is below "3", and both are below "PART", "ARTICLE" and similar keywords.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     cut = ""
     for count, (before, span, after) in enumerate(_windows(_paragraphs(text))):
-        if count == MAX_PARAGRAPHS or len(found) > 3 * MAX_HEADINGS:
+        if count == MAX_PARAGRAPHS or len(candidates) > 3 * MAX_HEADINGS:
             cut = f"is very long: headings are recognised in its first {count:,} paragraphs only"
             break
         candidate = classify(_block(text, span)) if _may_be_heading(text, span) else None
         if candidate and _fits(
             candidate, *(None if other is None else _block(text, other) for other in (before, after))
         ):
-            found.append(candidate)
-    kept = _without_repeated(found)
-    # A number or a keyword divides a document; only a line without either can name it.
+            candidates.append(candidate)
+    kept = _without_repeated(candidates)
+    # A heading with a number or keyword is a section; only one without can be the title of the document.
     opens = kept and kept[0].kind in ("capitals", "underlined") and not text[: kept[0].start].strip()
     return PlainOutline(
         headings=_leveled(kept)[:MAX_HEADINGS],
@@ -79,7 +80,7 @@ def _warnings(headings: int, cut: str) -> tuple[str, ...]:
 
 
 def _paragraphs(text: str) -> Iterator[Span]:
-    """Yield where the paragraphs, which blank lines separate, begin and end."""
+    """Yield the spans of the paragraphs, which are separated by blank lines."""
     leading = _LEADING.match(text)
     at = leading.end() if leading else 0
     for gap in _BLANK["\n" if "\n" in text else "\r"].finditer(text, at):
@@ -90,7 +91,7 @@ def _paragraphs(text: str) -> Iterator[Span]:
 
 
 def _windows(spans: Iterator[Span]) -> Iterator[tuple[Span | None, Span, Span | None]]:
-    """Yield each paragraph with the ones before and after it."""
+    """Yield each paragraph with the previous and the next one."""
     before: Span | None = None
     current = next(spans, None)
     for after in chain(spans, [None]):
@@ -100,7 +101,7 @@ def _windows(spans: Iterator[Span]) -> Iterator[tuple[Span | None, Span, Span | 
 
 
 def _may_be_heading(text: str, span: Span) -> bool:
-    """Look at a few characters only: most paragraphs of a long text end here."""
+    """Rule out most paragraphs by their first characters."""
     at, end = span
     if text[at].isdigit() or text[at : at + 2].isupper() or text.startswith(KEYWORDS, at):
         return True
@@ -116,14 +117,14 @@ def _block(text: str, span: Span) -> Block:
 
 
 def _line_start(text: str, at: int) -> int:
-    """Return where the line begins; an indentation of more than a thousand blanks is left out."""
+    """Return where the line begins; an indentation of more than a thousand spaces is ignored."""
     lowest = max(at - 1_000, 0)
     newline = max(text.rfind("\n", lowest, at), text.rfind("\r", lowest, at))
     return newline + 1 if newline >= 0 or not lowest else at
 
 
 def _fits(candidate: Candidate, before: Block | None, after: Block | None) -> bool:
-    """Say whether the neighbours are those of a heading."""
+    """Return whether the previous and the next paragraph allow a heading here."""
     if candidate.has_body:
         return True
     if after is None:
@@ -137,13 +138,13 @@ def _fits(candidate: Candidate, before: Block | None, after: Block | None) -> bo
 
 
 def _is_prose(block: Block) -> bool:
-    """Say whether a paragraph is one that a line in capitals can stand above, and not written in capitals itself."""
+    """Return whether a paragraph is long enough to have a heading in capitals above it, and not in capitals itself."""
     text = " ".join(block.lines)
     return (len(text) >= _BODY or list_depth(block) > 0) and not text.isupper()
 
 
 def _without_repeated(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Leave out running headers: lines in capitals that come three times, and a heading that only comes again."""
+    """Leave out running headers: lines in capitals that occur three times, and repetitions of the last heading."""
     counts = Counter(candidate.title for candidate in candidates)
     kept: list[Candidate] = []
     for candidate in candidates:
@@ -154,7 +155,7 @@ def _without_repeated(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _leveled(candidates: Sequence[Candidate]) -> tuple[Heading, ...]:
-    """Give keywords the top levels, in their order of rank, and numbers the levels below."""
+    """Assign the top levels to keywords, by rank, and the levels below to numbers."""
     ranks = _ranks(candidates, "keyword")
     levels = {
         "keyword": ranks,
@@ -166,7 +167,7 @@ def _leveled(candidates: Sequence[Candidate]) -> tuple[Heading, ...]:
 
 
 def _ranks(candidates: Sequence[Candidate], kind: Kind) -> dict[int, int]:
-    """Map the depths that occur to 1, 2, …"""
+    """Map the depths that occur to levels 1, 2, …"""
     depths = sorted({candidate.depth for candidate in candidates if candidate.kind == kind})
     return {depth: level for level, depth in enumerate(depths, 1)}
 
@@ -179,9 +180,9 @@ class Block:
     """The beginning of a paragraph.
 
     Attributes:
-        start: Character offset of its first line.
-        lines: Its first lines, stripped; three at most.
-        is_whole: Whether that is all of it.
+        start: Offset of its first line.
+        lines: Its first three lines, stripped.
+        is_whole: Whether these are all of its lines.
     """
 
     start: int
@@ -191,15 +192,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A line that looks like a heading.
+    """A line that may be a heading.
 
     Attributes:
-        start: Character offset of the line.
-        kind: What makes it one.
-        depth: Rank of the keyword, or the number of parts in the numbering ("3.2" has two); 1 for capitals;
-            1 for a double underline and 2 for a single one.
+        start: Offset of the line.
+        kind: The feature by which it was recognised.
+        depth: Rank of the keyword; number of parts of the numbering ("3.2" has two); 1 for capitals; 1 for a double
+            underline and 2 for a single one.
         title: The line.
-        has_body: Text follows on the next line.
+        has_body: Whether text follows on the next line.
     """
 
     start: int
@@ -242,7 +243,7 @@ _MAX_CAPITALS = 60
 
 
 def classify(block: Block) -> Candidate | None:
-    """Return the heading that the first line of a block may be."""
+    """Return the heading that the first line of a block may be, or None."""
     line = block.lines[0] if block.lines else ""
     if not line or len(line) > _MAX_TITLE:
         return None
@@ -261,13 +262,13 @@ def classify(block: Block) -> Candidate | None:
 
 
 def list_depth(block: Block) -> int:
-    """Return the number of parts of the number that the block begins with; 0 if there is none."""
+    """Return the number of parts of the numbering with which a block begins, or 0."""
     match = _LIST_ITEM.match(block.lines[0]) if block.lines else None
     return match[1].count(".") + 1 if match else 0
 
 
 def _underline(block: Block) -> str:
-    """Return the character with which a line that stands alone is underlined; empty if it is not."""
+    """Return the character with which a single line is underlined, or an empty string."""
     if not block.is_whole or len(block.lines) != 2:
         return ""
     text, line = block.lines
@@ -298,14 +299,14 @@ def _number(block: Block, match: re.Match[str]) -> Candidate | None:
         return None
     if block.is_whole and len(block.lines) == 1:
         return Candidate(block.start, "number", depth, block.lines[0])
-    # A single number before a paragraph is an item of a list more often than a heading.
+    # A single number before a paragraph is more often a list item than a heading.
     if depth > 1 and _has_body(block):
         return Candidate(block.start, "number", depth, block.lines[0], has_body=True)
     return None
 
 
 def _has_body(block: Block) -> bool:
-    """Say whether the second line begins a paragraph of its own rather than going on with a wrapped first line."""
+    """Return whether the second line begins a paragraph rather than continuing a wrapped first line."""
     if len(block.lines) < 2:
         return False
     first, second = block.lines[:2]
@@ -317,7 +318,7 @@ def _is_entry(line: str) -> bool:
 
 
 def _is_title(text: str, *, words: int = 12, may_end: bool = False) -> bool:
-    """Say whether a text reads as a title: begins with a capital, is short, and is neither sentence nor table row."""
+    """Return whether a text looks like a title: short, with a capital first, and not a sentence or table row."""
     if not text[0].isalpha() or text[0].islower():
         return False
     tokens = text.split()

@@ -1,4 +1,8 @@
-"""Finds Markdown headings line by line, for files too large for a parser."""
+"""Read Markdown files: headings and front matter.
+
+Headings come from markdown-it-py, which parses the file in pieces. Where a file is too long or too deeply nested for
+it, the rest is scanned line by line with `scan_headings`.
+"""
 
 from __future__ import annotations
 
@@ -18,129 +22,42 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 
-_MAX_LINE = 4_000
-"""Characters of a line that are looked at."""
-
-_MAX_TITLE = 200
-_MARKS = frozenset(" #`~=-<")
-_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ", "---", "===", "***", "___")
+TITLE_REACH = 5_000
+"""Number of characters at the beginning in which a heading can be the title of the document."""
 
 
-def line_starts(text: str, at: int = 0, *, has_returns: bool | None = None) -> Iterator[int]:
-    r"""Yield where lines begin; `\n`, `\r\n` and `\r` end one, as in CommonMark.
+def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
+    """Read a Markdown file; the text is the whole file, including front matter and marks.
 
-    Args:
-        text: The whole text.
-        at: Where to begin; a line must begin there.
-        has_returns: Whether `\r` is in the text; looked for if not given.
+    Raises:
+        ReadError: The file is empty, binary, too large, or cannot be opened.
     """
-    if ("\r" in text) if has_returns is None else has_returns:
-        yield from _mixed_line_starts(text, at)
-        return
-    while at < len(text):
-        yield at
-        at = text.find("\n", at) + 1
-        if not at:
-            return
+    decoded = decode_file(path, limits=limits)
+    front = read_front_matter(decoded.text) or FrontMatter()
+    headings, warnings = markdown_headings(decoded.text, front.end)
+    early = [heading for heading in headings if heading.start < front.end + TITLE_REACH]
+    first = min(early, key=lambda heading: heading.level > 1, default=None)
+    return ParsedFile(
+        text=decoded.text,
+        map=DocumentMap(headings=headings),
+        title=front.title or (first.title if first else None),
+        warnings=(*decoded.warnings, *front.warnings, *warnings),
+        metadata=front.metadata,
+        digest=decoded.digest,
+    )
 
 
-def _mixed_line_starts(text: str, at: int) -> Iterator[int]:
-    feed, back, length = text.find("\n", at), text.find("\r", at), len(text)
-    while at < length:
-        yield at
-        if 0 <= feed < at:
-            feed = text.find("\n", at)
-        if 0 <= back < at:
-            back = text.find("\r", at)
-        if feed < 0 and back < 0:
-            return
-        is_feed = back < 0 or 0 <= feed < back
-        at = feed + 1 if is_feed or feed == back + 1 else back + 1
-
-
-def scan_headings(text: str, at: int = 0) -> Iterator[Heading]:
-    """Yield the headings from character `at` on; their titles still carry inline marks.
-
-    Code fences and HTML comments are respected; lists, quotes and other HTML are not looked into.
-    """
-    fence, comment_end = "", at
-    above = before = -1
-    for start in line_starts(text, at):
-        if text[start] in _MARKS and start >= comment_end:
-            line = _line(text, start)
-            if fence:
-                fence = "" if _closes(line, fence) else fence
-            elif fence := _opened_fence(line):
-                pass
-            elif line.lstrip().startswith("<!--"):
-                comment_end = text.find("-->", start) + 1 or len(text)
-            elif heading := _atx(start, line) or _setext(text, line, above, before):
-                yield heading
-        before, above = above, start
-
-
-def _line(text: str, start: int) -> str:
-    """Return a line without its end; empty if it is indented as code."""
-    end = text.find("\n", start, start + _MAX_LINE)
-    line = text[start : end if end >= 0 else start + _MAX_LINE].partition("\r")[0]
-    return line.rstrip() if len(line) - len(line.lstrip(" ")) < 4 and not line.startswith("\t") else ""
-
-
-def _atx(start: int, line: str) -> Heading | None:
-    body = line.strip()
-    title = body.lstrip("#")
-    level = len(body) - len(title)
-    if not 1 <= level <= 6 or title[:1] not in (" ", "\t"):
-        return None
-    title = title.strip()
-    without_closing = title.rstrip("#")
-    if not without_closing or without_closing.endswith((" ", "\t")):
-        title = without_closing.rstrip()
-    return Heading(start, level, title) if title else None
-
-
-def _setext(text: str, line: str, above: int, before: int) -> Heading | None:
-    """Return the heading that a line of `=` or `-` makes of the paragraph of one line above it."""
-    mark = line.strip()
-    if above < 0 or not mark or mark[0] not in "=-" or mark.strip(mark[0]):
-        return None
-    title = _line(text, above)
-    is_alone = before < 0 or _line(text, before).strip()[:1] in ("", "#")
-    if not is_alone or not title.strip() or len(title) > _MAX_TITLE or title.lstrip().startswith(_NO_PARAGRAPH):
-        return None
-    return Heading(above, 1 if mark[0] == "=" else 2, title.strip())
-
-
-def _opened_fence(line: str) -> str:
-    """Return the marks of the code fence that the line opens; empty if it opens none."""
-    body = line.lstrip()
-    for mark in "`~":
-        rest = body.lstrip(mark)
-        count = len(body) - len(rest)
-        if count >= 3 and not (mark == "`" and "`" in rest):
-            return mark * count
-    return ""
-
-
-def _closes(line: str, fence: str) -> bool:
-    body = line.strip()
-    return body.startswith(fence) and not body.strip(fence[0])
-
+# Headings
 
 MAX_WORK = 4_000_000
-"""Lines and tokens of the parser; what follows is scanned line by line."""
-
+"""Lines and tokens that are parsed; the rest of the file is scanned line by line."""
 MAX_BLOCK_LINES = 80_000
-"""Lines of one list, quote, code block or paragraph that the parser sees."""
-
+"""Lines of a list, quote, code block or paragraph that are parsed."""
 MAX_NESTING = 60
-"""Levels of lists and quotes; below it the parser drops the rest of the file."""
-
+"""Levels of lists and quotes; the parser would drop the rest of the file below them."""
 MAX_HEADINGS = 100_000
-
 MAX_TITLE = 200
-"""Characters; a longer paragraph above a line of hyphens is a paragraph above a rule, not a heading."""
-
+"""Characters of a title; a longer paragraph above a line of hyphens is not a heading."""
 _PIECE_LINES = 10_000
 _PIECE_CHARACTERS = 4_000_000
 
@@ -148,18 +65,18 @@ _PIECE_CHARACTERS = 4_000_000
 def markdown_headings(
     text: str, start: int = 0, *, piece_lines: int = _PIECE_LINES
 ) -> tuple[tuple[Heading, ...], tuple[str, ...]]:
-    """Return the headings from character `start` on, and what has to be said about them.
+    """Return the headings from offset `start` on, and warnings.
 
-    Headings in quotes and lists, code and HTML are none: they do not divide the document.
+    Headings in quotes, lists, code and HTML are left out, because they do not divide the document.
 
     Args:
         text: The whole file.
         start: Where the Markdown begins, after the front matter.
-        piece_lines: Lines parsed at once; the result does not depend on it.
+        piece_lines: Number of lines to parse at once; the result does not depend on it.
     """
-    parse = _Outline(text, start, piece_lines)
-    headings = tuple(islice(parse.headings(), MAX_HEADINGS + 1))
-    warnings = [parse.warning] if parse.warning else []
+    outline = _Outline(text, start, piece_lines)
+    headings = tuple(islice(outline.headings(), MAX_HEADINGS + 1))
+    warnings = [outline.warning] if outline.warning else []
     if len(headings) > MAX_HEADINGS:
         warnings.append(f"has more than {MAX_HEADINGS:,} headings: the later ones are left out")
     return headings[:MAX_HEADINGS], tuple(warnings)
@@ -167,7 +84,7 @@ def markdown_headings(
 
 @dataclass
 class _Outline:
-    """One pass over a text; `warning` is set when the parser had to give way to the line scan."""
+    """One pass over a text; `warning` is set if the rest of the text was scanned line by line."""
 
     text: str
     at: int
@@ -203,8 +120,17 @@ class _Outline:
             yield Heading(heading.start, heading.level, _plain(heading.title, inline))
 
 
+def _parsers() -> tuple[MarkdownIt, MarkdownIt]:
+    from markdown_it import MarkdownIt
+
+    # Without the table rule, a table above a thematic break would be parsed as a heading.
+    blocks = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
+    blocks.core.ruler.enableOnly(["normalize", "block"])
+    return blocks, MarkdownIt("commonmark")
+
+
 def _piece(text: str, at: int, lines: int, *, has_returns: bool) -> tuple[list[int], int]:
-    """Return where the next lines begin, and where the last of them ends."""
+    """Return the offsets of the next lines and the end of the last one."""
     starts: list[int] = []
     for start in line_starts(text, at, has_returns=has_returns):
         if len(starts) == lines or start - at > _PIECE_CHARACTERS:
@@ -214,7 +140,7 @@ def _piece(text: str, at: int, lines: int, *, has_returns: bool) -> tuple[list[i
 
 
 def _last_block(tokens: list[Token]) -> int:
-    """Return the line on which the last block begins: it may go on in the next piece."""
+    """Return the line on which the last block begins, as it may continue in the next piece."""
     return next((token.map[0] for token in reversed(tokens) if token.level == 0 and token.map), 0)
 
 
@@ -229,7 +155,7 @@ def _headings(tokens: list[Token], starts: list[int], done: int, inline: Markdow
 
 
 def _plain(markdown: str, inline: MarkdownIt) -> str:
-    """Return the text of a heading without marks."""
+    """Return the text of a heading without inline marks."""
     head = markdown[: 4 * MAX_TITLE]
     if not any(mark in head for mark in "*_`[<&\\!"):
         return one_line(head, MAX_TITLE)
@@ -248,33 +174,133 @@ def _text(tokens: list[Token]) -> str:
     return "".join(parts)
 
 
-def _parsers() -> tuple[MarkdownIt, MarkdownIt]:
-    from markdown_it import MarkdownIt
+# Headings line by line
 
-    # Without the table rule, a table above a rule would be taken for a heading.
-    blocks = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING}).enable("table")
-    blocks.core.ruler.enableOnly(["normalize", "block"])
-    return blocks, MarkdownIt("commonmark")
+_MAX_LINE = 4_000
+"""Number of characters of a line that are scanned."""
+_MARKS = frozenset(" #`~=-<")
+_NO_PARAGRAPH = ("#", ">", "|", "<", "`", "~", "- ", "* ", "+ ", "---", "===", "***", "___")
 
 
-MAX_CHARACTERS = 32_768
-"""A longer block is no front matter."""
+def scan_headings(text: str, at: int = 0) -> Iterator[Heading]:
+    """Yield the headings from offset `at` on; their titles still contain inline marks.
 
+    Code fences and HTML comments are skipped. Headings in lists, quotes and other HTML are not found.
+    """
+    fence, comment_end = "", at
+    above = before = -1
+    for start in line_starts(text, at):
+        if text[start] in _MARKS and start >= comment_end:
+            line = _line(text, start)
+            if fence:
+                fence = "" if _closes(line, fence) else fence
+            elif fence := _opened_fence(line):
+                pass
+            elif line.lstrip().startswith("<!--"):
+                comment_end = text.find("-->", start) + 1 or len(text)
+            elif heading := _atx(start, line) or _setext(text, line, above, before):
+                yield heading
+        before, above = above, start
+
+
+def line_starts(text: str, at: int = 0, *, has_returns: bool | None = None) -> Iterator[int]:
+    r"""Yield the offset of each line; `\n`, `\r\n` and `\r` end a line, as in CommonMark.
+
+    Args:
+        text: The whole text.
+        at: Offset of the first line to yield.
+        has_returns: Whether the text contains `\r`; None searches for it.
+    """
+    if ("\r" in text) if has_returns is None else has_returns:
+        yield from _mixed_line_starts(text, at)
+        return
+    while at < len(text):
+        yield at
+        at = text.find("\n", at) + 1
+        if not at:
+            return
+
+
+def _mixed_line_starts(text: str, at: int) -> Iterator[int]:
+    feed, back, length = text.find("\n", at), text.find("\r", at), len(text)
+    while at < length:
+        yield at
+        if 0 <= feed < at:
+            feed = text.find("\n", at)
+        if 0 <= back < at:
+            back = text.find("\r", at)
+        if feed < 0 and back < 0:
+            return
+        is_feed = back < 0 or 0 <= feed < back
+        at = feed + 1 if is_feed or feed == back + 1 else back + 1
+
+
+def _line(text: str, start: int) -> str:
+    """Return a line without its end, or an empty string if it is indented as code."""
+    end = text.find("\n", start, start + _MAX_LINE)
+    line = text[start : end if end >= 0 else start + _MAX_LINE].partition("\r")[0]
+    return line.rstrip() if len(line) - len(line.lstrip(" ")) < 4 and not line.startswith("\t") else ""
+
+
+def _atx(start: int, line: str) -> Heading | None:
+    body = line.strip()
+    title = body.lstrip("#")
+    level = len(body) - len(title)
+    if not 1 <= level <= 6 or title[:1] not in (" ", "\t"):
+        return None
+    title = title.strip()
+    without_closing = title.rstrip("#")
+    if not without_closing or without_closing.endswith((" ", "\t")):
+        title = without_closing.rstrip()
+    return Heading(start, level, title) if title else None
+
+
+def _setext(text: str, line: str, above: int, before: int) -> Heading | None:
+    """Return the heading that a line of `=` or `-` makes of the single line above it, or None."""
+    mark = line.strip()
+    if above < 0 or not mark or mark[0] not in "=-" or mark.strip(mark[0]):
+        return None
+    title = _line(text, above)
+    is_alone = before < 0 or _line(text, before).strip()[:1] in ("", "#")
+    if not is_alone or not title.strip() or len(title) > MAX_TITLE or title.lstrip().startswith(_NO_PARAGRAPH):
+        return None
+    return Heading(above, 1 if mark[0] == "=" else 2, title.strip())
+
+
+def _opened_fence(line: str) -> str:
+    """Return the marks of the code fence that a line opens, or an empty string."""
+    body = line.lstrip()
+    for mark in "`~":
+        rest = body.lstrip(mark)
+        count = len(body) - len(rest)
+        if count >= 3 and not (mark == "`" and "`" in rest):
+            return mark * count
+    return ""
+
+
+def _closes(line: str, fence: str) -> bool:
+    body = line.strip()
+    return body.startswith(fence) and not body.strip(fence[0])
+
+
+# Front matter
+
+MAX_FRONT_MATTER = 32_768
+"""Characters of the front matter; a longer block is treated as text."""
 MAX_VALUE = 1_000
-"""Characters of one value."""
-
+"""Characters of a value in the front matter."""
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """What the block says.
+    """Front matter of a Markdown file.
 
     Attributes:
-        end: Offset of the first character after the block.
+        end: Offset of the first character after the front matter.
         title: Its `title`.
-        metadata: Its other top-level scalars. Lists and nested mappings stay in the text only.
-        warnings: Keys that were left out.
+        metadata: Its other top-level scalars. Lists and nested mappings are left out.
+        warnings: Keys that cannot be used.
     """
 
     end: int = 0
@@ -298,7 +324,7 @@ def read_front_matter(text: str) -> FrontMatter | None:
 
 
 def _find_block(text: str) -> tuple[str, int] | None:
-    head = text[:MAX_CHARACTERS]
+    head = text[:MAX_FRONT_MATTER]
     lines = head.splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
         return None
@@ -311,11 +337,11 @@ def _find_block(text: str) -> tuple[str, int] | None:
 
 
 def _parse(content: str) -> dict[str, str] | None:
-    """Return the scalars of the top level; quoted ones keep their quotes, so that "7" and 7 stay apart."""
+    """Return the top-level scalars; quoted ones keep their quotes, to distinguish "7" from 7."""
     import yaml
 
     try:
-        # Nodes are not turned into objects: no tag is resolved, no alias expanded, "1.10" and "no" stay as written.
+        # Nodes are not constructed: no tag is resolved, no alias expanded, and "1.10" and "no" stay as written.
         root = yaml.compose(content, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
         return _parse_lines(content)
@@ -326,7 +352,7 @@ def _parse(content: str) -> dict[str, str] | None:
 
 
 def _parse_lines(content: str) -> dict[str, str] | None:
-    """Read `key: value` lines of a block that is no valid YAML, such as `title: Rome: a history`."""
+    """Read the `key: value` lines of a block that is not valid YAML, such as `title: Rome: a history`."""
     entries: dict[str, str] = {}
     for line in content.splitlines():
         if not line.strip() or line[0] in " \t#-":
@@ -353,7 +379,7 @@ def _accept(entries: Mapping[str, str]) -> tuple[dict[str, Scalar], list[str]]:
 
 
 def _scalar(written: str) -> Scalar | None:
-    """Return a number or truth value only where writing it again gives the same text."""
+    """Convert a value to a number or bool only if writing it again gives the same text."""
     text = _unquoted(written)
     if text != written or not text:
         return text or None
@@ -374,28 +400,3 @@ def _scalar(written: str) -> Scalar | None:
 def _unquoted(written: str) -> str:
     is_quoted = len(written) > 1 and written[0] == written[-1] and written[0] in "\"'"
     return one_line(written[1:-1] if is_quoted else written, MAX_VALUE)
-
-
-TITLE_REACH = 5_000
-"""Characters from the beginning within which a heading can be the title of the document."""
-
-
-def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
-    """Read a Markdown file. The text is the whole file, front matter and marks included.
-
-    Raises:
-        ReadError: The file is empty, binary, too large or cannot be opened.
-    """
-    decoded = decode_file(path, limits=limits)
-    front = read_front_matter(decoded.text) or FrontMatter()
-    headings, warnings = markdown_headings(decoded.text, front.end)
-    early = [heading for heading in headings if heading.start < front.end + TITLE_REACH]
-    first = min(early, key=lambda heading: heading.level > 1, default=None)
-    return ParsedFile(
-        text=decoded.text,
-        map=DocumentMap(headings=headings),
-        title=front.title or (first.title if first else None),
-        warnings=(*decoded.warnings, *front.warnings, *warnings),
-        metadata=front.metadata,
-        digest=decoded.digest,
-    )

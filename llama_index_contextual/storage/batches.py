@@ -1,7 +1,7 @@
-"""Batches that a provider works on: which were sent, what each asks for, and the replies that have come.
+"""Journal of the batches that a provider is working on: their requests and replies.
 
-They are tables of the ledger's file, so a process that stops forgets nothing: the next one finds the batch, takes its
-replies and pays for none of them again. A reply is kept until its contexts are in the ledger.
+The journal consists of tables in the file of the ledger. If a process stops, the next one finds the batch, fetches its
+replies, and does not pay again. A reply is kept until its contexts are in the ledger.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from llama_index_contextual.storage.ledger_file import TABLES, LedgerFile
 from llama_index_contextual.storage.storable import storable_text
 
 BATCH_TABLES = ("batches", "batch_requests", "batch_replies")
-"""What is removed when nothing of the batches shall come back."""
+"""The tables of the journal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch:
-    """A batch whose replies are not here yet.
+    """A batch whose replies have not arrived yet.
 
     Attributes:
         file_id: The provider's id of the uploaded requests.
-        batch_id: The provider's id of the batch; None where the process ended before it was told.
+        batch_id: The provider's id of the batch; None if the process ended before it was known.
         model: Name of the model, as in the settings.
         created: When the requests were uploaded, seconds since 1970.
         requests: Number of requests.
@@ -41,11 +41,11 @@ class BatchReply:
     """The answer to one request of a batch.
 
     Attributes:
-        custom_id: Names the request.
-        text: What the model said.
-        finish_reason: Why it stopped, by the provider's word.
-        input_tokens: Tokens of the prompt, or None where the provider gave no count.
-        cached_tokens: Those of them from the provider's cache.
+        custom_id: Id of the request.
+        text: Text of the model's answer.
+        finish_reason: Why the model stopped, as reported by the provider.
+        input_tokens: Tokens of the prompt, or None if the provider did not report them.
+        cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
     """
 
@@ -58,7 +58,7 @@ class BatchReply:
 
 
 class BatchJournal:
-    """The batches of one project.
+    """Journal of the batches of one project.
 
     Args:
         store: The open ledger file.
@@ -68,20 +68,20 @@ class BatchJournal:
         self._store = store
 
     def uploaded(self, file_id: str, *, model: str, custom_ids: Iterable[str]) -> None:
-        """Note requests that were uploaded, before a batch is made of them."""
+        """Record requests that were uploaded, before their batch is created."""
         rows = [(custom_id, file_id) for custom_id in custom_ids]
         with self._store.transaction():
             self._store.insert("batches", [(file_id, None, model, time.time())])
             self._store.insert("batch_requests", rows)
 
     def started(self, file_id: str, batch_id: str) -> None:
-        """Note the batch that was made of an upload."""
+        """Record the batch that was created for an upload."""
         with self._store.transaction():
             rows = self._store.rows("batches", "WHERE file_id = ?", (file_id,))
             self._store.insert("batches", [(file_id, batch_id, model, created) for _, _, model, created in rows])
 
     def closed(self, file_id: str, replies: Sequence[BatchReply]) -> None:
-        """Keep the replies of a batch and forget the batch, in one step."""
+        """Store the replies of a batch and remove the batch, in one transaction."""
         rows = [
             (r.custom_id, storable_text(r.text), r.finish_reason, r.input_tokens, r.cached_tokens, r.output_tokens)
             for r in replies
@@ -92,22 +92,25 @@ class BatchJournal:
             connection.execute("DELETE FROM batches WHERE file_id = ?", (file_id,))
 
     def open_batches(self, model: str | None = None) -> list[OpenBatch]:
-        """Return the batches whose replies are not here yet, oldest first; those of one model, if it is given."""
+        """Return the batches whose replies have not arrived yet, of one model or of all, oldest first."""
         counts = dict(self._store.query("SELECT file_id, count(*) FROM batch_requests GROUP BY file_id"))
         rows = self._store.rows("batches", "ORDER BY created, file_id")
-        found = [OpenBatch(file_id=f, batch_id=b, model=m, created=c, requests=counts.get(f, 0)) for f, b, m, c in rows]
-        return [batch for batch in found if model in (None, batch.model)]
+        batches = [
+            OpenBatch(file_id=file_id, batch_id=batch_id, model=name, created=created, requests=counts.get(file_id, 0))
+            for file_id, batch_id, name, created in rows
+        ]
+        return [batch for batch in batches if model in (None, batch.model)]
 
     def knows(self, custom_id: str) -> bool:
-        """Return whether a request is under way or answered, so that it must not be sent again."""
+        """Return whether a request was sent or answered, so that it must not be sent again."""
         if self.reply(custom_id) is not None:
             return True
-        # Without its batch nobody would take the reply.
+        # Without its batch, the reply would not be fetched.
         files = [file_id for _, file_id in self._store.rows("batch_requests", "WHERE custom_id = ?", (custom_id,))]
         return any(self._store.rows("batches", "WHERE file_id = ?", (file_id,)) for file_id in files)
 
     def reply(self, custom_id: str) -> BatchReply | None:
-        """Return the answer to a request, or None."""
+        """Return the reply to a request, or None."""
         rows = self._store.rows("batch_replies", "WHERE custom_id = ?", (custom_id,))
         if not rows:
             return None
@@ -115,11 +118,11 @@ class BatchJournal:
         return replace(reply, text=storable_text(reply.text))
 
     def has_replies(self) -> bool:
-        """Return whether any reply is kept."""
+        """Return whether any replies are stored."""
         return bool(self._store.query("SELECT 1 FROM batch_replies LIMIT 1"))
 
     def forget_replies(self, custom_ids: Iterable[str]) -> None:
-        """Remove replies that were used."""
+        """Remove replies whose contexts are in the ledger."""
         with self._store.transaction() as connection:
             connection.executemany(
                 "DELETE FROM batch_replies WHERE custom_id = ?", [(custom_id,) for custom_id in custom_ids]

@@ -1,4 +1,4 @@
-"""Is a version as its manifest says? Asked before any library parses one of its files."""
+"""Comparison of a version with its manifest, before any library parses one of its files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llama_index_contextual.storage.headers import check_faiss, check_npy
 from llama_index_contextual.storage.manifest import MANIFEST, Manifest, damaged
 
 Check = Literal["size", "xxh3", "sha256"]
-"""How a file is compared: by its size alone, by a fast checksum, or by one that proves."""
+"""How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a version.
 
     Raises:
-        CorruptVersionError: It is missing, damaged, or that of another version.
-        FormatError: A newer release wrote it.
+        CorruptVersionError: The manifest is missing, damaged, or belongs to another version.
+        FormatError: The manifest was written by a newer release.
     """
     shown = _shown(directory, MANIFEST)
     try:
@@ -36,7 +36,7 @@ def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
     """Compare every file of a version with its manifest.
 
     Raises:
-        CorruptVersionError: A file is missing or has another size or content.
+        CorruptVersionError: A file is missing or has changed.
     """
     for name, expected in manifest.files.items():
         path, shown = directory / name, _shown(directory, name)
@@ -45,14 +45,14 @@ def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
         if path.stat().st_size != expected["bytes"]:
             raise damaged(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
         if check != "size" and getattr(files, check)(path) != expected[check]:
-            raise damaged(shown, "has another content than when it was published")
+            raise damaged(shown, "has changed since it was published")
 
 
 def check_headers(directory: Path, manifest: Manifest) -> None:
-    """Compare the headers of indexes with the sizes of their files: no library reads what is not as long as it says.
+    """Compare the headers of the indexes with the sizes of their files.
 
     Raises:
-        CorruptVersionError: A header and the size of its file do not agree.
+        CorruptVersionError: A header does not match the size of its file.
     """
     for name in manifest.files:
         if name.endswith(".faiss"):

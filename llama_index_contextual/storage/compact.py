@@ -1,8 +1,8 @@
-"""RaBitQ with refinement in place of exact vectors: one bit per dimension to look, half precision to decide.
+"""Compact index: RaBitQ (one bit per dimension), refined with vectors of half precision.
 
-An exact scan reads every vector for every query. RaBitQ reads a thirtieth of that and has its best hits decided by
-vectors of 16 bits; no training, half the size on disk. How near it comes to the exact order depends on the vectors, so
-it is probed on those that are to be stored.
+An exact scan reads every vector for every query. RaBitQ reads about a thirtieth of that, and its best hits are ranked
+again by 16-bit vectors. It needs half the disk space. Its accuracy depends on the vectors, so it is measured on the
+vectors to be stored.
 
 Source: Gao, Long, "RaBitQ: Quantizing High-Dimensional Vectors with a Theoretical Error Bound for Approximate Nearest
 Neighbor Search", SIGMOD 2024; FAISS's fast-scan implementation of it.
@@ -20,14 +20,14 @@ from llama_index_contextual.config import FaissIndex
 from llama_index_contextual.storage.scan import inner_products, top
 
 WORTHWHILE_BYTES = 32 << 20
-"""Exact vectors of this size are scanned in a few milliseconds; below it nothing is to be gained."""
+"""Size in bytes below which exact vectors are scanned in a few milliseconds, so that a compact index has no benefit."""
 
 MIN_RECALL = 0.99
 PROBED_K = 20
 
 _FACTORY = "RaBitQfs,Refine(SQfp16)"
 _PROBES = 64
-# How many hits of the quantised vectors are decided by the finer ones: one row in 50, between these bounds.
+# Number of RaBitQ hits that are ranked again: one row in 50, within these bounds.
 _POOL = (400, 1_000)
 _POOL_SHARE = 50
 _POOL_PER_HIT = 2
@@ -35,12 +35,12 @@ _BLOCK = 1_024
 
 
 def compacted(flat: Any, wanted: FaissIndex) -> Any:
-    """Return the index that is to be stored for exact vectors: themselves, or their compact form.
+    """Return the index to store: either the exact one or a compact one.
 
     Args:
         flat: A `faiss.IndexFlatIP`.
-        wanted: `flat`, `rabitq`, or `auto`: compact where it is worthwhile and recall@20 on the vectors is at least
-            0.99.
+        wanted: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and its
+            recall@20 on them is at least 0.99.
     """
     if wanted == "flat" or (wanted == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):
         return flat
@@ -52,13 +52,13 @@ def compacted(flat: Any, wanted: FaissIndex) -> Any:
 
 
 def probed_recall(vectors: NDArray[np.float32], index: Any) -> float:
-    """Return recall@20 of an index against the exact order, for the means of pairs of its own vectors.
+    """Measure recall@20 of an index against an exact search, with means of pairs of its own vectors as queries.
 
-    A question lies between passages; a stored vector itself would be too easy to find.
+    A stored vector itself would be too easy to find.
 
     Args:
-        vectors: Shape (n, dimensions), unit length, more than 20.
-        index: A compact index over them.
+        vectors: More than 20 unit vectors; shape (n, dimensions).
+        index: A compact index of these vectors.
     """
     pairs = np.random.default_rng(0).integers(0, len(vectors), (_PROBES, 2))
     queries = np.ascontiguousarray(vectors[pairs].mean(axis=1), dtype=np.float32)
@@ -73,13 +73,13 @@ def probed_recall(vectors: NDArray[np.float32], index: Any) -> float:
 def search(
     index: Any, query: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return scores and rows of the k best, best first.
+    """Return scores and rows of the k best hits, best first.
 
     Args:
         index: A compact index.
-        query: Shape (1, dimensions).
-        k: Hits, at most.
-        mask: Which rows count; these are all decided by the finer vectors, since RaBitQ cannot leave rows out.
+        query: The query's embedding; shape (1, dimensions).
+        k: Maximum number of hits.
+        mask: Rows to rank. All of them are compared by 16-bit vectors, because RaBitQ cannot skip rows.
     """
     if mask is not None:
         allowed = np.flatnonzero(mask)
@@ -94,8 +94,8 @@ def search(
         return np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64)
     parameters = faiss.IndexRefineSearchParameters(k_factor=max(1.0, _pool(k, index.ntotal) / k))  # type: ignore[call-arg]
     scores, rows = index.search(query, k, params=parameters)
-    found = rows[0] >= 0
-    return scores[0][found], rows[0][found]
+    is_hit = rows[0] >= 0
+    return scores[0][is_hit], rows[0][is_hit]
 
 
 def _pool(k: int, size: int) -> int:

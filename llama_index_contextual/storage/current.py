@@ -1,8 +1,8 @@
-"""Which version is live: the file CURRENT, and what the names in versions/ mean.
+"""The file CURRENT, which names the live version, and the directories in versions/.
 
 v000003                 the live version, or `none`
-newest v000005          the newest version that was ever live: what is newer was never finished
-xxh3 0123456789abcdef   of the two lines above: one flipped bit must not make another version live
+newest v000005          the newest version that was ever live; newer directories were never finished
+xxh3 0123456789abcdef   checksum of the lines above, so that a flipped bit does not make another version live
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CONTENT = re.compile(
 
 @dataclass(frozen=True)
 class Current:
-    """What CURRENT says.
+    """Content of CURRENT.
 
     Attributes:
-        live: Name of the live version, or None before the first.
-        newest: Name of the newest version that was ever live; None where there was none or it is not known.
-        known: Whether `newest` is known.
+        live: Name of the live version, or None before the first one.
+        newest: Name of the newest version that was ever live, or None if there was none or it is not recorded.
+        known: Whether `newest` is recorded.
     """
 
     live: str | None
@@ -46,19 +46,17 @@ class Current:
     known: bool = False
 
     def finished(self, name: str) -> bool:
-        """Return whether a version was ever live; a newer one is what an interrupted writer left."""
+        """Return whether a version was ever live; a newer one was left by an interrupted writer."""
         return not self.known or (self.newest is not None and number(name) <= number(self.newest))
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What changes whenever another version is made live.
+    """State of CURRENT, which differs whenever another version becomes live.
 
     Attributes:
-        content: Of CURRENT. File systems with a coarse clock may give two files of the same length the same times and
-            number, so these alone would not do.
-        file: Number and time of modification of CURRENT: of a project that was deleted and made anew, the first version
-            has the same name again.
+        content: Content of the file. On file systems with a coarse clock, two files can have the same inode and times.
+        file: Inode and modification time. If a project was deleted and created again, the content can be the same.
     """
 
     content: bytes
@@ -66,7 +64,7 @@ class Stamp:
 
 
 def read_stamp(project_dir: Path) -> Stamp | None:
-    """Return what tells whether the live version is still the same one; None where there is no CURRENT."""
+    """Return the state of CURRENT, or None if it does not exist."""
     try:
         with open(project_dir / CURRENT, "rb") as file:
             status = os.fstat(file.fileno())
@@ -76,7 +74,7 @@ def read_stamp(project_dir: Path) -> Stamp | None:
 
 
 def read_current(project_dir: Path) -> Current:
-    """Return what CURRENT says.
+    """Read CURRENT.
 
     Raises:
         CorruptVersionError: It is damaged, or missing although there are versions.
@@ -85,7 +83,7 @@ def read_current(project_dir: Path) -> Current:
 
 
 def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
-    """Return what a CURRENT says that was read before.
+    """Parse the result of `read_stamp`.
 
     Raises:
         CorruptVersionError: It is damaged, or missing although there are versions.
@@ -101,44 +99,44 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     if match["body"] is None:
         return Current(_name(match["live"]))
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
-        raise _damaged(project_dir, "has another content than when it was written")
+        raise _damaged(project_dir, "has changed since it was written")
     return Current(_name(match["now"]), _name(match["newest"]), known=True)
 
 
 def write_current(project_dir: Path, live: str | None) -> None:
-    """Make a version the live one, or none: queries see the one before or this one."""
+    """Make a version live, or none, in one atomic step."""
     newest = max((name for name in (live, _newest(project_dir)) if name is not None), key=number, default=None)
     body = f"{live or _NONE}\nnewest {(newest if live else None) or _NONE}\n".encode()
     files.replace(project_dir / CURRENT, body + f"xxh3 {xxhash.xxh3_64_hexdigest(body)}\n".encode())
 
 
 def current_name(project_dir: Path) -> str | None:
-    """Return the name of the live version, or None before the first is published.
+    """Return the name of the live version, or None before the first one is published.
 
     Raises:
-        CorruptVersionError: CURRENT does not hold a version's name.
+        CorruptVersionError: CURRENT is damaged, or missing although there are versions.
     """
     return read_current(project_dir).live
 
 
 def live_if_sound(project_dir: Path) -> str | None:
-    """Return the name of the live version, or None where there is none or CURRENT is damaged."""
+    """Return the name of the live version, or None if there is none or CURRENT is damaged."""
     return _read_if_sound(project_dir).live
 
 
 def version_directory(project_dir: Path, name: str) -> Path:
-    """Return where a version is."""
+    """Return the directory of a version."""
     return project_dir / VERSIONS / name
 
 
 def version_names(project_dir: Path) -> list[str]:
-    """Return the names of all versions that were published, oldest first."""
+    """Return the names of all published versions, oldest first."""
     current = _read_if_sound(project_dir)
     return [name for name in directories(project_dir) if current.finished(name)]
 
 
 def directories(project_dir: Path) -> list[str]:
-    """Return the names of all directories of versions, oldest first, finished or not."""
+    """Return the names of all directories of versions, oldest first, including unfinished ones."""
     directory = project_dir / VERSIONS
     if not directory.is_dir():
         return []
@@ -146,7 +144,7 @@ def directories(project_dir: Path) -> list[str]:
 
 
 def leftovers(project_dir: Path) -> list[Path]:
-    """Return what interrupted writers left behind."""
+    """Return the files and directories left behind by interrupted writers."""
     finished = version_names(project_dir)
     return sorted(
         [
@@ -160,13 +158,13 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def remove_leftovers(project_dir: Path) -> None:
-    """Remove what interrupted writers left behind; only the one writer of a project may do so."""
+    """Remove what interrupted writers left behind; the caller must hold the project's write lock."""
     for path in leftovers(project_dir):
         (files.remove_tree if path.is_dir() else files.remove)(path)
 
 
 def remove_version(project_dir: Path, name: str) -> None:
-    """Remove a version in one step: an interruption leaves something to clear away, never half a version."""
+    """Remove a version; it is renamed first, so that an interruption never leaves half a version."""
     directory = version_directory(project_dir, name)
     removed = directory.with_name(f"{name}{REMOVED}")
     files.rename(directory, removed)
@@ -174,13 +172,13 @@ def remove_version(project_dir: Path, name: str) -> None:
 
 
 def next_name(project_dir: Path) -> str:
-    """Return the name of the next version: none that was ever live is used again."""
+    """Return the name of the next version; the name of a version that was live is never reused."""
     taken = (*directories(project_dir), _newest(project_dir) or "v0")
     return f"v{max(map(number, taken)) + 1:06d}"
 
 
 def number(name: str) -> int:
-    """Return the number in a version's name."""
+    """Return the number in the name of a version."""
     return int(name[1:])
 
 
@@ -203,10 +201,10 @@ def _name(raw: bytes) -> str | None:
     return None if raw.decode() == _NONE else raw.decode()
 
 
-def _damaged(project_dir: Path, what: str) -> CorruptVersionError:
+def _damaged(project_dir: Path, fault: str) -> CorruptVersionError:
     known = ", ".join(directories(project_dir)) or "none"
     return CorruptVersionError(
-        f"{CURRENT} {what}. Name the version that shall be live with `rollback --to`; on the disk: {known}.",
+        f"{CURRENT} {fault}. Choose the live version with `rollback --to`; versions on disk: {known}.",
         name=project_dir.name,
         file=CURRENT,
     )

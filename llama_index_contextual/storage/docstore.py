@@ -1,6 +1,6 @@
-"""Nodes in SQLite: one fetch for a whole answer, filters in SQL, positions that the indexes share.
+"""Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters in SQL.
 
-The position of a node is its row in the FAISS and the BM25 index.
+The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ _MAX_VARIABLES = 900
 
 
 class SQLiteDocumentStore(KVDocumentStore):
-    """A LlamaIndex document store in one SQLite file, or in memory.
+    """LlamaIndex document store in one SQLite file, or in memory.
 
-    Adding is linear in the number of nodes; a batch is one transaction. Nodes come back equal to what was added.
+    Adding takes time linear in the number of nodes, in one transaction per call. Nodes are returned equal to those that
+    were added.
 
     Args:
         path: The file; None keeps everything in memory.
-        access: `read` for a published file: every change raises `ReadOnlyVersionError`.
+        access: How the file is opened. With `read`, every change raises `ReadOnlyVersionError`.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -75,7 +76,7 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     @property
     def read_only(self) -> bool:
-        """Whether every change is refused."""
+        """Whether changes raise `ReadOnlyVersionError`."""
         return self._kv.access == "read"
 
     # ---- writing -------------------------------------------------------------------------------------------------
@@ -87,16 +88,16 @@ class SQLiteDocumentStore(KVDocumentStore):
         batch_size: int | None = None,
         store_text: bool = True,
     ) -> None:
-        """Add nodes in one transaction; a node that is there already keeps its position.
+        """Add nodes in one transaction; a node that is replaced keeps its position.
 
         Args:
             docs: The nodes.
-            allow_update: Whether a node that is there already may be replaced.
-            batch_size: Has no effect.
-            store_text: False keeps nothing, since the text is what is kept of a node.
+            allow_update: Whether existing nodes may be replaced.
+            batch_size: Ignored.
+            store_text: If False, nothing is stored.
 
         Raises:
-            InputError: A node is there already and `allow_update` is False, or cannot be stored.
+            InputError: A node exists and `allow_update` is False, or a node cannot be stored.
             ReadOnlyVersionError: The store is a published version.
         """
         if self.read_only:
@@ -133,7 +134,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         self.delete_document(doc_id, raise_error)
 
     def delete_ref_doc(self, ref_doc_id: str, raise_error: bool = True) -> None:
-        """Remove all nodes of a document, and what was kept about them."""
+        """Remove all nodes of a document and their metadata."""
         info = self.get_ref_doc_info(ref_doc_id)
         self._delete("doc_id = ?", ref_doc_id, raise_error=raise_error)
         for node_id in [ref_doc_id, *(info.node_ids if info else ())]:
@@ -150,10 +151,10 @@ class SQLiteDocumentStore(KVDocumentStore):
                 raise ValueError(f"doc_id {value} not found.")
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the store to a file and sync it; a store that is that file already is only synced."""
+        """Write the store to a file and sync it; if it is the store's own file, only sync it."""
         path = Path(persist_path)
         if self._kv.path is not None and self._kv.path.resolve() == path.resolve():
-            if not self.read_only:  # what is published is synced, and is not opened for writing
+            if not self.read_only:  # a published file is synced already
                 files.sync_file(path)
             return
         files.make_directory(path.parent)
@@ -165,10 +166,10 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     @classmethod
     def from_persist_path(cls, persist_path: str) -> SQLiteDocumentStore:
-        """Read a store from a file into memory, where it can be changed without changing the file.
+        """Load a store from a file into memory; changes do not affect the file.
 
         Raises:
-            InputError: There is no such file.
+            InputError: The file does not exist.
         """
         path = Path(persist_path)
         if not path.is_file():
@@ -178,11 +179,11 @@ class SQLiteDocumentStore(KVDocumentStore):
         return store
 
     def put_extra(self, collection: str, key: str, value: dict[str, Any]) -> None:
-        """Keep an object beside the nodes."""
+        """Store a JSON object next to the nodes."""
         self._kv.put(key, value, collection)
 
     def get_extra(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return an object that is kept beside the nodes, or None."""
+        """Return a JSON object that was stored with `put_extra`, or None."""
         return self._kv.get(key, collection)
 
     def close(self) -> None:
@@ -193,24 +194,24 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     @property
     def docs(self) -> dict[str, BaseNode]:
-        """All nodes by id, in the order of their positions."""
+        """All nodes by id, sorted by position."""
         return {node.node_id: node for node in self.iterate()}
 
     def get_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
         """Return one node.
 
         Raises:
-            ValueError: It is not there and `raise_error` is True.
+            ValueError: The node does not exist and `raise_error` is True.
         """
-        found = self.get_nodes([doc_id], raise_error=raise_error)
-        return found[0] if found else None
+        nodes = self.get_nodes([doc_id], raise_error=raise_error)
+        return nodes[0] if nodes else None
 
     async def aget_document(self, doc_id: str, raise_error: bool = True) -> BaseNode | None:
         """Return one node."""
         return self.get_document(doc_id, raise_error)
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, by one fetch."""
+        """Return nodes in the order of `node_ids`, with one query."""
         rows = {row[0]: row for row in self._fetch(_COLUMNS, node_ids)}
         if raise_error and (missing := [node_id for node_id in node_ids if node_id not in rows]):
             raise ValueError(f"doc_id {missing[0]} not found.")
@@ -222,15 +223,15 @@ class SQLiteDocumentStore(KVDocumentStore):
         return self.get_nodes(node_ids, raise_error)
 
     def document_exists(self, doc_id: str) -> bool:
-        """Return whether a node of that id is there."""
+        """Return whether a node with this id exists."""
         return bool(self.known([doc_id]))
 
     async def adocument_exists(self, doc_id: str) -> bool:
-        """Return whether a node of that id is there."""
+        """Return whether a node with this id exists."""
         return self.document_exists(doc_id)
 
     def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
-        """Return the ids of a document's nodes, in the order of the text."""
+        """Return the ids of a document's nodes in the order of the text, or None if it has none."""
         rows = self._kv.query("SELECT id FROM nodes WHERE doc_id = ? ORDER BY start_char, position", (ref_doc_id,))
         return RefDocInfo(node_ids=[row[0] for row in rows]) if rows else None
 
@@ -240,44 +241,44 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def get_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
         """Return the node ids of every document."""
-        found: dict[str, RefDocInfo] = {}
+        infos: dict[str, RefDocInfo] = {}
         rows = self._kv.query("SELECT doc_id, id FROM nodes WHERE doc_id IS NOT NULL ORDER BY position")
         for doc_id, node_id in rows:
-            found.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
-        return found
+            infos.setdefault(doc_id, RefDocInfo()).node_ids.append(node_id)
+        return infos
 
     async def aget_all_ref_doc_info(self) -> dict[str, RefDocInfo]:
         """Return the node ids of every document."""
         return self.get_all_ref_doc_info()
 
-    # ---- reading: what the retrievers need -------------------------------------------------------------------------
+    # ---- reading: for the retrievers -------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __bool__(self) -> bool:
-        # LlamaIndex writes `docstore or SimpleDocumentStore()`: an empty store must not be taken for none.
+        # LlamaIndex uses `docstore or SimpleDocumentStore()`, which must not replace an empty store.
         return True
 
     @property
     def ids(self) -> list[str]:
-        """Node ids in the order of their positions; read once."""
+        """Node ids sorted by position; read once."""
         with self._lock:
             if self._ids is None:
-                # Sorted here: the index of the ids alone has both, and SQLite would read every node to sort them.
-                found = self._kv.query("SELECT position, id FROM nodes")
-                self._ids = [node_id for _, node_id in sorted(found)]
+                # Sorted here, because SQLite would read every node to sort them, instead of the index on ids alone.
+                rows = self._kv.query("SELECT position, id FROM nodes")
+                self._ids = [node_id for _, node_id in sorted(rows)]
             return self._ids
 
     def rows(self, node_ids: Sequence[str]) -> list[int]:
-        """Return the rank of these nodes in the order of positions: their rows in the indexes."""
+        """Return the rows of nodes in the indexes."""
         ids = self.ids
         if self._rows is None or len(self._rows) != len(ids):
             self._rows = {node_id: row for row, node_id in enumerate(ids)}
         return [self._rows[node_id] for node_id in node_ids]
 
     def mask(self, filters: MetadataFilters | None) -> NDArray[np.bool_] | None:
-        """Return for each node, in the order of positions, whether it passes; None where nothing is filtered."""
+        """Return a mask of the nodes that pass the filters, sorted by position, or None without filters."""
         condition = to_sql(filters)
         if condition is None:
             return None
@@ -288,12 +289,12 @@ class SQLiteDocumentStore(KVDocumentStore):
     def iterate(
         self, *, doc_id: str | None = None, span: tuple[int, int] | None = None, batch: int = 512
     ) -> Iterator[BaseNode]:
-        """Yield nodes in the order of their positions.
+        """Yield nodes sorted by position.
 
         Args:
-            doc_id: Only those of this document.
-            span: Only those with text between two character offsets, and those that do not say where they stand.
-            batch: Nodes of one fetch.
+            doc_id: Only yield nodes of this document.
+            span: Only yield nodes with text between two character offsets, and nodes without offsets.
+            batch: Number of nodes to fetch at once.
         """
         where = ""
         parameters: list[str | int] = []
@@ -311,12 +312,12 @@ class SQLiteDocumentStore(KVDocumentStore):
             last = rows[-1][-1]
 
     def metadata_keys(self) -> list[str]:
-        """Return the metadata keys that any node has, sorted: what a filter can name."""
-        found = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
-        return [row[0] for row in found]
+        """Return the metadata keys of all nodes, sorted; filters can refer to them."""
+        rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
+        return [row[0] for row in rows]
 
     def known(self, node_ids: Sequence[str]) -> list[str]:
-        """Return those of the ids that are there."""
+        """Return the ids of existing nodes among `node_ids`."""
         return [row[0] for row in self._fetch("id", node_ids)]
 
     def _fetch(self, columns: str, node_ids: Sequence[str]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A version as a directory that LlamaIndex's stock stores load, for whoever wants to go elsewhere.
+"""Export of a version to a directory that LlamaIndex's own stores can load.
 
 docstore.json, index_store.json, graph_store.json     SimpleDocumentStore, SimpleIndexStore, SimpleGraphStore
 default__vector_store.json                            FaissVectorStore (inner product)
@@ -28,14 +28,14 @@ _UNFINISHED = ".unfinished-export"
 
 
 def export_version(version: OpenVersion, directory: Path) -> None:
-    """Write a version for LlamaIndex's stock stores: the directory is there whole, or not at all.
+    """Write a version for LlamaIndex's own stores; the directory appears only when it is complete.
 
     Args:
         version: The version.
-        directory: Where; it must not exist or be empty.
+        directory: Target directory, which must be empty or not exist.
 
     Raises:
-        InputError: There is something in the directory already.
+        InputError: The directory is not empty.
 
     Example:
         >>> StorageContext.from_defaults(
@@ -78,7 +78,7 @@ def _write(version: OpenVersion, directory: Path) -> None:
 
 
 def _export_bm25(nodes: list[BaseNode], directory: Path) -> None:
-    """Build the stock retriever: its tokens differ from ours, so our matrix would not answer its queries."""
+    """Build an index for LlamaIndex's BM25Retriever, whose tokens differ from those of this package."""
     from llama_index.retrievers.bm25 import BM25Retriever
 
     texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]

@@ -1,4 +1,4 @@
-"""A FAISS index as a file: written through the one place for files, read with care and mapped where it can be."""
+"""Writing and reading of FAISS index files; a file that does not change is memory-mapped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from llama_index_contextual.errors import CorruptVersionError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss
 
-_READING = new_lock()  # FAISS has one limit for all readers
+_READING = new_lock()  # FAISS has one global limit for all readers
 
-# OpenMP keeps threads for each thread that calls it: in a child, those of the one that forked are gone, and it would
-# wait for them.
+# OpenMP keeps worker threads per calling thread. In a forked child they no longer exist, and it would wait for them.
 in_child(lambda: faiss.omp_set_num_threads(1))
 
 
@@ -30,15 +29,15 @@ def write_index(index: Any, path: Path) -> None:
 
 
 def read_index(path: Path, *, mapped: bool) -> Any:
-    """Read an index, none of whose parts is longer than its file.
+    """Read an index, and refuse one whose header claims more data than the file has.
 
     Args:
         path: The file.
-        mapped: Whether the file will not change: it is then opened at once, read where it is needed, and shared between
-            processes, where the system allows it.
+        mapped: Whether to map the file into memory if the system allows it; it must not change afterwards. A mapped
+            index opens at once, is read as needed, and is shared between processes.
 
     Raises:
-        CorruptVersionError: The file is no FAISS index, or not as long as it says.
+        CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
     """
     check_faiss(path)
     flags = faiss.IO_FLAG_MMAP_IFC if mapped and os.name != "nt" else 0

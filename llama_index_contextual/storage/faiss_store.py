@@ -1,6 +1,6 @@
-"""FAISS with cosine similarity, whole nodes, and filters.
+"""FAISS vector store with cosine similarity and filters, which returns whole nodes.
 
-Vectors are made unit length and compared by inner product, so a larger score is always a better one. Row i of the
+Vectors are normalised to unit length and compared by inner product, so a larger score is always better. Row i of the
 index is the i-th node of the document store.
 """
 
@@ -38,9 +38,9 @@ class Rows(NamedTuple):
     """A ranking of rows, best first.
 
     Attributes:
-        rows: Shape (n,).
-        scores: Their similarities, -1 to 1; shape (n,).
-        everything: Similarity of every row, in the order of the rows; None where not all were compared.
+        rows: The rows; shape (n,).
+        scores: Their cosine similarities, -1 to 1; shape (n,).
+        everything: Similarities of all rows, in the order of the rows; None if not all of them were computed.
     """
 
     rows: NDArray[np.int64]
@@ -49,16 +49,16 @@ class Rows(NamedTuple):
 
 
 class UnitFaissVectorStore(FaissVectorStore):
-    """A FAISS vector store for unit vectors that hands out nodes itself.
+    """FAISS vector store for unit vectors that returns nodes.
 
     Args:
-        faiss_index: An inner-product index; None makes an exact one at the first `add`.
-        docstore: Where the nodes are kept. Share the one of the StorageContext, or leave it out: then the nodes are
-            kept beside the vectors, also on disk.
+        faiss_index: An inner-product index; None creates an exact one at the first `add`.
+        docstore: Store of the nodes. Pass the one of the StorageContext to share it. Without it, the nodes are stored
+            next to the vectors, also on disk.
 
     Raises:
-        InputError: The index does not compare by inner product.
-        CorruptVersionError: Index and document store do not belong together.
+        InputError: The index does not use the inner product.
+        CorruptVersionError: Index and document store have different numbers of nodes.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -87,7 +87,7 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex serialises this class."""
+        """Return the name of the class in serialized components."""
         return "UnitFaissVectorStore"
 
     @property
@@ -97,7 +97,7 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     @property
     def docstore(self) -> SQLiteDocumentStore:
-        """Where the nodes are."""
+        """Store of the nodes."""
         return self._docstore
 
     def __len__(self) -> int:
@@ -108,34 +108,35 @@ class UnitFaissVectorStore(FaissVectorStore):
         ids = self._docstore.ids
         if len(ids) != len(self):
             raise CorruptVersionError(
-                f"The FAISS index holds {len(self)} vectors, the document store {len(ids)} nodes: they are of different"
-                f" versions, or something else adds nodes to the document store; give the vector store its own then."
+                f"The FAISS index holds {len(self)} vectors, the document store {len(ids)} nodes: they belong to"
+                f" different versions, or nodes were added to the document store directly; in the latter case, give the"
+                f" vector store its own document store."
             )
         return ids
 
     def __bool__(self) -> bool:
-        # LlamaIndex writes `vector_store or SimpleVectorStore()`: an empty store must not be taken for none.
+        # LlamaIndex uses `vector_store or SimpleVectorStore()`, which must not replace an empty store.
         return True
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
-        """Add nodes with their embeddings; a node that is there already is replaced.
+        """Add nodes with their embeddings; existing nodes are replaced.
 
         Raises:
-            InputError: A node has no embedding, or one of another length than those in the index.
+            InputError: A node has no embedding, or its length differs from those in the index.
             ReadOnlyVersionError: The store is a published version.
         """
         if self._docstore.read_only:
             refuse_write()
-        # Of two nodes with one id the last one counts, as in a dict: the index must hold one row for each id.
+        # If two nodes have the same id, keep the last one, because the index must have one row per id.
         last = list({node.node_id: node for node in nodes}.values())
         if last:
             self.add_vectors(last, unit_vectors(_embeddings(last)))
         return [node.node_id for node in nodes]
 
     def add_vectors(self, nodes: Sequence[BaseNode], vectors: NDArray[np.float32]) -> None:
-        """Add nodes of different ids with their unit vectors, one row each, whatever embeddings the nodes have."""
+        """Add nodes with different ids and their unit vectors, one row each; embeddings of the nodes are ignored."""
         if self._docstore.read_only:
             refuse_write()
         if vectors.shape[1] != (self.dimensions or vectors.shape[1]):
@@ -152,7 +153,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Remove all nodes of a document; one that is not there is fine."""
+        """Remove all nodes of a document, if there are any."""
         if self._docstore.read_only:
             refuse_write()
         info = self._docstore.get_ref_doc_info(ref_doc_id)
@@ -161,7 +162,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Remove the nodes that are named and pass the filters."""
+        """Remove the nodes with these ids that pass the filters."""
         if self._docstore.read_only:
             refuse_write()
         mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters)) if node_ids or filters else None
@@ -170,7 +171,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             self._remove([ids[row] for row in np.flatnonzero(mask)])
 
     def _remove(self, node_ids: list[str]) -> None:
-        # A document store that is shared may hold the nodes before their vectors come.
+        # A shared document store may contain nodes whose vectors have not been added yet.
         if node_ids and len(self):
             kind = type(self._faiss_index)
             if not issubclass(kind, faiss.IndexFlat):
@@ -183,19 +184,19 @@ class UnitFaissVectorStore(FaissVectorStore):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def rank(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k nodes with the largest cosine similarity to `vector`, without touching a node.
+        """Return the ids of the k nodes with the largest cosine similarity to `vector`, without loading nodes.
 
         Args:
-            vector: The query's embedding, of any length but zero; a vector of zeros finds nothing.
-            k: Nodes, at most.
-            filters: Only nodes that pass count.
+            vector: The query's embedding, not necessarily of unit length; a zero vector has no hits.
+            k: Maximum number of nodes.
+            filters: Only rank nodes that pass these filters.
         """
         hits = self.rank_rows(vector, k, filters)
         ids = self._ids()
         return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
 
     def rank_rows(self, vector: NDArray[np.float32], k: int, filters: MetadataFilters | None = None) -> Rows:
-        """Do as `rank` does, with rows for ids."""
+        """Rank like `rank`, but return rows instead of ids."""
         return self._rank(vector, k, self._docstore.mask(filters))
 
     def _rank(self, vector: NDArray[np.float32], k: int, mask: NDArray[np.bool_] | None) -> Rows:
@@ -208,7 +209,7 @@ class UnitFaissVectorStore(FaissVectorStore):
                 f" search with the embedding model that built the index."
             )
         scores, rows, everything = self._search(query, max(0, min(k, len(self._ids()))), mask)
-        # Rounding may carry the product of two unit vectors past 1.
+        # Because of rounding, the product of two unit vectors may exceed 1.
         return Rows(rows.astype(np.int64), np.clip(scores.astype(np.float64), -1.0, 1.0), everything)
 
     def _search(
@@ -227,18 +228,18 @@ class UnitFaissVectorStore(FaissVectorStore):
             kind = faiss.SearchParametersIVF if inverted else faiss.SearchParameters
             parameters = kind(sel=faiss.IDSelectorBatch(np.flatnonzero(mask)))  # type: ignore[call-arg]
         scores, rows = index.search(query, k, params=parameters)
-        found = rows[0] >= 0
-        return scores[0][found], rows[0][found], None
+        is_hit = rows[0] >= 0
+        return scores[0][is_hit], rows[0][is_hit], None
 
     def vectors(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """Return the stored vectors of some rows."""
         if len(rows) == 0:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
-        found: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
-        return found
+        vectors: NDArray[np.float32] = self._faiss_index.reconstruct_batch(np.asarray(rows, dtype=np.int64))
+        return vectors
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Answer a LlamaIndex query with nodes, their similarities (cosine, -1 to 1) and their ids."""
+        """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
             raise InputError("The query has no embedding: give the retriever an embed_model.")
         vector = np.asarray(query.query_embedding, dtype=np.float32)
@@ -248,13 +249,13 @@ class UnitFaissVectorStore(FaissVectorStore):
         return VectorStoreQueryResult(nodes=self._docstore.get_nodes(ids), similarities=hits.scores.tolist(), ids=ids)
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """Return the nodes that are named and pass the filters, in the order of their positions."""
+        """Return the nodes with these ids that pass the filters, sorted by position."""
         mask = self._mask(VectorStoreQuery(node_ids=node_ids, filters=filters))
         ids = self._ids()
         return self._docstore.get_nodes(ids if mask is None else [ids[row] for row in np.flatnonzero(mask)])
 
     def _mask(self, query: VectorStoreQuery) -> NDArray[np.bool_] | None:
-        """Return which rows a query allows; empty lists, which VectorStoreIndex passes, restrict nothing."""
+        """Return a mask of the rows that a query allows; empty lists, as VectorStoreIndex passes, have no effect."""
         masks = [self._docstore.mask(query.filters)]
         if query.node_ids:
             masks.append(np.isin(np.asarray(self._docstore.ids), query.node_ids))
@@ -266,14 +267,14 @@ class UnitFaissVectorStore(FaissVectorStore):
         return np.logical_and.reduce(given) if given else None
 
     def compact(self, wanted: FaissIndex) -> None:
-        """Take the compact form of the index where it is wanted and near enough to the exact one; see `compact.py`."""
+        """Replace an exact index by a compact one if `wanted` allows it and it is accurate enough; see `compact.py`."""
         if isinstance(self._faiss_index, faiss.IndexFlat):
             self._faiss_index = compact.compacted(self._faiss_index, wanted)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
-        """Write the index to a file, and the nodes beside it unless a StorageContext keeps them."""
+        """Write the index to a file, and the nodes next to it unless the document store is shared."""
         if self._faiss_index is None:
             raise InputError("The vector store is empty: add nodes before it is persisted.")
         path = Path(persist_path)
@@ -283,7 +284,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             self._docstore.persist(str(_nodes_beside(path)))
 
     def to_stock(self) -> FaissVectorStore:
-        """Return the index as LlamaIndex's own vector store, which knows rows instead of nodes."""
+        """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
         return FaissVectorStore(faiss_index=self._faiss_index)
 
     @classmethod
@@ -294,17 +295,17 @@ class UnitFaissVectorStore(FaissVectorStore):
         *,
         docstore: SQLiteDocumentStore | None = None,
     ) -> UnitFaissVectorStore:
-        """Read an index; without `docstore`, the nodes are read from beside it and can be changed in memory.
+        """Load an index; without `docstore`, load the nodes next to it into memory, where they can be changed.
 
         Raises:
-            InputError: The index or the nodes beside it are not there.
-            CorruptVersionError: Index and document store do not belong together.
+            InputError: The index or the nodes next to it do not exist.
+            CorruptVersionError: Index and document store have different numbers of nodes.
         """
         path = Path(persist_path)
         if not path.is_file():
             raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
-        index = read_index(path, mapped=nodes.read_only)  # which nobody changes
+        index = read_index(path, mapped=nodes.read_only)  # a published file never changes
         store = cls(index, docstore=nodes)
         store._owns_docstore = docstore is None
         return store
@@ -312,7 +313,7 @@ class UnitFaissVectorStore(FaissVectorStore):
 
 def _embeddings(nodes: Sequence[BaseNode]) -> NDArray[np.float32]:
     if missing := next((node.node_id for node in nodes if node.embedding is None), None):
-        raise InputError(f"Node {missing!r} has no embedding: let an embedding model run before the store.")
+        raise InputError(f"Node {missing!r} has no embedding: run an embedding model before adding it to the store.")
     lengths = sorted({len(node.get_embedding()) for node in nodes})
     if len(lengths) > 1:
         raise InputError(f"The embeddings have {lengths} dimensions: all must come from one embedding model.")

@@ -1,8 +1,8 @@
-"""Everything that touches files on behalf of a project: the one place.
+"""All writing and removing of a project's files.
 
-`System` holds the operations that can fail or be interrupted, one method each; a test puts another one in its place to
-interrupt every single one of them. The functions below are what the rest of the package uses. What must survive a power
-cut is written, synced, renamed, and its directory synced, in this order.
+`System` has one method for each operation that can fail or be interrupted; tests replace it to interrupt every one of
+them. The rest of the package uses the functions below. To survive a power cut, a file is written, synced and renamed,
+and then its directory is synced.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _BLOCK = 1 << 20
 
 
 class System:
-    """The operations on files that a project is made of."""
+    """Operations on files that can fail or be interrupted."""
 
     def make_directory(self, path: Path) -> None:
-        """Create one directory, in which not everybody may write; one that is there already is fine."""
+        """Create one directory that is not world-writable, unless it exists."""
         path.mkdir(mode=0o775, exist_ok=True)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Create a file and fill it; one that is there is replaced and not emptied: it may be mapped by a reader."""
+        """Create a file and fill it. An existing file is replaced, not truncated, as a reader may have mapped it."""
         path.unlink(missing_ok=True)
         with open(path, "xb") as file:
             fill(file)
 
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
-        """Let a library write `path`, a file or the files of a directory, by itself."""
+        """Let a library write `path`, which is a file or a directory."""
         write()
 
     def sync(self, path: Path) -> None:
-        """Make sure that a file's content is on the disk, and that not everybody may change it."""
+        """Sync a file to disk, and make sure that it is not world-writable."""
         with open(path, "rb+") as file:
             if os.name != "nt" and (mode := os.fstat(file.fileno()).st_mode) & stat.S_IWOTH:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~stat.S_IWOTH)
             os.fsync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
-        """Make sure that a directory's entries are on the disk, where the system offers it."""
+        """Sync a directory to disk, if the operating system supports it."""
         if os.name == "nt":
             return
         descriptor = os.open(path, os.O_RDONLY)
@@ -58,11 +58,11 @@ class System:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or directory another name, in one step; a file of that name is replaced."""
+        """Rename a file or directory atomically; an existing target file is replaced."""
         os.replace(source, target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class System:
         path.rmdir()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all that is in it."""
+        """Remove a directory and its contents."""
         shutil.rmtree(path)
 
 
@@ -78,7 +78,7 @@ system = System()
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents; what is there already is fine, and syncing is left to the caller."""
+    """Create a directory and its parents if they do not exist, without syncing."""
     for directory in (*(p for p in reversed(path.parents) if not p.exists()), path):
         system.make_directory(directory)
 
@@ -87,7 +87,7 @@ def write(path: Path, data: bytes) -> None:
     """Write a new file and sync it.
 
     Raises:
-        OSError: It could not be written whole.
+        OSError: The file could not be written completely.
     """
     write_with(path, lambda file: file.write(data))
     if (size := path.stat().st_size) != len(data):
@@ -95,26 +95,28 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_with(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Write a new file by `fill(file)` and sync it."""
+    """Write a new file with `fill(file)` and sync it."""
     system.write(path, fill)
     system.sync(path)
 
 
 def require_folder(path: Path) -> None:
-    """See that a file can be written where it is to be, before anything is done for it.
+    """Check that the folder of a file to be written exists.
 
     Raises:
-        InputError: Its folder is not there.
+        InputError: The folder does not exist.
     """
     if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is no folder: make it, or name another one for {path.name}.", value=str(path))
+        raise InputError(
+            f"{path.parent} is not a folder: create it, or choose another one for {path.name}.", value=str(path)
+        )
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file's content: a reader sees the old content or the new one, never a mixture.
+    """Replace the content of a file atomically.
 
     Raises:
-        InputError: Its folder is not there.
+        InputError: The folder does not exist.
     """
     require_folder(path)
     temporary = path.with_name(f"{path.name}.new")
@@ -123,7 +125,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file, and sync the copy and the directory it is in: it has its name when it is whole."""
+    """Copy a file, and sync the copy and its directory. The target only appears when the copy is complete."""
     temporary = target.with_name(f"{target.name}.new")
     try:
         with open(source, "rb") as file:
@@ -135,33 +137,33 @@ def copy(source: Path, target: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or directory and sync the directory it is in."""
+    """Rename a file or directory, and sync its parent directory."""
     system.rename(source, target)
     system.sync_directory(target.parent)
 
 
 def let_write(path: Path, write: Callable[[], object]) -> None:
-    """Let a library write `path`, a file or the files of a directory, by itself; syncing is left to the caller."""
+    """Let a library write `path`, which is a file or a directory, without syncing."""
     system.let_write(path, write)
 
 
 def sync_file(path: Path) -> None:
-    """Make sure that a file's content is on the disk."""
+    """Sync a file to disk."""
     system.sync(path)
 
 
 def sync_directory(path: Path) -> None:
-    """Make sure that a directory's entries are on the disk."""
+    """Sync a directory to disk."""
     system.sync_directory(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file; one that is gone already is fine."""
+    """Remove a file if it exists."""
     system.remove(path)
 
 
 def remove_if_empty(path: Path) -> bool:
-    """Remove a directory unless something is in it, and return whether it is gone."""
+    """Remove a directory if it is empty, and return whether it was removed."""
     try:
         system.remove_directory(path)
     except OSError as error:
@@ -172,13 +174,13 @@ def remove_if_empty(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it; one that is gone already is fine."""
+    """Remove a directory and its contents, if it exists."""
     if path.exists():
         system.remove_tree(path)
 
 
 def read(path: Path) -> bytes:
-    """Return a file's content."""
+    """Return the content of a file."""
     return path.read_bytes()
 
 
@@ -188,12 +190,12 @@ def walk(directory: Path) -> Iterator[Path]:
 
 
 def xxh3(path: Path) -> str:
-    """Return the xxh3 (128 bits) of a file's content, in hexadecimal: fast, for damage."""
+    """Return the xxh3 (128 bits) of a file in hexadecimal, to detect damage fast."""
     return _digest(path, xxhash.xxh3_128())
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal: slower, for proof."""
+    """Return the SHA-256 of a file in hexadecimal, to prove its content."""
     return _digest(path, hashlib.sha256())
 
 

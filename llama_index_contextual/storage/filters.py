@@ -1,7 +1,7 @@
-"""LlamaIndex metadata filters as one SQL condition: keys and values are bound, never written into the statement.
+"""Translation of LlamaIndex metadata filters into an SQL condition, with keys and values as bound parameters.
 
-A chunk without the key matches only `!=` and `nin` (and `is_empty`), as in LlamaIndex's own in-memory store. Numbers
-compare with numbers and text with text; where that store raises TypeError, nothing matches.
+A chunk without the key matches only `!=`, `nin` and `is_empty`, as in LlamaIndex's in-memory store. Numbers are
+compared only with numbers, and text only with text. Where the in-memory store raises TypeError, nothing matches.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _COMPARISONS = {
     FilterOperator.LTE: "<=",
 }
 _ITEMS = "json_each(CASE field.type WHEN 'array' THEN field.value ELSE '[]' END)"
-# A list holds one of its items, a text every text that is part of it.
+# A list contains its items, and a text contains its substrings.
 _HOLDS = (
     "(field.type = 'text' AND wanted.type = 'text' AND instr(field.atom, wanted.atom) > 0"
     f" OR wanted.atom IN (SELECT atom FROM {_ITEMS} WHERE atom IS NOT NULL))"
 )
 _WANTED = "SELECT 1 FROM json_each(?) AS wanted WHERE"
-# SQLite refuses what its parser cannot stack: in the build with the smallest one, 11 levels.
+# SQLite limits the depth of its parser stack: in the build with the smallest one, to 11 levels.
 _MAX_NESTING = 8
 _MAX_FILTERS = 500
 
 
 def require_filters(filters: object) -> MetadataFilters | None:
-    """Return metadata filters, or None.
+    """Return metadata filters, or None if there are none.
 
     Raises:
-        InputError: They are something else.
+        InputError: The argument is neither MetadataFilters nor None.
     """
     if filters is None or isinstance(filters, MetadataFilters):
         return filters
@@ -52,10 +52,10 @@ def require_filters(filters: object) -> MetadataFilters | None:
 
 
 def to_sql(filters: MetadataFilters | None) -> Condition | None:
-    """Return (condition, parameters) over the table `nodes`, or None where nothing is filtered.
+    """Return (condition, parameters) for the table `nodes`, or None without filters.
 
     Raises:
-        InputError: They are no filters, an operator got a value that it cannot work with, or there are too many
+        InputError: The argument is not MetadataFilters, a value does not suit its operator, or there are too many
             filters or levels.
     """
     filters = require_filters(filters)
@@ -92,7 +92,7 @@ def _one(item: MetadataFilter | MetadataFilters) -> Condition:
 
 
 def _field(test: str, key: str, parameters: Sequence[Any]) -> Condition:
-    """Return the condition that the value under `key` passes `test`, in which it is called field."""
+    """Return the condition that the value of `key`, called `field` in `test`, passes the test."""
     sql = f"EXISTS (SELECT 1 FROM json_each(nodes.metadata) AS field WHERE field.key = ? AND {test})"
     return sql, [_text_fit_for_sql(key, key), *parameters]
 
@@ -164,14 +164,14 @@ def _text(item: MetadataFilter) -> str:
 
 
 def _list(item: MetadataFilter) -> str:
-    """Return a list of values as JSON: one parameter, however many there are."""
+    """Return a list of values as JSON, so that it is a single parameter."""
     if isinstance(item.value, list):
         return _dump([_fit_for_sql(value, item.key) for value in item.value])
     raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of texts or numbers.", value=item.value)
 
 
 def _dump(values: Sequence[str | int | float]) -> str:
-    # Numbers in metadata are finite, so that those which JSON does not know match nothing.
+    # Numbers in metadata are finite, so infinity and NaN, which JSON lacks, match nothing.
     return json.dumps([value for value in values if not isinstance(value, float) or math.isfinite(value)])
 
 

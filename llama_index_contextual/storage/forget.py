@@ -1,4 +1,4 @@
-"""Forgetting: what the live version does not hold leaves the disk, paid rows of the ledger included."""
+"""Removal from disk of everything that the live version does not contain, including rows of the ledger."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from llama_index_contextual.storage.version import OpenVersion
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """What was removed for good, or would be.
+    """What `forget` removed, or would remove in a dry run.
 
     Attributes:
         versions: Names of the versions.
         contexts: Number of contexts in the ledger.
         embeddings: Number of vectors in the ledger.
-        batched_requests: Number of requests under way in batches, whose replies will not be taken.
+        batched_requests: Number of requests in running batches, whose replies will not be fetched.
     """
 
     versions: Sequence[str]
@@ -36,19 +36,19 @@ class Forgotten:
 
 
 def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Forgotten:
-    """Remove every other version, and from the ledger what no chunk of the live version uses.
+    """Remove all other versions, and all rows of the ledger that no chunk of the live version uses.
 
-    A row stays when its text is the context of a live chunk, or its key that of the embedding of one: so neither
-    former states of a document nor its contexts by other settings are left. Batches under way are given up: their
-    replies would bring back what was removed. Interrupted, it can be run again.
+    A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
+    written with other settings are removed. Running batches are abandoned, because their replies would bring removed
+    contexts back. After an interruption, it can be run again.
 
     Args:
-        project_dir: The project, whose lock is held.
-        live: Its live version.
-        dry_run: Remove nothing, and return what would be removed.
+        project_dir: Directory of the project, whose write lock must be held.
+        live: The live version.
+        dry_run: Whether to only return what would be removed.
 
     Raises:
-        ProjectLockedError: Another process compares variants of the documents.
+        ProjectLockedError: Another process is comparing variants of the documents.
     """
     others = [name for name in version_names(project_dir) if name != live.name]
     path = project_dir / LEDGER_FILE
@@ -56,7 +56,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         remove_scratch(project_dir)
         for name in others:
             remove_version(project_dir, name)
-        # Also for what was there no more: an earlier run has removed it, but perhaps not from the disk.
+        # Even if nothing was removed: an earlier run may have been interrupted before it synced.
         files.sync_directory(project_dir / VERSIONS)
         for damaged in damaged_ledgers(project_dir):
             files.remove(damaged)
@@ -71,10 +71,10 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
         texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
     new = path.with_name(f"{LEDGER_FILE}{NEW}")
     with project_ledger(project_dir) as ledger:
-        under_way = ledger.info().batched_requests
+        batched = ledger.info().batched_requests
         removed = ledger.keep_only(contexts, texts, dry_run=dry_run)
         if not dry_run:
             ledger.copy_to(new)
     if not dry_run:
         files.rename(new, path)
-    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=under_way)
+    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=batched)

@@ -1,6 +1,6 @@
-"""What the headers of FAISS and NumPy files claim, compared with the size of the file before either library reads it.
+"""Comparison of the headers of FAISS and NumPy files with the size of the file, before either library reads it.
 
-FAISS allocates what a header asks for, and a damaged one can end the process.
+FAISS allocates as much memory as a header claims, so a damaged header can terminate the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from llama_index_contextual.storage.manifest import damaged
 
 _FLAT_IP = b"IxFI"
-# fourcc, dimensions, vectors, two unused numbers, whether it is trained, metric, and the number of floats that follow.
+# fourcc, dimensions, vectors, two unused numbers, is_trained, metric, and the number of floats that follow.
 _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 _INNER_PRODUCT = 0
 _FLOAT = 4
@@ -23,10 +23,10 @@ _MAX_HEADER = 10_000
 
 
 def check_faiss(path: Path, *, shown: str | None = None) -> None:
-    """See that a flat FAISS index is as long as its header says; indexes of other kinds are not judged.
+    """Check that a flat FAISS index is as long as its header says. Indexes of other types are not checked.
 
     Raises:
-        CorruptVersionError: It is not.
+        CorruptVersionError: The file is not a FAISS index, or its header does not match its size.
     """
     shown = shown or path.name
     with open(path, "rb") as file:
@@ -46,14 +46,14 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
         or floats != dimensions * vectors
         or size != floats * _FLOAT
     ):
-        raise damaged(shown, f"says that it holds {vectors} vectors of {dimensions} numbers, and has another size")
+        raise damaged(shown, f"claims to hold {vectors} vectors of {dimensions} numbers, but has a different size")
 
 
 def check_npy(path: Path, *, shown: str | None = None) -> None:
-    """See that a NumPy array is one of plain numbers, and as long as its header says.
+    """Check that a NumPy file is an array of numbers, and as long as its header says.
 
     Raises:
-        CorruptVersionError: It is not.
+        CorruptVersionError: The file is not an array of numbers, or its header does not match its size.
     """
     shown = shown or path.name
     with open(path, "rb") as file:
@@ -65,6 +65,6 @@ def check_npy(path: Path, *, shown: str | None = None) -> None:
             raise damaged(shown, f"is not a NumPy array ({type(error).__name__})") from error
         start = file.tell()
     if kind.kind not in "iuf" or any(length < 0 for length in shape):
-        raise damaged(shown, f"is an array of {kind} instead of one of numbers")
+        raise damaged(shown, f"is an array of {kind} instead of numbers")
     if path.stat().st_size != start + prod(shape) * kind.itemsize:
-        raise damaged(shown, f"says that it has the shape {shape}, and has another size")
+        raise damaged(shown, f"claims to have the shape {shape}, but has a different size")

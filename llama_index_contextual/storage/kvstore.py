@@ -1,7 +1,7 @@
-"""A LlamaIndex key-value store in one SQLite file.
+"""LlamaIndex key-value store in one SQLite file.
 
-One connection serves all threads behind a lock: statements are short, and SQLite would serialise them anyway. A
-published file is opened read-only and immutable, so that no journal is looked for and nothing can be written.
+All threads share one connection behind a lock; statements are short, and SQLite would serialise them anyway. A
+published file is opened read-only and immutable, so that SQLite neither searches for a journal nor writes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Access = Literal["read", "build", "durable", "inspect"]
 
 _PRAGMAS: dict[Access, tuple[str, ...]] = {
     "read": (),
-    # A version being built is thrown away after a crash; its files are synced before it is published.
-    # Its pages hold several chunks each: a chunk of three quarters of a page would leave the rest of it empty.
+    # A version being built is discarded after a crash, and its files are synced before it is published. Large pages
+    # hold several chunks each; a chunk of three quarters of a page would waste the rest.
     "build": ("PRAGMA page_size = 16384", "PRAGMA journal_mode = MEMORY", "PRAGMA synchronous = OFF"),
-    # The rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
-    # with FULL a journal whose removal was not synced comes back after a power cut and takes the last commit back.
+    # A rollback journal, because SQLite before 3.51.3 can lose commits of two connections in WAL mode. EXTRA, because
+    # with FULL the removal of the journal is not synced: after a power cut it can reappear and undo the last commit.
     "durable": ("PRAGMA busy_timeout = 1000", "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = EXTRA"),
     "inspect": ("PRAGMA busy_timeout = 1000", "PRAGMA query_only = ON"),
 }
@@ -43,9 +43,9 @@ class SQLiteKVStore(BaseKVStore):
 
     Args:
         path: The file; None keeps everything in memory.
-        access: `read` for a published file, `build` for one that is thrown away after a crash, `durable` for one
-            whose every commit must survive a power cut, `inspect` to read such a one: SQLite may then undo a write
-            that was interrupted, which it cannot where it opens the file read-only.
+        access: `read` for a published file; `build` for a file that is discarded after a crash; `durable` for a file
+            whose commits must survive a power cut; `inspect` to read such a file, with permission for SQLite to roll
+            back an interrupted write.
     """
 
     def __init__(self, path: Path | None = None, *, access: Access = "build") -> None:
@@ -61,15 +61,15 @@ class SQLiteKVStore(BaseKVStore):
         self.execute(KV_TABLE)
 
     def _connected(self) -> sqlite3.Connection:
-        """Open the file, until the store is dropped."""
+        """Open the file and close it when the store is garbage-collected."""
         connection = _connect(self.path, self.access)
-        # A connection is part of a cycle (its cache of statements): dropped, it would stay open until the garbage is
-        # collected, and so would the file of a version that was removed.
+        # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
+        # the next garbage collection, and so would the file of a version that was removed.
         self._closing = weakref.finalize(self, _close, connection)
         return connection
 
     def renew_after_fork(self) -> None:
-        """Open the file again in a forked child, when it is needed; what is in memory is the child's own already."""
+        """Make a forked child open the file again on the next use; a database in memory is copied by the fork."""
         if self.path is not None:
             self._closing.detach()
             keep(self._opened)
@@ -88,20 +88,20 @@ class SQLiteKVStore(BaseKVStore):
             return self._connection.execute(sql, parameters).fetchall()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run one statement in a transaction of its own and return the number of rows that it changed."""
+        """Run one statement in its own transaction, and return the number of rows that it changed."""
         with self.transaction() as connection:
             return connection.execute(sql, parameters).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for several statements that are committed together or not at all."""
+        """Yield the connection for several statements that are committed together or not at all."""
         if self.access == "read":
             refuse_write()
         with self._lock, self._connection:
             yield self._connection
 
     def save_to(self, path: Path) -> None:
-        """Write all content to a new file; the store goes on with its own."""
+        """Copy all content to a new file; the store keeps using its own."""
         with self._lock:
             target = sqlite3.connect(path)
             try:
@@ -110,7 +110,7 @@ class SQLiteKVStore(BaseKVStore):
                 target.close()
 
     def load_from(self, path: Path) -> None:
-        """Take over all content of a file, which is left as it is."""
+        """Replace the content of the store by that of a file, which does not change."""
         source = _connect(path, "read")
         try:
             with self._lock:
@@ -124,7 +124,7 @@ class SQLiteKVStore(BaseKVStore):
             _close(self._connection)
 
     def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
-        """Store one object."""
+        """Store an object."""
         self.put_all([(key, val)], collection)
 
     def put_all(
@@ -133,7 +133,7 @@ class SQLiteKVStore(BaseKVStore):
         collection: str = DEFAULT_COLLECTION,
         batch_size: int = DEFAULT_BATCH_SIZE,
     ) -> None:
-        """Store objects in one transaction, whatever `batch_size` is."""
+        """Store objects in one transaction; `batch_size` is ignored."""
         rows = [(collection, key, json.dumps(value, ensure_ascii=False)) for key, value in kv_pairs]
         with self.transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO kv VALUES (?, ?, ?)", rows)
@@ -149,11 +149,11 @@ class SQLiteKVStore(BaseKVStore):
         return {key: json.loads(value) for key, value in rows}
 
     def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
-        """Remove an object and return whether it was there."""
+        """Remove an object, and return whether it existed."""
         return self.execute("DELETE FROM kv WHERE collection = ? AND key = ?", (collection, key)) > 0
 
     async def aput(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
-        """Store one object."""
+        """Store an object."""
         self.put(key, val, collection)
 
     async def aput_all(
@@ -174,19 +174,19 @@ class SQLiteKVStore(BaseKVStore):
         return self.get_all(collection)
 
     async def adelete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
-        """Remove an object and return whether it was there."""
+        """Remove an object, and return whether it existed."""
         return self.delete(key, collection)
 
 
 def refuse_write() -> NoReturn:
-    """Say that a published version does not change."""
+    """Raise ReadOnlyVersionError."""
     raise ReadOnlyVersionError(
         "A published version does not change: use `project.ingest([...])` or `project.remove([...])`,"
         " which publish a new one."
     )
 
 
-_OPENING = new_guard(last=True)  # SQLite has locks for all connections of a process
+_OPENING = new_guard(last=True)  # SQLite has global locks for all connections of a process
 
 
 def _close(connection: sqlite3.Connection) -> None:
@@ -213,7 +213,7 @@ def _opened(path: Path | None, access: Access) -> sqlite3.Connection:
         for pragma in _PRAGMAS[access]:
             connection.execute(pragma)
     except sqlite3.Error:
-        connection.close()  # what is not a database is only noticed here
+        connection.close()  # a file that is not a database is only detected here
         raise
     connection.create_function("unicode_lower", 1, str.lower, deterministic=True)
     return connection

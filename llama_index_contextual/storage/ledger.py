@@ -1,7 +1,7 @@
-"""What was paid for, kept for ever: contexts and embeddings by the content that they were made from.
+"""Permanent store of contexts and embeddings, so that no call to a provider has to be paid for twice.
 
-One SQLite file with rollback journal and full sync. A row is committed the moment its answer has arrived, so a crash
-costs at most the calls in flight. A key is a SHA-256 over everything that went into the call.
+The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
+so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MAX_VARIABLES = 900
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """A context that was paid for.
+    """A context that an LLM has written.
 
     Attributes:
-        key: See `content_key`.
+        key: Key of the call, see `content_key`.
         context: The LLM's answer, cleaned.
         model: Name of the LLM.
-        input_tokens: Tokens of the prompt by the provider's count, or None where it gave none.
-        cached_tokens: Those of them that the provider took from its cache.
+        input_tokens: Tokens of the prompt as counted by the provider, or None if unknown.
+        cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answer.
     """
 
@@ -54,14 +54,14 @@ class LedgerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerInfo:
-    """How much is in a ledger.
+    """Size of a ledger.
 
     Attributes:
         contexts: Number of contexts.
         embeddings: Number of vectors.
-        input_tokens: Tokens of all prompts, by the providers' counts.
+        input_tokens: Tokens of all prompts as counted by the providers.
         output_tokens: Tokens of all answers.
-        batched_requests: Requests that are under way in batches of the provider.
+        batched_requests: Number of requests in batches that the provider is still working on.
     """
 
     contexts: int
@@ -73,11 +73,11 @@ class LedgerInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerUsage:
-    """Tokens that contexts took.
+    """Number of tokens used to write some contexts.
 
     Attributes:
         input_tokens: Tokens of the prompts.
-        cached_tokens: Those of them that the provider took from its cache.
+        cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of the answers.
     """
 
@@ -87,15 +87,15 @@ class LedgerUsage:
 
 
 def content_key(*parts: str) -> str:
-    """Return the key of an answer: a SHA-256 over all parts of the question; ("a", "bc") and ("ab", "c") differ."""
+    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") give different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 class ContentKeys:
-    """Keys of questions that begin alike: what they share is hashed once.
+    """Keys of calls whose inputs begin with the same parts; the shared parts are hashed only once.
 
     Args:
-        *shared: The first parts of each question.
+        *shared: The first parts of each input.
 
     Example:
         >>> ContentKeys("a", "b").key("c") == content_key("a", "b", "c")
@@ -103,11 +103,11 @@ class ContentKeys:
     """
 
     def __init__(self, *shared: str) -> None:
-        self._begun = hashlib.sha256(json.dumps(shared)[:-1].encode())
+        self._prefix = hashlib.sha256(json.dumps(shared)[:-1].encode())
 
     def key(self, *parts: str) -> str:
-        """Return the key of the question that goes on with one or more parts."""
-        whole = self._begun.copy()
+        """Return the key of an input with one or more further parts."""
+        whole = self._prefix.copy()
         whole.update(f", {json.dumps(parts)[1:]}".encode())
         return whole.hexdigest()
 
@@ -116,9 +116,9 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
     """Return the key of the embedding of a text.
 
     Args:
-        text: What is embedded.
+        text: The text to embed.
         model: Name of the model.
-        dimensions: Length of vector that the model was asked for; None where it gives but one.
+        dimensions: Length of the vector that was requested, or None if the model has only one.
     """
     return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
 
@@ -126,24 +126,24 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
 class Ledger:
     """The ledger of one project.
 
-    A row that is not as it was written counts as absent, so it is asked for again. An error of SQLite is raised as one
-    of this package.
+    Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are raised
+    as errors of this package. All errors can be raised on opening and on use.
 
     Args:
-        path: The file; it is created when it is not there. None keeps everything in memory.
-        read_only: Change nothing; a file that is missing or empty counts as an empty ledger.
-        identity: The identity of a ledger that is created; None makes one.
+        path: The file, which is created if it does not exist; None keeps everything in memory.
+        read_only: Do not change the file; a missing or empty file is treated as an empty ledger.
+        identity: Identity of a ledger that is created; None generates one.
 
     Raises:
-        FormatError: A newer release wrote it.
-        CorruptVersionError: It is damaged, here or when it is used.
-        LedgerBusyError: Another program holds it, here or when it is used.
-        LedgerError: It cannot be opened, read or written, here or when it is used.
+        FormatError: The file was written by a newer release.
+        CorruptVersionError: The file is damaged.
+        LedgerBusyError: Another program has locked the file.
+        LedgerError: The file cannot be opened, read or written.
 
     Attributes:
         path: The file.
-        batches: The batches that a provider works on.
-        receipts: What every run has cost.
+        batches: The batches that a provider is working on.
+        receipts: The costs of all runs.
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
@@ -154,37 +154,37 @@ class Ledger:
 
     @property
     def identity(self) -> str | None:
-        """Tells this ledger from others; None for one of format 1 that was not opened for writing yet."""
+        """Unique id of this ledger; None for format 1 that has not been opened for writing yet."""
         return self._kv.identity
 
     def context(self, key: str) -> str | None:
-        """Return the context of that key, or None."""
+        """Return the context with this key, or None."""
         return self.contexts([key]).get(key)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts that are known, by key."""
+        """Return the contexts with these keys, as far as they are in the ledger."""
         rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
-        return {key: context for key, context, *_ in map(_mended, rows) if context}
+        return {key: context for key, context, *_ in map(_storable, rows) if context}
 
     def add_contexts(self, entries: Iterable[LedgerEntry]) -> None:
-        """Commit contexts; they are on the disk when this returns."""
+        """Commit contexts; they are on disk when this returns."""
         now = time.time()
         rows = [(e.key, e.context, e.model, now, e.input_tokens, e.cached_tokens, e.output_tokens) for e in entries]
         with self._kv.transaction():
             self._kv.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings that are known, by key; all of them have the same length.
+        """Return the embeddings with these keys, as far as they are in the ledger; all have the same length.
 
         Args:
-            keys: Their keys.
-            dimensions: The length that was asked for; None takes that of most of them.
+            keys: Keys of the embeddings.
+            dimensions: Length of the vectors; None takes the most frequent one.
         """
         rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
-        found: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
-        if dimensions is None and found:
-            ((dimensions, _),) = Counter(map(len, found.values())).most_common(1)
-        return {key: vector for key, vector in found.items() if len(vector) == dimensions}
+        vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
+        if dimensions is None and vectors:
+            ((dimensions, _),) = Counter(map(len, vectors.values())).most_common(1)
+        return {key: vector for key, vector in vectors.items() if len(vector) == dimensions}
 
     def add_vectors(self, model: str, keys: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Commit embeddings, one row of `vectors` per key."""
@@ -194,24 +194,24 @@ class Ledger:
             self._kv.insert("embeddings", rows)
 
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Commit rows of another ledger's table as they are, in one step; keys that are there already stay."""
+        """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
         with self._kv.transaction():
             self._kv.insert(table, rows, replace=False)
 
     def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
-        """Remove all other rows, and return how many contexts and embeddings that were.
+        """Remove all other rows, and return the number of contexts and of embeddings removed.
 
-        Nothing says whose the requests and replies of batches are. So all are given up: replies that wait to become
-        contexts, and batches under way, whose replies would bring back what was removed. The text of all that stays in
-        unused places of the file; `copy_to` leaves it behind.
+        Requests and replies of batches cannot be attributed to a document, so all of them are removed: replies whose
+        contexts are not stored yet, and running batches, whose replies would bring removed contexts back. The removed
+        text remains in unused parts of the file; `copy_to` does not copy it.
 
         Args:
-            contexts: Contexts whose rows stay.
-            texts: Texts whose embeddings stay, by whatever model.
-            dry_run: Count the rows only.
+            contexts: Contexts to keep.
+            texts: Texts whose embeddings to keep, of any model.
+            dry_run: Only count the rows.
         """
-        mended = set(map(storable_text, contexts))
-        kept_contexts = {key for key, context, *_ in self._contexts() if context in mended}
+        storable = set(map(storable_text, contexts))
+        kept_contexts = {key for key, context, *_ in self._contexts() if context in storable}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
         kept_vectors = {
             vector_key(text, *model)
@@ -222,38 +222,38 @@ class Ledger:
         with self._kv.transaction() as connection:
             removed = []
             for table, kept in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
-                # As bytes, since a damaged key may not be UTF-8 any more.
+                # As bytes, because a damaged key may not be valid UTF-8.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                gone = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept]
-                removed.append(len(gone))
+                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept]
+                removed.append(len(others))
                 if not dry_run:
-                    connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", gone)
+                    connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
             for table in () if dry_run else BATCH_TABLES:
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
-        """Write the rows, and nothing that was ever removed, to a new file, and sync it."""
+        """Write all rows, without remains of removed ones, to a new file, and sync it."""
         files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 
     def usage(self, contexts: Sequence[str]) -> LedgerUsage | None:
-        """Return the tokens that contexts took, each as often as it is given; None where one is not known.
+        """Return the tokens used to write some contexts, or None if the usage of one is unknown.
 
         Args:
-            contexts: The contexts, as they stand in the chunks.
+            contexts: The contexts of the chunks; one that is listed several times counts several times.
         """
         tokens = {
             context: (given, cached or 0, answered) for _, context, _, _, given, cached, answered in self._contexts()
         }
-        found = [tokens.get(storable_text(context), (None,)) for context in contexts]
-        if any(None in counts for counts in found):
+        rows = [tokens.get(storable_text(context), (None,)) for context in contexts]
+        if any(None in row for row in rows):
             return None
-        given, cached, answered = (sum(column) for column in zip((0, 0, 0), *found, strict=True))
+        given, cached, answered = (sum(column) for column in zip((0, 0, 0), *rows, strict=True))
         return LedgerUsage(input_tokens=given, cached_tokens=cached, output_tokens=answered)
 
     def info(self) -> LedgerInfo:
-        """Return how much is in the ledger."""
+        """Return the size of the ledger."""
         contexts, given, answered = self._kv.query(
             "SELECT count(*), total(input_tokens), total(output_tokens) FROM contexts"
         )[0]
@@ -267,32 +267,31 @@ class Ledger:
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:
-        """Return the mean tokens of a model's answers for one context, or None before there are `at_least` of them."""
+        """Return the mean number of tokens of a model's answers, or None if there are fewer than `at_least`."""
         ((number, mean),) = self._kv.query(
             "SELECT count(output_tokens), avg(output_tokens) FROM contexts WHERE model = ?", (model,)
         )
         return float(mean) if number >= at_least else None
 
     def entries(self) -> list[LedgerEntry]:
-        """Return all contexts, in the order of their keys."""
-        rows = self._contexts("ORDER BY key")
-        named = (dict(zip(TABLES["contexts"], row, strict=True)) for row in rows)
-        return [LedgerEntry(**{field: row[field] for field in FIELDS}) for row in named]
+        """Return all contexts, sorted by key."""
+        rows = (dict(zip(TABLES["contexts"], row, strict=True)) for row in self._contexts("ORDER BY key"))
+        return [LedgerEntry(**{field: row[field] for field in FIELDS}) for row in rows]
 
     def held(self) -> AbstractContextManager[object]:
-        """Keep other programs from writing until the block ends."""
+        """Lock the file against writing by other programs for the duration of a `with` block."""
         return self._kv.held()
 
     def damage(self) -> str | None:
-        """Return what SQLite finds wrong with the file, or None; rows are another matter, see `damaged_rows`."""
+        """Return the result of SQLite's integrity check, or None if the file is sound. Also see `damaged_rows`."""
         return self._kv.malformed()
 
     def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of rows that are not as they were written, by table."""
+        """Return the keys of damaged rows by table."""
         return self._kv.damaged_rows()
 
     def remove_damaged_rows(self) -> bool:
-        """Remove these rows, and return whether all could be reached."""
+        """Remove damaged rows, and return whether all of them could be removed."""
         return self._kv.remove_damaged_rows()
 
     def close(self) -> None:
@@ -300,7 +299,7 @@ class Ledger:
         self._kv.close()
 
     def _contexts(self, order: str = "") -> Iterator[Row]:
-        return (row for row in map(_mended, self._kv.rows("contexts", order)) if row[1])
+        return (row for row in map(_storable, self._kv.rows("contexts", order)) if row[1])
 
 
 def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -311,6 +310,6 @@ def _one_of(keys: Sequence[str]) -> tuple[str, Sequence[str]]:
     return f"WHERE key IN ({', '.join('?' * len(keys))})", keys
 
 
-def _mended(row: Row) -> Row:
-    """Return a context as a document store can keep it: earlier releases stored whatever an LLM had answered."""
+def _storable(row: Row) -> Row:
+    """Clean the text of a context, as earlier releases stored the LLM's answer unchanged."""
     return (row[0], storable_text(row[1]), *row[2:])

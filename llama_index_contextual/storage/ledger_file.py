@@ -1,7 +1,7 @@
-"""The file of a ledger: its format and identity, the checksum of every row, and what SQLite's errors mean.
+"""SQLite file of a ledger: format, identity, checksums of the rows, and translation of SQLite errors.
 
-Another program may hold the file, so statements wait for it, for a limited time. An error of SQLite leaves as an error
-of this package that says what to do; only what SQLite itself calls malformed is called damaged.
+Statements wait for a limited time if another program has locked the file. An SQLite error is raised as an error of this
+package that says what to do. A file is reported as damaged only if SQLite itself finds it malformed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 FORMAT_VERSION = 2
-"""1: no checksums, no identity; 2: every row has a checksum, the format row the ledger's identity."""
+"""1: no checksums, no identity. 2: every row has a checksum, and the format row contains the ledger's identity."""
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
-"""Seconds to wait for another program that holds the file; answers that cost money wait longer than questions."""
+"""Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -52,7 +52,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "runs": ("run", "receipt"),
     }
 )
-"""The columns of each table, its key first; the checksum follows them."""
+"""The columns of each table, the key first; a column with the checksum follows."""
 
 _TYPES: Mapping[str, tuple[Any, ...]] = {
     "contexts": (str, str, str, float, int | None, int | None, int | None),
@@ -81,24 +81,24 @@ _ADVICE: dict[int, str] = {
 }
 _ADVICE |= dict.fromkeys(
     (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
-    "cannot be opened ({}): see that this user may read and write the file and its folder",
+    "cannot be opened ({}): allow this user to read and write the file and its folder",
 )
 _ADVICE |= dict.fromkeys(
     _CANNOT_LOCK, "cannot be locked ({}): move the project to a local disk, or mount its file system with locks"
 )
 _ADVICE |= dict.fromkeys(
     _CANNOT_ROLL_BACK,
-    "waits for an interrupted write to be undone, which cannot be done here ({}): make its folder writable for this"
-    " user, then run `verify`; nothing is lost",
+    "has an interrupted write that must be rolled back first ({}): make its folder writable for this user, then run"
+    " `verify`; nothing is lost",
 )
 _BUSY = (
-    "is held by another program ({}): wait until that has finished, or close it (a backup, a database browser), then"
-    " try again; if nothing holds it, its file system cannot lock files: move the project to a local disk"
+    "is held by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
+    " try again; if no program holds it, its file system cannot lock files: move the project to a local disk"
 )
 
 
 def explained(error: sqlite3.Error, name: str) -> ProjectError:
-    """Return what an error of SQLite means for a ledger, as a sentence with what to do.
+    """Translate an SQLite error into an error of this package that says what to do.
 
     Args:
         error: The error.
@@ -109,23 +109,22 @@ def explained(error: sqlite3.Error, name: str) -> ProjectError:
         return damaged(name, str(error))
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LedgerBusyError(f"{name} {_BUSY.format(error)}.")
-    advice = _ADVICE.get(code) or _ADVICE.get(code & 0xFF) or "cannot be used ({}): see that it is a ledger"
+    advice = _ADVICE.get(code) or _ADVICE.get(code & 0xFF) or "cannot be used ({}): check that it is a ledger"
     return LedgerError(f"{name} {advice.format(error)}.")
 
 
 def damaged(name: str, why: str) -> CorruptVersionError:
-    """Return the error of a damaged ledger."""
+    """Return the error for a damaged ledger."""
     return CorruptVersionError(
-        f"{name} is damaged ({why}). `verify --repair` keeps what can still be read of it; queries are answered all"
-        f" the same.",
+        f"{name} is damaged ({why}). `verify --repair` keeps all rows that can still be read; queries still work.",
         file=name,
     )
 
 
 def row_checksum(table: str, values: Sequence[Any]) -> bytes:
-    """Return the checksum of a row: xxh3 over the name of its table and every column."""
-    facts = [len(value) if isinstance(value, bytes) else value for value in values]
-    digest = xxhash.xxh3_64(json.dumps([table, *facts]).encode())
+    """Return the xxh3 of a row, over the name of its table and every column."""
+    columns = [len(value) if isinstance(value, bytes) else value for value in values]
+    digest = xxhash.xxh3_64(json.dumps([table, *columns]).encode())
     for value in values:
         if isinstance(value, bytes):
             digest.update(value)
@@ -133,7 +132,7 @@ def row_checksum(table: str, values: Sequence[Any]) -> bytes:
 
 
 def is_sound(table: str, row: Row) -> bool:
-    """Return whether a row is as it was written: by its checksum, or, of format 1, as far as that can be told."""
+    """Return whether the checksum of a row is right, or, in format 1, whether the row is plausible."""
     values, checksum = row[: len(TABLES[table])], row[len(TABLES[table]) :]
     if not checksum:
         return is_plausible(table, values)
@@ -141,21 +140,21 @@ def is_sound(table: str, row: Row) -> bool:
 
 
 def is_plausible(table: str, values: Sequence[Any]) -> bool:
-    """Return whether a row without a checksum can be right."""
+    """Return whether a row without a checksum has plausible values."""
     if len(values) != len(TABLES[table]) or not all(map(isinstance, values, _TYPES[table])):
         return False
     if any(isinstance(value, int) and not 0 <= value < _MAX_COUNT for value in values):
         return False
     if any(isinstance(value, str) and has_surrogate(value) for value in values):
-        return False  # it was no UTF-8
+        return False  # it was not UTF-8
     if table == "embeddings":
-        # All embeddings have the length of 1, and damaged ones hardly have.
+        # All embeddings have length 1, which is very unlikely for a damaged one.
         return is_vector(values[1]) and bool(abs(np.linalg.norm(np.frombuffer(values[1], dtype="<f4")) - 1) < 1e-3)
     return bool(values[0]) and (table != "contexts" or bool(values[1] and values[2]))
 
 
 def is_vector(blob: bytes) -> bool:
-    """Return whether bytes are a vector that an index can use: finite, and not zero."""
+    """Return whether bytes are a vector that an index can use: finite and not zero."""
     if not blob or len(blob) % 4:
         return False
     vector = np.frombuffer(blob, dtype="<f4")
@@ -163,25 +162,26 @@ def is_vector(blob: bytes) -> bool:
 
 
 class LedgerFile(SQLiteKVStore):
-    """One SQLite file with the tables of a ledger.
+    """SQLite file with the tables of a ledger.
 
-    A file of an earlier format is upgraded when it is opened for writing, in one transaction.
+    A file of an earlier format is upgraded in one transaction when it is opened for writing.
 
     Args:
-        path: The file; it is created where it is missing. None keeps everything in memory.
-        read_only: Change nothing: a missing or empty file counts as an empty ledger, one of an earlier format is read
-            as it is. A write that was interrupted is undone first all the same, since nothing can be read before.
-        identity: The identity of a ledger that is created; None makes one.
+        path: The file, which is created if it does not exist; None keeps everything in memory.
+        read_only: Do not change the file: a missing or empty file is treated as an empty ledger, and an earlier format
+            is read without upgrading it. An interrupted write is rolled back nevertheless, as nothing can be read
+            before that.
+        identity: Identity of a ledger that is created; None generates one.
 
     Raises:
-        FormatError: A newer release wrote it.
-        CorruptVersionError: It is damaged.
-        LedgerBusyError: Another program holds it.
-        LedgerError: It cannot be opened, read or written.
+        FormatError: The file was written by a newer release.
+        CorruptVersionError: The file is damaged.
+        LedgerBusyError: Another program has locked the file.
+        LedgerError: The file cannot be opened, read or written.
 
     Attributes:
-        identity: Tells this ledger from others; None before it is upgraded to format 2.
-        has_checksums: Whether its rows have checksums, as those of format 2 have.
+        identity: Unique id of this ledger; None before it is upgraded to format 2.
+        has_checksums: Whether its rows have checksums (format 2).
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
@@ -193,22 +193,22 @@ class LedgerFile(SQLiteKVStore):
         if read_only and (path is None or not path.exists() or path.stat().st_size == 0):
             path, read_only = None, False
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._explaining())
+            stack.enter_context(self._translated_errors())
             stack.callback(self._close_what_is_open)
-            self._patiently(partial(super().__init__, path, access="inspect" if read_only else "durable"))
+            self._wait_for_lock(partial(super().__init__, path, access="inspect" if read_only else "durable"))
             if self._read_format() != FORMAT_VERSION and not read_only:
                 with self.transaction():
-                    if (found := self._read_format()) != FORMAT_VERSION:
-                        self._upgrade(found, identity)
+                    if self._read_format() != FORMAT_VERSION:
+                        self._upgrade(identity)
                 self._read_format()
             stack.pop_all()
 
     def _prepare(self) -> None:
-        """Create nothing before it is known that the file is a ledger."""
+        """Do not create tables before the file is known to be a ledger."""
 
     def _connected(self) -> sqlite3.Connection:
         connection = super()._connected()
-        # A byte that is damaged must not keep the rows around it from being read.
+        # Damaged bytes must not prevent the rows around them from being read.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         return connection
 
@@ -219,15 +219,15 @@ class LedgerFile(SQLiteKVStore):
     # ---- waiting, and errors ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
-            raise  # of the call, not of the file
+            raise  # caused by the call, not by the file
         except sqlite3.DatabaseError as error:
             raise explained(error, self._name) from error
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _wait_for_lock(self, work: Callable[[], T]) -> T:
         until = time.monotonic() + self._patience
         while True:
             try:
@@ -236,33 +236,33 @@ class LedgerFile(SQLiteKVStore):
                 is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
                 if not is_busy or time.monotonic() >= until:
                     raise
-                time.sleep(0.02)  # SQLite has waited itself, but for a few cases in which it refuses at once
+                time.sleep(0.02)  # SQLite itself has usually waited, but sometimes it fails at once
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a SELECT; wait while another program writes."""
-        with self._lock, self._explaining():
-            return self._patiently(lambda: self._connection.execute(sql, parameters).fetchall())
+        """Return all rows of a SELECT, waiting for other programs that write."""
+        with self._lock, self._translated_errors():
+            return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for several statements that are committed together or not at all.
+        """Yield the connection for several statements that are committed together or not at all.
 
-        Only the beginning and the commit can meet another program: what stands between them is run once.
+        Only BEGIN and COMMIT are repeated while another program has locked the file.
         """
-        with self._lock, self._explaining():
-            self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+        with self._lock, self._translated_errors():
+            self._wait_for_lock(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield self._connection
-                self._patiently(lambda: self._connection.execute("COMMIT"))
+                self._wait_for_lock(lambda: self._connection.execute("COMMIT"))
             except BaseException:
-                # Where that fails, SQLite rolls back when the file is next opened.
+                # If this fails, SQLite rolls back when the file is opened again.
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other programs from writing until the block ends, also where the file was opened to be read."""
+        """Lock the file against writing by other programs, even if it was opened for reading."""
         self.query("PRAGMA query_only = OFF")
         with self.transaction():
             yield
@@ -270,7 +270,7 @@ class LedgerFile(SQLiteKVStore):
     # ---- format -----------------------------------------------------------------------------------------------------
 
     def _read_format(self) -> int | None:
-        """Return the format, and take over what it says; None where the file is new."""
+        """Return the format of the file and set the attributes; return None if the file is new."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if foreign := sorted(names - {"kv", *TABLES}):
             raise damaged(self._name, f"it is not a ledger: it holds the table {foreign[0]!r}")
@@ -281,7 +281,7 @@ class LedgerFile(SQLiteKVStore):
                     raise ValueError("it is missing")
                 return None
             if row.get("xxh3", _seal(row)) != _seal(row):
-                raise ValueError("it has another checksum")
+                raise ValueError("its checksum is wrong")
             version = int(row["version"])
             if version > FORMAT_VERSION:
                 raise FormatError(
@@ -298,8 +298,8 @@ class LedgerFile(SQLiteKVStore):
         self.has_checksums = version > 1
         return version
 
-    def _upgrade(self, found: int | None, identity: str | None) -> None:
-        """Create what is missing, and give every row that can be right its checksum."""
+    def _upgrade(self, identity: str | None) -> None:
+        """Create missing tables, and add a checksum to every plausible row."""
         execute = self._connection.execute
         execute(KV_TABLE)
         for table, columns in TABLES.items():
@@ -322,31 +322,31 @@ class LedgerFile(SQLiteKVStore):
     # ---- rows -------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, where: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a table that are as they were written, without their checksums.
+        """Return the sound rows of a table, without their checksums.
 
         Args:
-            table: Its name.
-            where: What follows in the SELECT.
-            parameters: Of `where`.
+            table: Name of the table.
+            where: WHERE, ORDER BY and LIMIT clauses of the SELECT.
+            parameters: Parameters of `where`.
         """
         rows = self.query(f"SELECT {self._columns(table)} FROM {table} {where}", parameters)
         sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
         if len(sound) < len(rows) and not self._warned:
             self._warned = True
             logger.warning(
-                "%s has damaged rows: they are not used, and asked for again. `verify` names them, `verify --repair`"
-                " removes them.",
+                "%s has damaged rows: they are not used and will be requested again. `verify` lists them,"
+                " `verify --repair` removes them.",
                 self._name,
             )
         return sound
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], *, replace: bool = True) -> None:
-        """Write rows, with their checksums, in a transaction that has begun.
+        """Insert rows with their checksums; a transaction must be open.
 
         Args:
-            table: Its name.
-            rows: The rows, each with all columns but the checksum.
-            replace: Take the place of a row with the same key; otherwise that stays.
+            table: Name of the table.
+            rows: The rows, each with all columns except the checksum.
+            replace: Whether to replace a row with the same key.
         """
         marks = ", ".join("?" * (len(TABLES[table]) + 1))
         typed = (tuple(map(_as_stored, _TYPES[table], row)) for row in rows)
@@ -356,39 +356,39 @@ class LedgerFile(SQLiteKVStore):
         )
 
     def has_table(self, name: str) -> bool:
-        """Return whether there is a table: a ledger of format 1 that was opened to be read lacks some."""
+        """Return whether a table exists; a ledger of format 1 that was opened for reading lacks some."""
         return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
     def damaged_rows(self) -> dict[str, list[str]]:
-        """Return the keys of rows that are not as they were written, by table; only tables that have some."""
-        found: dict[str, list[str]] = {}
-        with self._lock, self._explaining():
+        """Return the keys of damaged rows by table; tables without any are left out."""
+        damaged_keys: dict[str, list[str]] = {}
+        with self._lock, self._translated_errors():
             names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in TABLES.keys() & names:
                 select = f"SELECT {self._columns(table)} FROM {table}"
-                rows = self._patiently(partial(self._connection.execute, select))
+                rows = self._wait_for_lock(partial(self._connection.execute, select))
                 if keys := [str(row[0]) for row in rows if not is_sound(table, row)]:
-                    found[table] = keys
-        return found
+                    damaged_keys[table] = keys
+        return damaged_keys
 
     def remove_damaged_rows(self) -> bool:
-        """Remove the rows that are not as they were written, and return whether that could be done one by one."""
+        """Remove damaged rows, and return whether all of them could be removed."""
         try:
             with self.transaction() as connection:
                 for table, keys in self.damaged_rows().items():
-                    # What is not UTF-8 any more can only be given as bytes.
+                    # A key that is not valid UTF-8 can only be passed as bytes.
                     raw = [(key.encode("utf-8", "surrogateescape"),) for key in keys]
                     connection.executemany(f"DELETE FROM {table} WHERE {TABLES[table][0]} = CAST(? AS TEXT)", raw)
-                # A request of a batch that is not known any more would not be answered, and not be sent again either.
+                # Without its batch, a request would neither be answered nor be sent again.
                 connection.execute("DELETE FROM batch_requests WHERE file_id NOT IN (SELECT file_id FROM batches)")
                 if self.damaged_rows():
-                    raise _OutOfOrderError
-        except _OutOfOrderError:
+                    raise _UnreachableRowError
+        except _UnreachableRowError:
             return False
         return True
 
     def malformed(self) -> str | None:
-        """Return what SQLite's own check finds wrong with the file, or None."""
+        """Return the first problem that SQLite's integrity check finds, or None."""
         answer = str(self.query("PRAGMA integrity_check(1)")[0][0])
         return None if answer == "ok" else answer
 
@@ -396,12 +396,12 @@ class LedgerFile(SQLiteKVStore):
         return ", ".join((*TABLES[table], "checksum") if self.has_checksums else TABLES[table])
 
 
-class _OutOfOrderError(Exception):
-    """A damaged row cannot be reached by its key."""
+class _UnreachableRowError(Exception):
+    """A damaged row cannot be found by its key."""
 
 
 def _as_stored(kind: Any, value: Any) -> Any:
-    """Return a number as the one that SQLite will give back: the checksum must be the same then."""
+    """Convert a number to the type that SQLite will return, so that the checksum stays the same."""
     if value is None or kind not in (float, int | None):
         return value
     return float(value) if kind is float else int(value)

@@ -1,4 +1,4 @@
-"""A ledger as JSON lines, and what can still be read of a damaged one: rows from outside are not trusted."""
+"""Export and import of a ledger as JSON lines, and recovery of rows from a damaged ledger."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from llama_index_contextual.storage.storable import storable_text
 
 _MAX_COUNT = 2**53
 _RANGES = ("", *(f"{byte:02x}" for byte in range(256)), "g")
-"""Where a damaged table is entered: most keys are hexadecimal."""
+"""Bounds of the ranges of keys in which a damaged table is read; most keys are hexadecimal."""
 
 
 def export_contexts(ledger: Ledger, path: Path) -> int:
-    """Write all contexts as JSON lines and return their number."""
+    """Write all contexts as JSON lines, and return their number."""
     lines = [json.dumps(asdict(entry), ensure_ascii=False) for entry in ledger.entries()]
     files.replace(path, "".join(f"{line}\n" for line in lines).encode())
     return len(lines)
 
 
 def import_contexts(ledger: Ledger, path: Path) -> int:
-    """Add the contexts of a JSON lines file and return their number; known keys are replaced.
+    """Add the contexts of a JSON lines file, replacing existing ones, and return their number.
 
     Raises:
-        InputError: The file is not there, or a line is not what `export_contexts` writes; nothing is added then.
+        InputError: The file does not exist, or a line was not written by `export_contexts`; nothing is added.
     """
     if not path.is_file():
         raise InputError(f"{path} is not there: name a file that `export_contexts` wrote.", value=path)
     entries = []
-    # Bytes, because a text would also be split at the separators that JSON leaves inside a context.
+    # Split bytes, because str.splitlines also splits at line separators that JSON allows in a string.
     for number, line in enumerate(files.read(path).splitlines(), start=1):
         try:
             entries.append(_entry(json.loads(line)))
@@ -48,26 +48,23 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
 
 
 def salvage(damaged: Path, ledger: Ledger) -> None:
-    """Add all that was paid for, as far as it can still be read of a damaged ledger, to a new one.
-
-    These are contexts, embeddings, replies of batches, batches under way, and what the runs have cost. The texts of
-    documents are not among them: they are in the versions.
+    """Copy all rows that can still be read from a damaged ledger to a new one.
 
     Args:
-        damaged: The file; it is only read.
-        ledger: Where the rows go.
+        damaged: The damaged file, which is only read.
+        ledger: The new ledger.
     """
     for table in ("contexts", "embeddings", "batch_replies", "batches", "runs"):
         ledger.restore(table, _readable(damaged, table))
-    # A request of a batch that is not known any more would not be answered, and not be sent again either.
+    # Without its batch, a request would neither be answered nor be sent again.
     batches = {batch.file_id for batch in ledger.batches.open_batches()}
     ledger.restore("batch_requests", (row for row in _readable(damaged, "batch_requests") if row[1] in batches))
 
 
 def _readable(damaged: Path, table: str) -> Iterator[Row]:
-    """Yield the sound rows of a table that can be reached, some more than once.
+    """Yield the sound rows of a table that can be read, some of them repeatedly.
 
-    What lies beyond a damaged page is reached from the other end, and what lies between two of them by its key.
+    Rows after a damaged page are read backwards from the end, and rows between damaged pages by ranges of keys.
     """
     key = TABLES[table][0]
     with contextlib.suppress(sqlite3.DatabaseError):
@@ -83,7 +80,7 @@ def _readable(damaged: Path, table: str) -> Iterator[Row]:
 
 
 def _select(damaged: Path, table: str, rest: str) -> Iterator[Row]:
-    # Not mode=ro, with which nothing can be read before a write that was interrupted is undone.
+    # Not mode=ro, which cannot read anything before an interrupted write is rolled back.
     uri = f"{damaged.resolve().as_uri()}?mode=rw"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as source:
         source.execute("PRAGMA query_only = ON")
@@ -100,7 +97,7 @@ def _entry(raw: Any) -> LedgerEntry:
     texts = (entry.key, entry.context, entry.model)
     counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens)
     if not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("key, context and model must be texts")
+        raise ValueError("key, context and model must be text")
     "".join(texts).encode()
     if not all(count is None or (type(count) is int and 0 <= count < _MAX_COUNT) for count in counts):
         raise ValueError("token counts must be whole numbers")

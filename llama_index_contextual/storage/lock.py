@@ -1,4 +1,4 @@
-"""The lock of a directory that one process at a time may change."""
+"""Lock of a directory that only one process at a time may change."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LOCK_FILE = ".lock"
 
 @contextlib.contextmanager
 def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
-    """Be the only one that holds a directory; the system frees the lock of a process that has died.
+    """Lock a directory; the operating system releases the lock if the process dies.
 
     Args:
         directory: The directory.
-        name: Name of the project concerned.
-        busy: What another process does that holds it.
+        name: Name of the project, for error messages.
+        busy: Activity of a process that holds the lock, such as "writing to project".
 
     Raises:
-        ProjectLockedError: Another process, or thread, holds it.
-        ProjectNotFoundError: The directory is gone.
-        ProjectError: It cannot be written.
+        ProjectLockedError: Another process or thread holds the lock.
+        ProjectNotFoundError: The directory does not exist.
+        ProjectError: The lock file cannot be written.
     """
     if not directory.is_dir():
-        # The lock would bring the directory back, empty.
+        # FileLock would create the directory.
         raise _gone(name)
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
@@ -44,7 +44,7 @@ def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         ) from error
     try:
         if not (directory / LOCK_FILE).exists():
-            raise _gone(name)  # deleted while this process was taking the lock
+            raise _gone(name)  # deleted while this process was acquiring the lock
         yield
     finally:
         lock.release()

@@ -1,8 +1,8 @@
-"""What is in a version, and the names of its files.
+"""Manifest of a version, and the names of its files.
 
 versions/v000001/
-  manifest.json                    what is in the version, with the size and the checksums of every file
-  docstore.sqlite                  chunks, and what is needed to have the documents again
+  manifest.json                    content of the version, with size and checksums of every file
+  docstore.sqlite                  chunks, and data to reconstruct the documents
   default__vector_store.faiss      vectors (absent without the semantic index)
   index_store.json                 LlamaIndex's index struct, kept empty
   graph_store.json                 LlamaIndex's graph store, empty
@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from llama_index_contextual.errors import CorruptVersionError, FormatError
 
 FORMAT_VERSION = 2
-"""1: texts plain or deflated; 2: plain or compressed by Zstandard."""
+"""1: texts are plain or deflated. 2: texts are plain or compressed with Zstandard."""
 MANIFEST = "manifest.json"
 DOCSTORE = "docstore.sqlite"
 VECTOR_STORE = "vector_store.faiss"
@@ -39,19 +39,19 @@ _CHECKSUM = "xxh3"
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentRecord:
-    """What a version remembers of one document.
+    """Record of a document in a version.
 
     Attributes:
-        doc_id: Id of the document, relative and with forward slashes.
-        content_hash: xxh3 of the file, or of text and metadata where the document came without a file.
-        origin: SHA-256 of the path that its file was read from; None where it came as a Document or as nodes. The path
-            itself is not kept.
+        doc_id: Id of the document; a relative path with forward slashes if it was read from a file.
+        content_hash: xxh3 of the file, or of text and metadata if there is no file.
+        origin: SHA-256 of the path of its file, or None if it was passed as a Document or as nodes. The path itself is
+            not stored.
         file_name: Name of its file, or None.
         title: Its title, or None.
         chunks: Number of its chunks.
-        tokens: Tokens of its chunks, overlaps counted twice.
+        tokens: Number of tokens of its chunks; overlaps are counted twice.
         characters: Length of its text.
-        fallback_chunks: Ids of chunks whose context the LLM failed to write.
+        fallback_chunks: Ids of chunks for which the LLM failed to write a context.
     """
 
     doc_id: str
@@ -67,17 +67,17 @@ class DocumentRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What is in a version.
+    """Manifest of a version.
 
     Attributes:
         version: Name of the version.
-        created: When it was published, UTC, ISO 8601.
+        created: Time of publication in UTC, ISO 8601.
         package: Release of this package that wrote it.
         config: The project's settings at that time.
-        embed_model: Name of the embedding model, or None without the semantic index.
+        embed_model: Name of the embedding model, or None without a semantic index.
         dimensions: Length of the vectors, or None.
         documents: The documents, in the order of their first chunk.
-        files: Path relative to the version -> bytes, xxh3, sha256.
+        files: Size (`bytes`), `xxh3` and `sha256` of each file, by path relative to the version.
         format_version: Layout of the version's files.
     """
 
@@ -101,7 +101,7 @@ class Manifest:
         return next((record for record in self.documents if record.doc_id == doc_id), None)
 
     def to_json(self) -> bytes:
-        """Return the manifest as it is written: with a checksum of its own, since no other file vouches for it."""
+        """Return the manifest as JSON, including a checksum of itself."""
         content = asdict(self)
         return json.dumps({**content, _CHECKSUM: checksum(content)}, ensure_ascii=False, indent=1).encode()
 
@@ -110,8 +110,8 @@ class Manifest:
         """Read a manifest.
 
         Raises:
-            CorruptVersionError: It is not one.
-            FormatError: A newer release wrote it.
+            CorruptVersionError: The data is not a manifest, or is damaged.
+            FormatError: The manifest was written by a newer release.
         """
         try:
             raw = json.loads(data)
@@ -121,8 +121,8 @@ class Manifest:
                     f" upgrade llama-index-contextual."
                 )
             if raw.pop(_CHECKSUM) != checksum(raw):
-                raise damaged(file, "has another content than when it was published")
-            # This refuses unknown keys, and pydantic values of another type than they have.
+                raise damaged(file, "has changed since it was published")
+            # The constructor rejects unknown keys, and pydantic rejects values of a wrong type.
             cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
             manifest = _types().validate_python(raw)
             for name, entry in manifest.files.items():
@@ -146,15 +146,15 @@ def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """Return the xxh3 (64 bits) of a JSON object, in hexadecimal, whatever its layout and the order of its keys."""
+    """Return the xxh3 (64 bits) of a JSON object in hexadecimal, regardless of white space and the order of keys."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
-def damaged(file: str, what: str) -> CorruptVersionError:
-    """Return the error that names a damaged file and the ways out."""
+def damaged(file: str, fault: str) -> CorruptVersionError:
+    """Return the error for a damaged file of a version, which says what to do."""
     return CorruptVersionError(
-        f"{file} {what}. Go back to the version before with `rollback`, or ingest all documents again with"
-        f" `replace=True`: contexts that were paid for are taken from the ledger.",
+        f"{file} {fault}. Return to the previous version with `rollback`, or ingest all documents again with"
+        f" `replace=True`: contexts that were paid for are read from the ledger.",
         file=file,
     )

@@ -1,6 +1,7 @@
-"""A node as a row of a table and back: equal to what it was.
+"""Conversion of nodes to rows of a table and back, without loss.
 
-What nodes of one kind have in common (templates, excluded keys) is kept once, as a shape; texts are compressed.
+Fields that nodes of one kind have in common (templates, excluded keys) are stored once, as a shape. Texts are
+compressed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from llama_index.core.schema import BaseNode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 
 COLUMNS = ("id", "shape", "text", "metadata", "body")
-"""What a node is made of again, in this order."""
+"""Columns from which a node is restored, in this order."""
 
 _OWN_COLUMNS = ("id_", "text", "metadata")
 _PER_NODE = ("relationships", "start_char_idx", "end_char_idx", "embedding", "text_resource", "class_name")
@@ -24,13 +25,13 @@ _decode = json.JSONDecoder().raw_decode
 
 
 Kept = str | bytes
-"""A text as it is kept: plain, or compressed where that makes it smaller."""
+"""A stored text: plain, or compressed if that makes it smaller."""
 
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, Any]]:
-    """Return what a node shares with others of its kind, as JSON, and its own row, its text as `pack` makes it."""
+    """Return the shape of a node, as JSON, and its row, with the text compressed by `pack`."""
     raw = doc_to_json(node)
     data = raw["__data__"]
     own = {key: data[key] for key in _PER_NODE if data.get(key) is not None}
@@ -42,7 +43,7 @@ def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, 
         "id": node.node_id,
         "doc_id": None if source is None or isinstance(source, list) else source.node_id,
         "start": start,
-        # Not what the node says: ready chunks may say anything.
+        # Not the node's own value, which may be wrong in chunks made elsewhere.
         "end": None if start is None else start + len(text),
         "text": pack(text),
         "metadata": _dump(node.metadata),
@@ -52,19 +53,19 @@ def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, 
 
 
 def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[Kept], str]) -> BaseNode:
-    """Return the node of a row, `COLUMNS` first, and its shape."""
+    """Return a node from its shape and its row, which begins with `COLUMNS`."""
     node_id, _, text, metadata, body = row[: len(COLUMNS)]
     data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
     if shape["has_text"]:
         data["text"] = unpack(text)
-    if shape["type"] == _TEXT_NODE:  # as most are; to find out so takes LlamaIndex longer than to make the node
+    if shape["type"] == _TEXT_NODE:  # the usual type; json_to_doc takes longer to find it than to create the node
         data.pop("class_name", None)
         return TextNode(**data)
     return json_to_doc({"__type__": shape["type"], "__data__": data})
 
 
 def packer() -> Callable[[str], Kept]:
-    """Return what compresses texts, in one thread: to make it takes as long as to use it."""
+    """Return a function that compresses texts; reuse it, but only in one thread."""
     compress = zstandard.ZstdCompressor(level=1).compress
 
     def pack(text: str) -> Kept:
@@ -76,7 +77,7 @@ def packer() -> Callable[[str], Kept]:
 
 
 def unpacker() -> Callable[[Kept], str]:
-    """Return what gives texts back, in one thread; those of format 1 are plain or deflated."""
+    """Return a function that decompresses texts, also those of format 1; use it only in one thread."""
     decompress = zstandard.ZstdDecompressor().decompress
 
     def unpack(kept: Kept) -> str:
@@ -88,7 +89,7 @@ def unpacker() -> Callable[[Kept], str]:
 
 
 def _load(written: str) -> Any:
-    """Return what `_dump` wrote; without the white space that `json.loads` looks for around it."""
+    """Parse JSON that `_dump` wrote; unlike `json.loads`, do not search for white space around it."""
     return _decode(written)[0]
 
 

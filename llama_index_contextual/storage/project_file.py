@@ -1,4 +1,4 @@
-"""`project.json`: the settings of a project and the identity of its ledger; and how its single writer begins."""
+"""The file `project.json` with a project's settings and the identity of its ledger, and the project's write lock."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 PROJECT_FILE = "project.json"
 FORMAT_VERSION = 2
-"""1: the settings; 2: also the identity of the ledger."""
+"""1: the settings. 2: also the identity of the ledger."""
 
 _CHECKSUM = "xxh3"
 _LEDGER = "ledger"
 
 
 def is_project(project_dir: Path) -> bool:
-    """Return whether a directory is that of a project."""
+    """Return whether a directory is a project."""
     return (project_dir / PROJECT_FILE).is_file()
 
 
 def write_config(project_dir: Path, config: ProjectConfig) -> None:
-    """Write the settings of a project: the former ones stay until the new ones are on the disk."""
+    """Replace the settings of a project atomically."""
     _write(project_dir, config.model_dump(), ledger_identity(project_dir))
 
 
@@ -53,7 +53,7 @@ def _write(project_dir: Path, config: Mapping[str, Any], ledger: str | None) -> 
 
 
 def ledger_identity(project_dir: Path) -> str | None:
-    """Return the identity of the ledger that belongs to a project; None where it is not recorded, or not readable."""
+    """Return the recorded identity of a project's ledger, or None if it is not recorded or cannot be read."""
     try:
         return _read(project_dir).get(_LEDGER)
     except (ProjectError, OSError):
@@ -61,7 +61,7 @@ def ledger_identity(project_dir: Path) -> str | None:
 
 
 def record_ledger(project_dir: Path, identity: str | None) -> None:
-    """Write the identity of a project's ledger into its project.json.
+    """Record the identity of a project's ledger in project.json.
 
     Raises:
         ProjectError: The file is damaged.
@@ -73,22 +73,24 @@ def record_ledger(project_dir: Path, identity: str | None) -> None:
 
 @contextlib.contextmanager
 def project_ledger(project_dir: Path) -> Iterator[Ledger]:
-    """Open the ledger of a project, whose lock is held, for writing; the first time its identity is recorded.
+    """Open the ledger of a project for writing, and record its identity the first time.
+
+    The project's write lock must be held.
 
     Raises:
-        FormatError: A newer release wrote it.
-        CorruptVersionError: It is damaged.
-        LedgerError: It cannot be opened, read or written.
+        FormatError: The ledger was written by a newer release.
+        CorruptVersionError: The ledger is damaged.
+        LedgerError: The ledger cannot be opened, read or written.
     """
     recorded = ledger_identity(project_dir)
     with contextlib.closing(Ledger(project_dir / LEDGER_FILE)) as ledger:
         if recorded is None:
-            with contextlib.suppress(ProjectError, FileNotFoundError):  # what is loaded goes on without project.json
+            with contextlib.suppress(ProjectError, FileNotFoundError):  # a loaded project works without project.json
                 record_ledger(project_dir, ledger.identity)
         elif recorded != ledger.identity:
             logger.warning(
-                "%s/%s is not the ledger that this project had: contexts that are not in it will be asked for, and"
-                " paid for, again. `verify` says what to do.",
+                "%s/%s is not the ledger of this project: contexts that are not in it will be requested and paid for"
+                " again. `verify` says what to do.",
                 project_dir.name,
                 LEDGER_FILE,
             )
@@ -100,13 +102,13 @@ def read_config(project_dir: Path) -> ProjectConfig:
 
     Raises:
         ProjectError: The file is damaged.
-        FormatError: A newer release wrote it.
+        FormatError: The file was written by a newer release.
     """
     try:
         raw = _read(project_dir)
         if raw.get(_CHECKSUM) is not None:
             return ProjectConfig.recorded(raw["config"])
-        # Written by hand. The default follows the date; a project that names no LLM keeps one that does not.
+        # Written by hand. The current default LLM depends on the date; a project without an LLM gets a fixed one.
         return ProjectConfig(**{"llm": DEFAULT_LLM, **raw["config"]})
     except ConfigurationError as error:
         name = project_dir.name
@@ -125,12 +127,12 @@ def _read(project_dir: Path) -> dict[str, Any]:
                 f" upgrade llama-index-contextual.",
                 name=name,
             )
-        # Without a checksum the file was written by hand, which is fine: what it does not name has the default.
+        # A file without a checksum was written by hand, which is allowed; missing settings have their defaults.
         content = {key: value for key, value in raw.items() if key != _CHECKSUM}
         if raw.get(_CHECKSUM) not in (None, checksum(content)):
             raise ProjectError(
-                f"{name}/{PROJECT_FILE} has another content than when it was written: if it was changed by hand, remove"
-                f" its {_CHECKSUM!r}, otherwise restore the file.",
+                f"{name}/{PROJECT_FILE} does not match its checksum: if it was changed by hand, remove its"
+                f" {_CHECKSUM!r}, otherwise restore the file.",
                 name=name,
             )
         if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
@@ -151,15 +153,15 @@ def _damaged(project_dir: Path, error: Exception) -> ProjectError:
 
 @contextlib.contextmanager
 def write_lock(project_dir: Path) -> Iterator[None]:
-    """Be the only writer of a project, and clear away what an interrupted one, or an interrupted comparison, left.
+    """Hold the write lock of a project, and first remove leftovers of interrupted writers and comparisons.
 
     Raises:
-        ProjectLockedError: Another process, or thread, is writing.
-        ProjectNotFoundError: The project's directory is gone.
+        ProjectLockedError: Another process or thread is writing.
+        ProjectNotFoundError: The project's directory does not exist.
     """
     with locked(project_dir, name=project_dir.name, busy="writing to project"):
         remove_leftovers(project_dir)
-        with contextlib.suppress(ProjectLockedError):  # a comparison that goes on has nothing left behind
+        with contextlib.suppress(ProjectLockedError):  # the comparison is still running
             if scratch_directory(project_dir).exists():
                 remove_scratch(project_dir)
         yield

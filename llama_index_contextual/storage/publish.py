@@ -1,9 +1,11 @@
-"""Versions of a project: built aside, synced, verified, and published by replacing one small file.
+"""Publish versions of a project.
 
-versions/v000001, v000002, …      immutable
-versions/v000003.building         removed by the next writer if it was interrupted
-versions/v000001.removed          likewise
-CURRENT                           the name of the live version
+A version is built in a directory of its own, synced and verified. It becomes live when the file CURRENT is replaced.
+
+versions/v000001, v000002, …      published versions, which never change
+versions/v000003.building         version being built; if interrupted, it is removed by the next writer
+versions/v000001.removed          version being removed; likewise
+CURRENT                           name of the live version
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_S
 
 
 def start_building(project_dir: Path) -> Path:
-    """Return an empty directory for the next version; what an interrupted writer left is removed."""
+    """Remove leftovers of interrupted writers, and return an empty directory for the next version."""
     remove_leftovers(project_dir)
     directory = version_directory(project_dir, f"{next_name(project_dir)}{BUILDING}")
     files.make_directory(directory)
@@ -44,7 +46,7 @@ def start_building(project_dir: Path) -> Path:
 
 
 def persist(storage_context: StorageContext, directory: Path) -> None:
-    """Write a StorageContext into the directory of a version, by its own `persist`."""
+    """Write a StorageContext into the directory of a version."""
     files.let_write(
         directory,
         lambda: storage_context.persist(directory, docstore_fname=DOCSTORE, vector_store_fname=VECTOR_STORE),
@@ -58,13 +60,13 @@ def publish(
     make_manifest: Callable[[str, str], Manifest],
     keep_versions: int,
 ) -> Manifest:
-    """Make a built version the live one: sync, write the manifest, verify, rename, replace CURRENT, remove old ones.
+    """Make a version live: sync it, write its manifest, verify it, rename it, replace CURRENT, remove old versions.
 
     Args:
         project_dir: The project.
-        building: What `start_building` returned, filled.
-        make_manifest: (name, time) -> the manifest, without its files.
-        keep_versions: Versions that stay on disk.
+        building: Directory from `start_building` with the files of the version.
+        make_manifest: Function that returns the manifest without `files`, called with name and time.
+        keep_versions: Number of versions to keep on disk.
     """
     name = building.name.removesuffix(BUILDING)
     manifest = make_manifest(name, datetime.now(UTC).isoformat(timespec="seconds"))
@@ -85,14 +87,14 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Args:
         project_dir: The project.
-        to: Name of the version; None takes the one before the live one.
+        to: Name of the version; None takes the one before the live version.
 
     Raises:
         InputError: There is no such version.
-        CorruptVersionError: It is damaged; the live one stays.
+        CorruptVersionError: The version is damaged; the live version does not change.
     """
     names = version_names(project_dir)
-    # With a name, the version that is live now does not count: its file may be what is damaged.
+    # If a name is given, do not read CURRENT, because it may be damaged.
     live = current_name(project_dir) if to is None else None
     older = [name for name in names if live is None or number(name) < number(live)]
     target = to if to is not None else (older[-1] if older else None)
@@ -106,15 +108,15 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
 
 def _describe_files(directory: Path) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
+    descriptions: dict[str, dict[str, object]] = {}
     for path in files.walk(directory):
         files.sync_file(path)
-        found[path.relative_to(directory).as_posix()] = {
+        descriptions[path.relative_to(directory).as_posix()] = {
             "bytes": path.stat().st_size,
             "xxh3": files.xxh3(path),
             "sha256": files.sha256(path),
         }
-    return found
+    return descriptions
 
 
 def _check_built(building: Path, manifest: Manifest) -> None:
@@ -123,13 +125,13 @@ def _check_built(building: Path, manifest: Manifest) -> None:
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
-            raise damaged(DOCSTORE, f"holds {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
+            raise damaged(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
     finally:
         docstore.close()
 
 
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
-    """Remove all but the newest versions; never the live one nor the one that was live until now."""
+    """Remove all but the newest versions, the live version and the previously live one."""
     names = version_names(project_dir)
     kept = {current_name(project_dir), before, *names[-max(2, keep) :]}
     for name in names:

@@ -1,7 +1,7 @@
-"""What every run has cost: one row a run in the ledger's file, written before money can be spent.
+"""Receipts: the cost of every run, one row per run in the file of the ledger.
 
-A run books the most that its calls in flight can cost before it sends them, so a process that is killed leaves a row
-that says at least what the provider may charge. The rows stay when contexts are forgotten.
+Before a run sends calls, it books the maximum that they can cost. If the process is killed, its row therefore shows at
+least what the provider may charge. The rows are kept when contexts are forgotten.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from llama_index_contextual.storage.ledger_file import LedgerFile
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """What one run has cost.
+    """Cost of one run.
 
     Attributes:
-        run: Its number, from 1.
+        run: Number of the run, from 1.
         purpose: "ingest", "rebuild", "retry" or "compare".
-        started: When it spent its first money, seconds since 1970.
-        ended: When it ended; None while it runs, and where it was killed.
+        started: Time of the first expense, in seconds since 1970.
+        ended: Time of the end; None while it is running, or if it was killed.
         llm: Name of the LLM that writes contexts, or None.
         embed_model: Name of the embedding model, or None.
-        calls: Calls for contexts that were answered.
-        input_tokens: Tokens of their prompts, the cached ones included.
-        cached_tokens: Those of them from the provider's cache.
+        calls: Number of calls for contexts that were answered.
+        input_tokens: Tokens of their prompts, including cached ones.
+        cached_tokens: Input tokens that the provider read from its cache.
         output_tokens: Tokens of their answers.
         embedding_tokens: Tokens of the texts that were embedded.
-        paid: Dollars for what was answered; None where a price is not known.
-        unsettled_calls: Calls that may have been charged and whose price is not known: timed out or cut off.
-        unsettled: Dollars booked for these, at the most that they can have cost.
-        in_flight: Dollars booked for calls that were in flight when the row was written; zero once a run has ended.
-        batches: Dollars booked for batches that the provider works on, by the id of their upload.
+        paid: Dollars for answered calls, or None if a price is unknown.
+        unsettled_calls: Number of calls that timed out or were cut off, and may have been charged.
+        unsettled: Dollars booked for these calls, the maximum that they can have cost.
+        in_flight: Dollars booked for calls that were in flight when the row was written; zero after the end of the run.
+        batches: Dollars booked for batches that the provider is working on, by the id of their upload.
         prices: Name and release of the price table.
     """
 
@@ -57,24 +57,24 @@ class RunCost:
 
     @property
     def booked(self) -> float:
-        """Dollars for calls whose price is not known, or not known yet."""
+        """Dollars booked for calls whose actual price is unknown or not known yet."""
         return self.unsettled + self.in_flight + sum(self.batches.values())
 
     @property
     def dollars(self) -> float | None:
-        """What the run has cost, at most; None where a price is not known."""
+        """Maximum cost of the run, or None if a price is unknown."""
         return None if self.paid is None else self.paid + self.booked
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCost:
-    """What a project has cost so far: contexts and embeddings of its documents.
+    """Cost of a project so far, for contexts and embeddings of its documents.
 
-    Questions and answers are not counted.
+    Queries and answers are not included.
 
     Attributes:
-        runs: The runs that sent anything, oldest first.
-        damaged: Rows that are not as they were written, and are not counted.
+        runs: The runs that made calls, oldest first.
+        damaged: Number of damaged rows, which are not included.
     """
 
     runs: Sequence[RunCost] = ()
@@ -82,17 +82,17 @@ class ProjectCost:
 
     @property
     def dollars(self) -> float:
-        """All runs together; those without a known price are left out."""
+        """Cost of all runs with a known price."""
         return sum(run.dollars or 0.0 for run in self.runs)
 
     @property
     def booked(self) -> float:
-        """The part of it for calls whose price is not known: timed out, cut off, or under way."""
+        """Part of the cost that is booked for calls that timed out, were cut off, or are still running."""
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property
     def without_price(self) -> int:
-        """Number of runs whose price is not known."""
+        """Number of runs with an unknown price."""
         return sum(run.dollars is None for run in self.runs)
 
     def to_dict(self) -> dict[str, object]:
@@ -102,7 +102,7 @@ class ProjectCost:
 
 
 class Receipts:
-    """The rows of one project.
+    """Receipts of one project.
 
     Args:
         store: The open ledger file.
@@ -112,7 +112,7 @@ class Receipts:
         self._store = store
 
     def write(self, receipt: RunCost) -> RunCost:
-        """Commit a row, which is new where its number is 0, and return it with its number."""
+        """Commit a receipt, and return it with its number; number 0 creates a new row."""
         with self._store.transaction():
             if not receipt.run:
                 ((last,),) = self._store.query("SELECT ifnull(max(run), '0') FROM runs")
@@ -121,14 +121,14 @@ class Receipts:
         return receipt
 
     def close_batch(self, file_id: str) -> None:
-        """Take a batch out of the run that sent it: its replies are booked by the run that has taken them."""
+        """Remove a batch from the run that sent it, because the run that fetches its replies books their cost."""
         for receipt in self.cost().runs:
             if file_id in receipt.batches:
                 left = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
                 self.write(replace(receipt, batches=left))
 
     def cost(self) -> ProjectCost:
-        """Return what all runs have cost."""
+        """Return the cost of all runs."""
         if not self._store.has_table("runs"):
             return ProjectCost()
         rows = self._store.rows("runs", "ORDER BY run")

@@ -1,4 +1,4 @@
-"""A place beside a project for what is built and thrown away: it holds text of the documents too."""
+"""Temporary directory next to a project, which may contain text of its documents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WINDOWS = os.name == "nt"
 
 @contextlib.contextmanager
 def scratch(project_dir: Path) -> Iterator[Path]:
-    """Give an empty directory that no other process uses, and remove it at the end.
+    """Yield an empty directory that no other process uses, and remove it afterwards.
 
     Raises:
-        ProjectLockedError: Another process uses it.
+        ProjectLockedError: Another process is using it.
     """
     directory = scratch_directory(project_dir)
     files.make_directory(directory)
@@ -30,7 +30,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
             finally:
                 _clear(directory)
                 if not _WINDOWS:
-                    # While it is held, because afterwards it may be another one's.
+                    # Before the lock is released, because afterwards another process may hold it.
                     files.remove(directory / LOCK_FILE)
         if _WINDOWS:
             files.remove(directory / LOCK_FILE)
@@ -39,10 +39,10 @@ def scratch(project_dir: Path) -> Iterator[Path]:
 
 
 def remove_scratch(project_dir: Path) -> None:
-    """Remove what an interrupted process has left there, so that it does not come back after a power cut either.
+    """Remove the directory if an interrupted process has left it, and sync the removal to disk.
 
     Raises:
-        ProjectLockedError: A process uses it now.
+        ProjectLockedError: A process is using it.
     """
     if scratch_directory(project_dir).exists():
         with scratch(project_dir):
@@ -51,7 +51,7 @@ def remove_scratch(project_dir: Path) -> None:
 
 
 def scratch_directory(project_dir: Path) -> Path:
-    """Return where that place is; it is there while a process uses it, or was killed when it did."""
+    """Return the path of the directory, which exists while a process uses it or after it was killed."""
     return project_dir.with_name(f".{project_dir.name}.compare")
 
 

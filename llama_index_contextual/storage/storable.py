@@ -1,4 +1,4 @@
-"""What a document store can keep: text, and metadata that SQLite reads back as it was written."""
+"""Checks that text and metadata can be stored in SQLite and read back unchanged."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import shape_fault
 
 INTEGERS = range(-(2**63), 2**63)
-"""The whole numbers that SQLite keeps as such."""
+"""The integers that SQLite can store."""
 
 _NOT_STORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def storable_text(text: str) -> str:
-    """Return a text without NUL, lone surrogates and control characters other than line breaks and tabs.
+    """Remove NUL, lone surrogates and control characters other than line breaks and tabs from a text.
 
     Example:
         >>> storable_text("Revenue\\x00 grew.\\n")
@@ -31,7 +31,7 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
     """Check nodes before they are stored.
 
     Raises:
-        InputError: One of them cannot be stored.
+        InputError: A node cannot be stored.
     """
     for node in nodes:
         if fault := storable_fault(node):
@@ -39,7 +39,7 @@ def require_storable(nodes: Sequence[BaseNode]) -> None:
 
 
 def storable_fault(node: BaseNode) -> str | None:
-    """Return why a node cannot be stored, and what to do, or None if it can."""
+    """Return the reason why a node cannot be stored and what to do, or None if it can."""
     if fault := shape_fault(node.metadata):
         return fault
     for name, text in _texts(node):
@@ -82,7 +82,7 @@ def _text_fault(text: str) -> str | None:
 
 
 def has_surrogate(text: str) -> bool:
-    """Return whether a text has half a character, as wrong decoding leaves it, which UTF-8 cannot hold."""
+    """Return whether a text contains a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
-"""Check a project: every file against its SHA-256, the ledger as a whole and row by row, and what was left behind.
+"""Check and repair a project: the files of its versions, its ledger, and leftovers of interrupted runs.
 
-A ledger is repaired only where SQLite itself, with an interrupted write undone and the file locked, calls it malformed,
-or where a row has another checksum. Whatever keeps it from being checked is reported as what it is.
+Files are compared with their SHA-256; the ledger is checked by SQLite and row by row. A ledger is repaired only if a
+checksum of a row is wrong, or if SQLite finds the file malformed after it has rolled back an interrupted write, with
+the file locked. Anything that prevents the check is reported as such.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ _UPGRADE = "pip install --upgrade llama-index-contextual"
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it was written.
+    """A problem found in a project.
 
     Attributes:
-        file: The file, relative to the project.
-        message: What is wrong.
-        remedy: The command that mends it.
-        harmless: Whether queries are answered all the same.
+        file: Path of the file, relative to the project.
+        message: Description of the problem.
+        remedy: Command that solves it.
+        harmless: Whether queries still work.
     """
 
     file: str
@@ -67,11 +68,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a check of a project found.
+    """Result of checking a project.
 
     Attributes:
         versions: Names of the versions that were checked, oldest first.
-        problems: What is wrong; empty in a sound project.
+        problems: The problems; empty if there are none.
     """
 
     versions: Sequence[str]
@@ -79,7 +80,7 @@ class VerifyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; what was left behind by an interrupted writer is no damage."""
+        """Whether nothing is damaged; leftovers of interrupted writers do not count as damage."""
         return all(problem.harmless for problem in self.problems)
 
 
@@ -87,7 +88,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
     """Check every version and the ledger of a project.
 
     Args:
-        project_dir: The project.
+        project_dir: Directory of the project.
     """
     names = version_names(project_dir)
     damage = _damaged_versions(project_dir, names)
@@ -102,20 +103,20 @@ def verify_project(project_dir: Path) -> VerifyReport:
 
 
 def repair_project(project_dir: Path) -> VerifyReport:
-    """Remove what is damaged and not live, keep what can be read of a damaged ledger, and check the project again.
+    """Remove damaged versions that are not live, recover a damaged ledger, and check the project again.
 
-    The live version is left as it is: `rollback`, or `ingest` with `replace`, mends that.
+    The live version does not change; if it is damaged, use `rollback`, or `ingest` with `replace`.
 
     Raises:
         ProjectLockedError: Another process is writing.
-        FormatError: A newer release wrote the ledger.
-        LedgerError: The ledger cannot be checked, so it is left as it is.
+        FormatError: The ledger was written by a newer release.
+        LedgerError: The ledger cannot be checked, so it was not changed.
     """
     with write_lock(project_dir):
         names = version_names(project_dir)
         live = live_if_sound(project_dir)
-        for name, found in _damaged_versions(project_dir, names).items():
-            if live not in (None, name) and not isinstance(found, FormatError):
+        for name, error in _damaged_versions(project_dir, names).items():
+            if live not in (None, name) and not isinstance(error, FormatError):
                 remove_version(project_dir, name)
         _repair_ledger(project_dir)
     return verify_project(project_dir)
@@ -131,15 +132,15 @@ def _repair_ledger(project_dir: Path) -> None:
     journal, kept = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
     try:
         if journal.exists():
-            files.copy(journal, kept)  # SQLite removes it when it has undone what it says
+            files.copy(journal, kept)  # SQLite removes the journal when it has rolled back
         try:
             _mend_ledger(path, kept, recorded)
         finally:
             files.remove(kept)
     except OSError as error:
         raise LedgerError(
-            f"{path.name} could not be repaired ({error.strerror or error}): see that its folder can be written and its"
-            f" disk has room for a copy, then try again; it is left as it is."
+            f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
+            f" a copy on its disk, then try again; the ledger was not changed."
         ) from error
 
 
@@ -157,7 +158,7 @@ def _mend_ledger(path: Path, journal: Path, recorded: str | None) -> None:
 
 
 def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
-    """Put a copy of a damaged ledger aside, and a new one with what can be read of it in its place, in one step."""
+    """Keep a copy of a damaged ledger, and replace it by a new one with all rows that can still be read."""
     damaged = _free_name(path.with_name(f"{LEDGER_FILE}{DAMAGED}"))
     files.copy(path, damaged)
     if journal.exists():
@@ -166,23 +167,23 @@ def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
     with closing(Ledger(new, identity=identity)) as ledger:
         salvage(path, ledger)
     if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
-        files.remove(stale)  # it must not be undone in the new file
+        files.remove(stale)  # otherwise SQLite would apply it to the new file
     files.rename(new, path)
 
 
 def damaged_ledgers(project_dir: Path) -> list[Path]:
-    """Return the damaged ledgers that a repair has put aside, and their journals."""
+    """Return the damaged ledgers that repairs have kept, and their journals."""
     return sorted(project_dir.glob(f"{LEDGER_FILE}{DAMAGED}*"))
 
 
 def _free_name(path: Path) -> Path:
-    """Return `path`, or the same with a number behind: what was put aside before may still be of use."""
+    """Return `path`, or, if it exists, the same path with a number appended."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
     return path if not path.exists() else next(name for name in numbered if not name.exists())
 
 
 def _command(project_dir: Path, *words: str) -> str:
-    # With the root folder, which need not be the one that the command takes by itself.
+    # Always with --root, as the project need not be in the default root.
     name, root = shlex.quote(project_dir.name), shlex.quote(str(project_dir.parent))
     return " ".join(("llama-index-contextual", words[0], name, *words[1:], "--root", root))
 
@@ -193,10 +194,10 @@ def _current(project_dir: Path, sound: Sequence[str]) -> Iterator[Problem]:
     try:
         live = current_name(project_dir)
     except CorruptVersionError as error:
-        yield Problem(CURRENT, _what(error, CURRENT), remedy)
+        yield Problem(CURRENT, _fault(error, CURRENT), remedy)
         return
     if live is not None and not version_directory(project_dir, live).is_dir():
-        yield Problem(CURRENT, f"names {live}, which is not there", remedy)
+        yield Problem(CURRENT, f"names {live}, which does not exist", remedy)
 
 
 def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exception]:
@@ -206,7 +207,7 @@ def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exce
         try:
             OpenVersion(directory, check="sha256").close()
         except (CorruptVersionError, FormatError, OSError) as error:
-            # A writer may have removed an old version meanwhile.
+            # A writer may have removed an old version in the meantime.
             if directory.is_dir() or name == live_if_sound(project_dir):
                 damage[name] = error
     return damage
@@ -214,19 +215,21 @@ def _damaged_versions(project_dir: Path, names: Sequence[str]) -> dict[str, Exce
 
 def _versions(project_dir: Path, sound: Sequence[str], damage: Mapping[str, Exception]) -> Iterator[Problem]:
     live = live_if_sound(project_dir)
-    for name, found in damage.items():
-        file = getattr(found, "file", None) or f"{VERSIONS}/{name}"
-        if isinstance(found, FormatError):
-            yield Problem(file, _what(found, file), _UPGRADE, harmless=live not in (None, name))
+    for name, error in damage.items():
+        file = getattr(error, "file", None) or f"{VERSIONS}/{name}"
+        fault = _fault(error, file)
+        if isinstance(error, FormatError):
+            yield Problem(file, fault, _UPGRADE, harmless=live not in (None, name))
         elif live not in (None, name):
-            yield Problem(file, _what(found, file), _command(project_dir, "verify", "--repair"), harmless=True)
+            yield Problem(file, fault, _command(project_dir, "verify", "--repair"), harmless=True)
         elif sound:
-            yield Problem(file, _what(found, file), _command(project_dir, "rollback", f"--to {sound[-1]}"))
+            yield Problem(file, fault, _command(project_dir, "rollback", f"--to {sound[-1]}"))
         else:
-            yield Problem(file, _what(found, file), _command(project_dir, "ingest", "PATHS", "--replace"))
+            yield Problem(file, fault, _command(project_dir, "ingest", "PATHS", "--replace"))
 
 
-def _what(error: Exception, file: str) -> str:
+def _fault(error: Exception, file: str) -> str:
+    """Return the first sentence of an error message, without the name of the file."""
     return str(error).split(". ")[0].removeprefix(f"{file} ").removesuffix(".")
 
 
@@ -238,15 +241,15 @@ class _LedgerState:
 
 
 def _check_ledger(path: Path, *, locked: bool = False) -> _LedgerState:
-    """Return what is wrong with a ledger, after SQLite has undone a write that was interrupted.
+    """Check a ledger, after SQLite has rolled back an interrupted write.
 
     Args:
         path: The file.
-        locked: Keep other programs from writing meanwhile.
+        locked: Whether to lock the file against writing during the check.
 
     Raises:
-        FormatError: A newer release wrote it.
-        LedgerError: It cannot be checked.
+        FormatError: The file was written by a newer release.
+        LedgerError: The file cannot be checked.
     """
     try:
         with closing(Ledger(path, read_only=True)) as ledger, ledger.held() if locked else nullcontext():
@@ -254,25 +257,27 @@ def _check_ledger(path: Path, *, locked: bool = False) -> _LedgerState:
                 return _LedgerState(malformed=malformed, identity=ledger.identity)
             return _LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)
     except CorruptVersionError as error:
-        return _LedgerState(malformed=_what(error, LEDGER_FILE).removeprefix("is damaged (").removesuffix(")"))
+        return _LedgerState(malformed=_fault(error, LEDGER_FILE).removeprefix("is damaged (").removesuffix(")"))
 
 
 def _ledger(project_dir: Path) -> Iterator[Problem]:
     path, recorded = project_dir / LEDGER_FILE, ledger_identity(project_dir)
     repair = _command(project_dir, "verify", "--repair")
-    restore = "restore it from a backup, or begin a new one, for which contexts are asked and paid for again"
+    restore = (
+        "restore it from a backup, or begin a new one, in which case all contexts are requested and paid for again"
+    )
     if _is_missing(path):
         if _expects_ledger(project_dir, recorded):
-            what = "is empty" if path.exists() else "is missing"
-            yield Problem(LEDGER_FILE, f"{what}: {restore}", repair)
+            fault = "is empty" if path.exists() else "is missing"
+            yield Problem(LEDGER_FILE, f"{fault}: {restore}", repair)
         return
     try:
         state = _check_ledger(path)
     except FormatError as error:
-        yield Problem(LEDGER_FILE, _what(error, LEDGER_FILE), _UPGRADE)
+        yield Problem(LEDGER_FILE, _fault(error, LEDGER_FILE), _UPGRADE)
         return
     except LedgerError as error:
-        message = f"could not be checked: it {_what(error, LEDGER_FILE)}"
+        message = f"could not be checked: it {_fault(error, LEDGER_FILE)}"
         yield Problem(LEDGER_FILE, message, _command(project_dir, "verify"))
         return
     if state.malformed is not None:
@@ -285,9 +290,9 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)
         )
-        yield Problem(LEDGER_FILE, f"has damaged rows, which are not used and will be asked for again ({rows})", repair)
+        yield Problem(LEDGER_FILE, f"has damaged rows, which are not used and will be requested again ({rows})", repair)
     if recorded is not None and state.identity != recorded:
-        message = "is not the ledger that this project had: restore that from a backup, or take this one as it is"
+        message = "is not the ledger of this project: restore that from a backup, or accept this one"
         yield Problem(LEDGER_FILE, message, repair)
 
 
@@ -296,7 +301,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
-    """Return whether a project has had a ledger: it is recorded, or an LLM wrote the contexts that answer."""
+    """Return whether a project must have a ledger: its identity is recorded, or the live version has LLM contexts."""
     if recorded is not None:
         return True
     name = live_if_sound(project_dir)

@@ -1,4 +1,4 @@
-"""A published version, opened read-only: every file is compared with the manifest before it is parsed."""
+"""Read access to a published version; every file is compared with the manifest before it is parsed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _DOCUMENTS = "contextual/documents"
 
 @dataclass(frozen=True)
 class DocumentFrame:
-    """What is needed, beside its chunks, to have a Document again.
+    """Data to reconstruct a Document from its chunks.
 
     Attributes:
-        metadata: The Document's metadata, with pages and headings.
-        excluded_embed: Its metadata keys that are not embedded.
-        excluded_llm: Its metadata keys that the LLM does not see.
-        gaps: (start, text) of what stands between chunks: white space.
+        metadata: The Document's metadata, including pages and headings.
+        excluded_embed: Metadata keys that are not embedded.
+        excluded_llm: Metadata keys that are not shown to the LLM.
+        gaps: White space between the chunks, as (start, text).
     """
 
     metadata: Mapping[str, Any]
@@ -49,7 +49,7 @@ class DocumentFrame:
 
     @classmethod
     def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
-        """Return the frame of a document whose chunks cover some spans of its text."""
+        """Return the frame of a document, given the spans of its chunks."""
         return cls(
             metadata=document.metadata,
             excluded_embed=document.excluded_embed_metadata_keys,
@@ -59,15 +59,15 @@ class DocumentFrame:
 
 
 class OpenVersion:
-    """A published version, opened read-only; its parts are read when they are first used.
+    """A published version, opened read-only; its parts are loaded on first use.
 
     Args:
         directory: versions/<name> of a project.
-        check: How the files are compared with the manifest before they are parsed.
+        check: How to compare the files with the manifest.
 
     Raises:
-        CorruptVersionError: A file is damaged, missing or belongs elsewhere.
-        FormatError: A newer release wrote the version.
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by a newer release.
     """
 
     def __init__(self, directory: Path, *, check: Check = "xxh3") -> None:
@@ -89,17 +89,17 @@ class OpenVersion:
 
     @property
     def has_documents(self) -> bool:
-        """Whether the version has an index of documents beside the lexical index."""
+        """Whether the version has an index of documents in addition to the lexical index."""
         return any(name.startswith(f"{DOCUMENTS_DIRECTORY}/") for name in self.manifest.files)
 
     @property
     def documents_directory(self) -> Path:
-        """Where the index of documents is."""
+        """Directory of the index of documents."""
         return self.directory / DOCUMENTS_DIRECTORY
 
     @property
     def bm25_directory(self) -> Path:
-        """Where the lexical index is."""
+        """Directory of the lexical index."""
         return self.directory / BM25_DIRECTORY
 
     @cached_property
@@ -111,7 +111,7 @@ class OpenVersion:
     def storage_context(self) -> StorageContext:
         """The version as a LlamaIndex StorageContext that cannot be changed.
 
-        The index struct lives in memory, because LlamaIndex writes it back when an index is loaded.
+        The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
         """
         index_store = SimpleIndexStore()
         vector_stores: dict[str, Any] = {DEFAULT_VECTOR_STORE: SimpleVectorStore()}
@@ -126,35 +126,35 @@ class OpenVersion:
         )
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
-        """Return the frame of a document, or None where it came as ready chunks."""
+        """Return the frame of a document, or None if it was ingested as chunks."""
         return load_frame(self.docstore, doc_id)
 
     def read_text(self, record: DocumentRecord, start: int = 0, end: int | None = None) -> str:
-        """Return a span of a document's original text, rebuilt from its chunks and what stands between them.
+        """Return a span of a document's original text, reconstructed from its chunks and the gaps between them.
 
         Raises:
-            InputError: The document came as ready chunks without offsets.
+            InputError: The document was ingested as chunks without offsets.
         """
-        asked = range(record.characters)[max(0, start) : end]
-        text = [" "] * len(asked)
+        span = range(record.characters)[max(0, start) : end]
+        text = [" "] * len(span)
         pieces: list[tuple[int, str]] = []
-        for node in self.docstore.iterate(doc_id=record.doc_id, span=(asked.start, asked.stop)):
+        for node in self.docstore.iterate(doc_id=record.doc_id, span=(span.start, span.stop)):
             at = node.start_char_idx if isinstance(node, TextNode) else None
             if at is None:
                 raise InputError(
-                    f"Document {record.doc_id!r} came as chunks that do not say where they stand: read its chunks.",
+                    f"Document {record.doc_id!r} was ingested as chunks without offsets: read its chunks instead.",
                     value=record.doc_id,
                 )
             pieces.append((at, node.get_content()))
         frame = self.frame(record.doc_id)
         for at, piece in (*pieces, *(frame.gaps if frame else ())):
-            first, last = max(at, asked.start), min(at + len(piece), asked.stop)
+            first, last = max(at, span.start), min(at + len(piece), span.stop)
             if first < last:
-                text[first - asked.start : last - asked.start] = piece[first - at : last - at]
+                text[first - span.start : last - span.start] = piece[first - at : last - at]
         return "".join(text)
 
     def document(self, record: DocumentRecord) -> Document | None:
-        """Return a document as it was ingested, or None where it came as ready chunks."""
+        """Return a document as it was ingested, or None if it was ingested as chunks."""
         frame = self.frame(record.doc_id)
         if frame is None:
             return None
@@ -167,20 +167,20 @@ class OpenVersion:
         )
 
     def close(self) -> None:
-        """Close the files that are open; the version cannot be used afterwards."""
+        """Close open files; the version cannot be used afterwards."""
         if "docstore" in self.__dict__:
             self.docstore.close()
 
 
 def open_storage_context(version_dir: str | Path) -> StorageContext:
-    """Return a version as a LlamaIndex StorageContext that cannot be changed.
+    """Open a version as a LlamaIndex StorageContext that cannot be changed.
 
     Args:
         version_dir: versions/<name> of a project.
 
     Raises:
-        CorruptVersionError: A file is damaged, missing or belongs elsewhere.
-        FormatError: A newer release wrote it.
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by a newer release.
 
     Example:
         >>> load_index_from_storage(open_storage_context(version_dir), embed_model=embed_model)  # doctest: +SKIP
@@ -189,18 +189,18 @@ def open_storage_context(version_dir: str | Path) -> StorageContext:
 
 
 def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
-    """Keep the frame of a document in a version that is being built."""
+    """Store the frame of a document in a version that is being built."""
     docstore.put_extra(_DOCUMENTS, doc_id, asdict(frame))
 
 
 def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | None:
-    """Return the frame of a document that `store_frame` kept, or None."""
+    """Return the frame of a document that `store_frame` has stored, or None."""
     raw = docstore.get_extra(_DOCUMENTS, doc_id)
     return None if raw is None else DocumentFrame(**raw)
 
 
 def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
-    """Return (start, text) of what no span covers."""
+    """Return (start, text) of the parts of a text that no span covers."""
     gaps, at = [], 0
     for start, end in sorted(spans):
         if start > at:

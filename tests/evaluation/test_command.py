@@ -102,7 +102,7 @@ def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
         (["--sweep", "a"], "--sweep is 'a': give whole numbers from 1"),
         (["--compare", "none,best"], "give two or three of none, structural, llm"),
         (["--report", "r.pdf"], "end its name with .csv, .json or .html"),
-        (["--report", "absent/r.csv"], "absent is no folder: make it, or name another one for r.csv"),
+        (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
     ],
 )
 def test_a_wrong_option_is_one_line(questions: Path, arguments: list[str], message: str) -> None:
@@ -158,7 +158,7 @@ def test_questions_that_could_not_be_kept_are_not_written(
 ) -> None:
     monkeypatch.setattr(Project, "generate_questions", lambda *_: pytest.fail("asked"))
     _, err = run("a", "--save", tmp_path / "absent" / "q.jsonl", code=1)
-    assert "absent is no folder" in err
+    assert "absent is not a folder" in err
 
 
 def test_a_sweep_with_an_llm_is_confirmed_too(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ def test_a_damaged_live_version_is_replaced_without_paying_again(copy: Path) -> 
     paid = load(disk).info().ledger.contexts
     for version in (LIVE, BEFORE):
         spoil(first_file(version_directory(copy, version)))
-    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has another content .* `replace=True`"):
+    with pytest.raises(CorruptVersionError, match=r"docstore.sqlite has changed .* `replace=True`"):
         load(disk).ingest(documents(2))
     report = load(disk).ingest(documents(2), replace=True)
     assert report.contexts_paid == 0

@@ -163,7 +163,7 @@ def test_a_command_that_meets_a_held_ledger_says_what_to_do(
     ) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         arguments = [tmp_path / "contexts.jsonl"] if command == "import_contexts" else []
-        with pytest.raises(LedgerBusyError, match="wait until that has finished, or close it"):
+        with pytest.raises(LedgerBusyError, match="wait until it has finished, or close it"):
             getattr(load(tmp_path), command)(*arguments)
 
 

@@ -231,7 +231,7 @@ def test_chunks_that_do_not_say_where_they_stand_cannot_be_read_back_as_a_text(c
         counted.ingest(placed)
         assert counted.read("placed") == whole, end
         assert counted.read("placed", 20, 24) == whole[20:24], end
-    with pytest.raises(InputError, match=r"'loose' came as chunks that do not say where they stand: read its chunks"):
+    with pytest.raises(InputError, match=r"'loose' was ingested as chunks without offsets: read its chunks instead"):
         counted.read("loose")
 
 

@@ -386,7 +386,7 @@ def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
         ({"fund": "IV"}, r"file_metadata must be a function from a path to a dict, got dict: pass `lambda path"),
         ("fund", r"file_metadata must be a function from a path to a dict, got str"),
         (lambda _: ["fund"], r"file_metadata must return a dict, got list"),
-        (lambda _: {("a", "b"): 1}, r"file_metadata: a key must be a non-empty text"),
+        (lambda _: {("a", "b"): 1}, r"file_metadata: a key must be a non-empty string"),
         (lambda _: {"odd": circular()}, r"file_metadata: the value of 'odd' is of type dict"),
         (lambda _: {"odd": nested(3_000)}, r"file_metadata: the value of 'odd' is of type list"),
         (lambda _: {"odd": float("nan")}, r"file_metadata: the value of 'odd' is not a finite number"),

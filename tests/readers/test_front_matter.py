@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.metadata import OWN_KEYS, TITLE
-from llama_index_contextual.readers.markdown import MAX_CHARACTERS, read_front_matter, read_markdown
+from llama_index_contextual.readers.markdown import MAX_FRONT_MATTER, read_front_matter, read_markdown
 from tests.support.trees import write
 
 
@@ -78,7 +78,7 @@ folded: >
             "---\n\n---\n",
             "---\nA sentence: with {a colon\nand [more text\n---\n",
             " ---\nkey: x\n---\n",
-            "---\nkey: " + "x" * MAX_CHARACTERS + "\n---\n",
+            "---\nkey: " + "x" * MAX_FRONT_MATTER + "\n---\n",
         ],
     )
     def test_other_text_between_rules_is_no_front_matter(self, text: str) -> None:

@@ -109,11 +109,11 @@ class TestInputs:
             ("missing/**/*.txt", "matches no file: its folder is not there"),
             ("contracts/*.docx", "matches no file"),
             ("contracts/empty", "contains no file"),
-            ("", "is no path"),
-            ("a\0b.txt", "is no path"),
+            ("", "is not a path"),
+            ("a\0b.txt", "is not a path"),
             ("https://example.org/a.pdf", "is a web address: load it with any LlamaIndex reader"),
-            ("contracts/a.txt/b.txt", "cannot be looked at"),
-            ("x" * 5000, "cannot be looked at"),
+            ("contracts/a.txt/b.txt", "cannot be accessed"),
+            ("x" * 5000, "cannot be accessed"),
         ],
     )
     def test_what_is_no_file_is_reported_and_the_rest_goes_on(
@@ -150,7 +150,7 @@ class TestInputs:
         found = discover([contracts, contracts / "a.txt", f"{contracts}/*.txt"])
         assert len(found.files) == 4
         assert [skipped.reason for skipped in found.skipped] == [
-            f"is the same file as {contracts / 'a.txt'}, and is read once"
+            f"is the same file as {contracts / 'a.txt'}, which is read once"
         ] * 2
 
     def test_a_file_over_the_limit_is_refused_without_being_opened(
@@ -167,7 +167,7 @@ class TestInputs:
     def test_a_folder_that_a_glob_names_is_not_silently_left_out(self, contracts: Path) -> None:
         found = discover([f"{contracts}/*"])
         assert ids(found) == ["contracts/a.txt", "contracts/b.md"]
-        assert "end it with /**" in reasons(found)["2023"]
+        assert "end the pattern with /**" in reasons(found)["2023"]
 
 
 class TestContentHash:
@@ -179,7 +179,7 @@ class TestContentHash:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
     def test_it_does_not_wait_for_a_pipe(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.txt")
-        with pytest.raises(ReadError, match="no ordinary file"):
+        with pytest.raises(ReadError, match="not a regular file"):
             content_hash(tmp_path / "pipe.txt")
 
     def test_a_missing_file_is_a_read_error(self, tmp_path: Path) -> None:

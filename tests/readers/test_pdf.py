@@ -244,7 +244,7 @@ def test_no_file_is_no_traceback(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="no regular file"):
+    with pytest.raises(ReadError, match="not a regular file"):
         read_pdf(tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_another_format_is_named_as_such(tmp_path: Path) -> None:
-    assert refusal(tmp_path, b"PK\x03\x04 something") == "this is no PDF: it does not begin with %PDF-"
+    assert refusal(tmp_path, b"PK\x03\x04 something") == "this is not a PDF: it does not begin with %PDF-"
 
 
 def test_a_pdf_without_pages_is_refused(tmp_path: Path, engine: PdfEngine) -> None:

@@ -54,7 +54,7 @@ def test_each_bad_pdf_has_its_message_and_the_rest_goes_on(tmp_path: Path) -> No
         "g_itself.pdf": "the PDF is damaged or truncated",
         "j_many.pdf": "the PDF has 6 pages, more than the limit of 5",
         "k_copy.pdf": f"has the same content as {docs / 'a_good.pdf'}",
-        "l_\\x1b[2J\\u202e.pdf": "this is no PDF: it does not begin with %PDF-",
+        "l_\\x1b[2J\\u202e.pdf": "this is not a PDF: it does not begin with %PDF-",
     }
     said = {Path(warning.path).name: warning.message.partition(" (")[0] for warning in result.warnings}
     assert said == {

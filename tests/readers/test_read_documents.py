@@ -110,9 +110,9 @@ class TestFileMetadata:
             ({"a": float("nan")}, "the value of 'a' is not a finite number"),
             ({"a": 2**63}, "the value of 'a' does not fit into 64 bits"),
             ({"a": "\ud800"}, "the value of 'a' contains lone surrogates"),
-            ({3: "a"}, "a key must be a non-empty text, got 3"),
-            ({" ": "a"}, "a key must be a non-empty text"),
-            ({"\udcff": "a"}, "a key must be a non-empty text"),
+            ({3: "a"}, "a key must be a non-empty string, got 3"),
+            ({" ": "a"}, "a key must be a non-empty string"),
+            ({"\udcff": "a"}, "a key must be a non-empty string"),
             *(
                 ({key: "a"}, f"the key '{key}' is set by this package: choose another name")
                 for key in (*OWN_KEYS, *RESERVED_KEYS)
@@ -180,8 +180,8 @@ class TestBadFiles:
         assert {name: reason.partition(":")[0] for name, reason in found.items()} == {
             "b_empty.txt": "is empty",
             "c_spaces.txt": "is empty",
-            "d_binary.txt": "is a binary file, no text",
-            "e_pdf.txt": "is no text but a PDF",
+            "d_binary.txt": "is a binary file, not text",
+            "e_pdf.txt": "is not text but a PDF",
             "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
             "j_word.docx": "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read",
             "k_\\x1b[2J\\u202e.txt": "is empty",

@@ -159,17 +159,17 @@ class TestBadInput:
         ("content", "reason"),
         [
             (b"", "is empty"),
-            (b" \n\t\r\n" * 1000, "is empty: it holds white space only"),
-            (b"\xef\xbb\xbf", "is empty: it holds white space only"),
-            (" \u3000\u2003\n".encode("utf-16"), "is empty: it holds white space only"),
-            (bytes(5000), "is a binary file, no text"),
-            (random.Random(7).randbytes(100_000), "is a binary file, no text"),
-            (b"%PDF-1.7\n" + b"x" * 100, "is no text but a PDF: give it the extension of its type"),
-            (b"PK\x03\x04" + bytes(100), "is no text but a ZIP archive or Office document"),
-            (b"\x89PNG\r\n\x1a\n" + bytes(100), "is no text but a PNG image"),
-            (b"{\\rtf1 hello}", "is no text but an RTF document"),
-            (b"words " * 50_000 + random.Random(7).randbytes(300_000), "is a binary file, no text"),
-            (b"words " * 50_000 + bytes(300_000), "is a binary file, no text"),
+            (b" \n\t\r\n" * 1000, "is empty: it contains only white space"),
+            (b"\xef\xbb\xbf", "is empty: it contains only white space"),
+            (" \u3000\u2003\n".encode("utf-16"), "is empty: it contains only white space"),
+            (bytes(5000), "is a binary file, not text"),
+            (random.Random(7).randbytes(100_000), "is a binary file, not text"),
+            (b"%PDF-1.7\n" + b"x" * 100, "is not text but a PDF: give it the extension of its type"),
+            (b"PK\x03\x04" + bytes(100), "is not text but a ZIP archive or Office document"),
+            (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not text but a PNG image"),
+            (b"{\\rtf1 hello}", "is not text but an RTF document"),
+            (b"words " * 50_000 + random.Random(7).randbytes(300_000), "is a binary file, not text"),
+            (b"words " * 50_000 + bytes(300_000), "is a binary file, not text"),
         ],
     )
     def test_what_is_no_text_is_refused(self, read: Reader, content: bytes, reason: str) -> None:
@@ -195,7 +195,7 @@ class TestBadInput:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "a.txt")
-        with pytest.raises(ReadError, match="no ordinary file"):
+        with pytest.raises(ReadError, match="not a regular file"):
             read_text(tmp_path / "a.txt")
 
     def test_a_long_line_is_read_to_the_character(self, read: Reader) -> None:

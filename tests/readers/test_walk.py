@@ -60,7 +60,7 @@ class TestWhatLeadsOutOfAFolder:
         (contracts / "innocent.txt").hardlink_to(secret)
         found = discover([contracts])
         assert len(found.files) == 4
-        assert reasons(found)["innocent.txt"].startswith("has a second name outside of the folder (a hard link)")
+        assert reasons(found)["innocent.txt"].startswith("has a hard link outside the folder")
 
     def test_hard_links_within_a_folder_are_read_once(self, contracts: Path) -> None:
         (contracts / "z.txt").hardlink_to(contracts / "a.txt")
@@ -77,9 +77,9 @@ class TestWhatLeadsOutOfAFolder:
             found = discover([contracts, contracts / "pipe.txt", "/dev/null"])
         assert len(found.files) == 4
         assert reasons(found) == {
-            "pipe.txt": "is a named pipe: only ordinary files are read",
-            "socket.txt": "is a socket: only ordinary files are read",
-            "null": "is a device: only ordinary files are read",
+            "pipe.txt": "is a named pipe: only regular files are read",
+            "socket.txt": "is a socket: only regular files are read",
+            "null": "is a device: only regular files are read",
         }
         assert len(found.skipped) == 4
 

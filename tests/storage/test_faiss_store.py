@@ -302,7 +302,7 @@ def test_nodes_that_others_add_to_a_shared_document_store_are_noticed_instead_of
         lambda: store.add([embedded("a", [0, 1])]),
         store.get_nodes,
     ):
-        with pytest.raises(CorruptVersionError, match=r"holds 2 vectors, .* 3 nodes: .* give the vector store its own"):
+        with pytest.raises(CorruptVersionError, match=r"holds 2 vectors, .* 3 nodes: .* give the vector store"):
             use()
 
 

@@ -228,7 +228,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path
 def test_what_is_no_ledger_is_named_with_a_way_out(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"not a database, but long enough to look like one" * 20)
-    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged .*`verify --repair` keeps what can"):
+    with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged .*`verify --repair` keeps all rows"):
         Ledger(path)
     path.unlink()
     ledger = Ledger(path)
@@ -313,11 +313,11 @@ def row(**changes: Any) -> bytes:
         (b'{"key": "\xff"}', "can't decode"),
         (row(extra=1), "unexpected keyword argument 'extra'"),
         (b'{"key": "k", "context": "c"}', "missing 1 required"),
-        (row(context=""), "key, context and model must be texts"),
-        (row(key=7), "key, context and model must be texts"),
-        (row(model=None), "key, context and model must be texts"),
+        (row(context=""), "key, context and model must be text"),
+        (row(key=7), "key, context and model must be text"),
+        (row(model=None), "key, context and model must be text"),
         (row(key="\ud800"), "surrogates not allowed"),
-        (row(context="\ud800"), "key, context and model must be texts"),
+        (row(context="\ud800"), "key, context and model must be text"),
         (row(input_tokens="many"), "token counts must be whole numbers"),
         (row(output_tokens=True), "token counts must be whole numbers"),
         (row(cached_tokens=1.5), "token counts must be whole numbers"),

@@ -200,8 +200,8 @@ def test_damaged_rows_are_said_once(path: Path, caplog: pytest.LogCaptureFixture
         for _ in range(3):
             assert ledger.context(content_key("3")) is None
     assert [r.getMessage() for r in caplog.records] == [
-        "ledger.sqlite has damaged rows: they are not used, and asked for again. `verify` names them, `verify --repair`"
-        " removes them."
+        "ledger.sqlite has damaged rows: they are not used and will be requested again. `verify` lists them,"
+        " `verify --repair` removes them."
     ]
 
 
@@ -380,16 +380,16 @@ def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> 
     ("code", "kind", "sentence"),
     [
         (sqlite3.SQLITE_BUSY, LedgerBusyError, "is held by another program"),
-        (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until that has finished, or close it"),
+        (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until it has finished, or close it"),
         (sqlite3.SQLITE_LOCKED, LedgerBusyError, "is held by another program"),
         (sqlite3.SQLITE_IOERR_LOCK, LedgerError, "cannot be locked"),
         (sqlite3.SQLITE_IOERR_WRITE, LedgerError, "check its disk, its mount, quotas and limits of file sizes"),
         (sqlite3.SQLITE_IOERR_READ, LedgerError, "check its disk"),
         (sqlite3.SQLITE_FULL, LedgerError, "free space on its disk"),
         (sqlite3.SQLITE_READONLY, LedgerError, "make the file and its folder writable"),
-        (sqlite3.SQLITE_READONLY_ROLLBACK, LedgerError, "waits for an interrupted write to be undone"),
-        (sqlite3.SQLITE_READONLY_DIRECTORY, LedgerError, "waits for an interrupted write to be undone"),
-        (sqlite3.SQLITE_CANTOPEN, LedgerError, "see that this user may read and write the file and its folder"),
+        (sqlite3.SQLITE_READONLY_ROLLBACK, LedgerError, "has an interrupted write that must be rolled back first"),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, LedgerError, "has an interrupted write that must be rolled back first"),
+        (sqlite3.SQLITE_CANTOPEN, LedgerError, "allow this user to read and write the file and its folder"),
         (sqlite3.SQLITE_PERM, LedgerError, "cannot be opened"),
         (sqlite3.SQLITE_ERROR, LedgerError, "cannot be used"),
         (sqlite3.SQLITE_CORRUPT, CorruptVersionError, "is damaged (it says so). `verify --repair` keeps"),

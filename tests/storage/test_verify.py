@@ -45,7 +45,7 @@ def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_aga
     assert not report.sound
     remedy = f"llama-index-contextual rollback reports --to v000001 --root {published.directory.parent}"
     assert found(report) == {"versions/v000002/docstore.sqlite": remedy}
-    assert "has another content than when it was published" in report.problems[0].message
+    assert "has changed since it was published" in report.problems[0].message
 
     published.rollback()
     report = published.verify()
@@ -241,7 +241,7 @@ def test_a_missing_or_empty_ledger_is_named_until_a_new_one_is_taken(
         path.write_bytes(content)
     assert (ledger_problem(paid) or "").startswith(what)
     paid.ingest([Document(id_="note", text="A note.")])  # begins a new one, and does not hide the loss
-    assert "is not the ledger that this project had" in (ledger_problem(paid) or "")
+    assert "is not the ledger of this project" in (ledger_problem(paid) or "")
     path.write_bytes(backup)
     assert paid.verify().sound
     path.unlink()
@@ -255,7 +255,7 @@ def test_the_ledger_of_another_project_is_named_and_left_as_it_is(paid: Project,
         other.add_contexts([LedgerEntry(key="k", context="c", model="m")])
     content = (tmp_path / "other.sqlite").read_bytes()
     path.write_bytes(content)
-    assert "is not the ledger that this project had" in (ledger_problem(paid) or "")
+    assert "is not the ledger of this project" in (ledger_problem(paid) or "")
     assert paid.verify(repair=True).sound
     assert path.read_bytes() == content
 
@@ -277,7 +277,7 @@ def test_damaged_rows_are_named_and_a_repair_removes_nothing_else(paid: Project)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE contexts SET context = 'Another.' WHERE key = ?", (content_key("3"),))
     message = ledger_problem(paid) or ""
-    assert message.startswith("has damaged rows, which are not used and will be asked for again (1 context: ")
+    assert message.startswith("has damaged rows, which are not used and will be requested again (1 context: ")
     assert content_key("3")[:12] in message
     assert not paid.verify().sound
     assert paid.verify(repair=True).sound
@@ -329,7 +329,7 @@ def test_a_repair_that_is_interrupted_loses_nothing_that_could_be_read(
 
     with monkeypatch.context() as patch:
         patch.setattr(files, fault, fail)
-        with pytest.raises(LedgerError, match=r"could not be repaired \(No space left on device\): .* left as it is"):
+        with pytest.raises(LedgerError, match=r"could not be repaired \(No space left on device\): .* was not changed"):
             paid.verify(repair=True)
     assert path.read_bytes() == content
     assert paid.verify(repair=True).sound

@@ -1,1 +1,1 @@
-"""PDF files: their layout, from either engine, as text with pages and headings."""
+"""Reading of PDF files with one of two engines, as text with pages and headings."""

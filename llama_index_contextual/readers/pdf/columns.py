@@ -1,7 +1,7 @@
-"""Puts columns in order where the order of drawing misleads. Pure.
+"""Reading order of columns that are drawn in another order.
 
-Columns of prose that are drawn row by row are read one after the other; a column of figures that is drawn apart from
-its labels is read beside them. Everything else stays as it is drawn.
+Columns of prose that are drawn row by row are read one after the other. A column of figures that is drawn separately
+from its labels is moved next to them. Everything else stays in the order of drawing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def figures_beside_labels(rows: list[Row]) -> list[Row]:
 
 
 def _descending(rows: list[Row]) -> list[list[Row]]:
-    """Cut the rows wherever the drawing goes back up the page."""
+    """Split the rows wherever the drawing moves back up the page."""
     blocks: list[list[Row]] = []
     for row in rows:
         if blocks and row[0].y < blocks[-1][-1][0].y:
@@ -66,7 +66,7 @@ def _is_figure(cell: Cell) -> bool:
 
 
 def columns_in_order(rows: list[Row]) -> list[Row]:
-    """Put columns of prose that were drawn row by row one after the other; leave tables row by row."""
+    """Reorder columns of prose that were drawn row by row, but leave tables as they are."""
     gutter = _gutter(rows)
     if gutter is None:
         return rows
@@ -83,7 +83,7 @@ def columns_in_order(rows: list[Row]) -> list[Row]:
 
 
 def _gutter(rows: list[Row]) -> float | None:
-    """Return the x that most rows leave blank between two columns of prose, or None."""
+    """Return an x position between two columns of prose that most rows leave blank, or None."""
     pairs = [(a, b) for row in rows for a, b in pairwise(row) if a.x1 < b.x0 and _is_prose(a) and _is_prose(b)]
     if len(pairs) < MIN_COLUMN_ROWS:
         return None
@@ -102,13 +102,13 @@ def _is_prose(cell: Cell) -> bool:
 
 
 def _is_filled(column: Sequence[Cell]) -> bool:
-    """Whether most lines fill the width of their column, as those of a table do not."""
+    """Return whether most lines fill the width of their column, unlike those of a table."""
     width = max(cell.x1 for cell in column) - min(cell.x0 for cell in column)
     return median(cell.x1 - cell.x0 for cell in column) >= FILLED * width
 
 
 def _regions(rows: list[Row], gutter: float) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the row after the last one of each stretch in which both columns go on."""
+    """Yield the start and the end (exclusive) of each stretch of rows in which both columns continue."""
     both = [_is_prose_on_both_sides(row, gutter) for row in rows]
     steps = sorted(a[0].y - b[0].y for (a, b), here in zip(pairwise(rows), both, strict=False) if here)
     step = LINE_STEP * steps[len(steps) // 2] if steps else 0.0
@@ -138,6 +138,6 @@ def _is_prose_on_both_sides(row: Row, gutter: float) -> bool:
 
 
 def _goes_on(row: Row, following: Row, gutter: float, step: float) -> bool:
-    """Whether the next row is a line that only one of the columns still has."""
+    """Return whether the next row is a line of only one of the columns."""
     one_side = following[-1].x1 <= gutter or following[0].x0 >= gutter
     return one_side and 0 < row[0].y - following[0].y <= step

@@ -1,7 +1,7 @@
-"""Reads the drawing operators of a page and tells where each piece of text stands (ISO 32000-2, 9.4).
+"""Positions of the text on a page, computed from its drawing operators (ISO 32000-2, 9.4).
 
-pypdf parses the content stream and decodes the fonts; this module keeps the pen's position, which pypdf's own
-`extract_text` does not hand out.
+pypdf parses the content stream and decodes the fonts. This module tracks the position of the text, which pypdf's own
+`extract_text` does not return.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _State:
 
 
 class ContentReader:
-    """Follows the pen over the pages of one document.
+    """Interpreter of the drawing operators of one document's pages.
 
     Args:
         pdf: The `PdfReader` that the pages belong to.
@@ -72,7 +72,7 @@ class ContentReader:
     def runs(self, page: PageObject) -> list[Run]:
         """Return the text of a page in the order in which it is drawn.
 
-        Afterwards `images` and `paths` count what else it draws; `vertical` tells whether a font writes downwards.
+        Also count the drawn `images` and `paths`, and set `vertical` if a font writes downwards.
         """
         self._reset()
         content = page.get("/Contents")

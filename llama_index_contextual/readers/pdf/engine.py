@@ -1,4 +1,4 @@
-"""What an engine that parses PDFs provides, and what both engines share."""
+"""Interface of the engines that parse PDFs, and code that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llama_index_contextual.readers.pdf.pieces import Line
 
 PdfEngine = Literal["pypdf", "pdfium"]
 
-MIN_PATHS = 100  # drawn on a page without text: fewer are frames and backgrounds, more may be letters
+MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
 WRONG_PASSWORD = "the PDF is encrypted and the password given does not open it"
 NO_PASSWORD = "the PDF is encrypted: give its password"
 
@@ -26,10 +26,10 @@ class OutlineEntry(NamedTuple):
     """A bookmark.
 
     Attributes:
-        title: As the outline shows it.
-        level: 1 for the topmost.
+        title: Title in the outline.
+        level: Level in the outline, from 1.
         page: Index of the page that it points to, from 0.
-        top: The height on that page, in points from the bottom, or None.
+        top: Position on that page, in points from the bottom, or None.
     """
 
     title: str
@@ -42,9 +42,9 @@ class PageContent(NamedTuple):
     """One page.
 
     Attributes:
-        lines: In reading order.
-        span: The heights of the lower and the upper edge of the page, in the measure of `Line.y`.
-        is_drawn: Whether images, or many shapes, are drawn; without text such a page is a scan.
+        lines: The lines in reading order.
+        span: The lower and the upper edge of the page, in the units of `Line.y`.
+        is_drawn: Whether images or many paths are drawn; such a page without text is a scan.
     """
 
     lines: Sequence[Line]
@@ -53,30 +53,30 @@ class PageContent(NamedTuple):
 
 
 class PdfSource(Protocol):
-    """An open PDF. What cannot be read raises `ReadError`."""
+    """An open PDF. Methods raise `ReadError` if something cannot be read."""
 
     @property
     def page_count(self) -> int:
         """Number of pages."""
 
     def page(self, index: int) -> PageContent:
-        """Return the page of that index, from 0."""
+        """Return the page with an index, from 0."""
 
     def title(self) -> str | None:
-        """Return the title as the file states it."""
+        """Return the title in the file's metadata, or None."""
 
     def labels(self) -> list[str]:
-        """Return the page labels, one for each page; empty where the file has none."""
+        """Return the page labels, one per page; empty if the file has none."""
 
     def outline(self) -> list[OutlineEntry]:
-        """Return the bookmarks in their order."""
+        """Return the bookmarks in order."""
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
 
 
 def sensible_title(title: str | None) -> str | None:
-    """Return the title without the name of the program that wrote it, or None for a file name, a path, "Untitled"."""
+    """Remove the name of a program from a title; return None for a file name, a path, "Untitled" and the like."""
     text = _PROGRAM.sub("", " ".join((title or "").split()))
     if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NO_TITLE.fullmatch(text):
         return None

@@ -1,4 +1,4 @@
-"""What the codes of a PDF font mean, and how wide they are.
+"""Text and widths of the codes of a PDF font.
 
 pypdf reads the font, its encoding and its widths. Its `Font` is not public, so `pypdf<8` is pinned.
 """
@@ -12,10 +12,10 @@ DEFAULT_SPACE = 200.0  # width in thousandths of the font size, for fonts withou
 
 
 class FontTable:
-    """What each code of a font means and how wide it is."""
+    """Text and width of each code of a font."""
 
     def __init__(self, resource: DictionaryObject) -> None:
-        self.resource = resource  # kept, so that its id stays its own
+        self.resource = resource  # kept alive, so that its id is not reused
         font = self._font = Font.from_font_resource(resource)
         self._glyphs: dict[str, tuple[str, float]] = {}
         matrix = resource.get("/FontMatrix") if font.sub_type == "Type3" else None
@@ -25,7 +25,7 @@ class FontTable:
         self.vertical = str(resource.get("/Encoding")).endswith("-V")
 
     def decode(self, data: bytes) -> tuple[str, float, int, int]:
-        """Return the text, its width for font size 1, the number of codes, and how many are the one-byte space."""
+        """Return the text, its width at font size 1, the number of codes, and the number of one-byte spaces."""
         encoding = self._font.encoding
         if isinstance(encoding, str):
             codes, spaces = data.decode(encoding, "replace"), 0

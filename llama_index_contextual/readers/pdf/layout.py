@@ -1,7 +1,7 @@
-"""Turns positioned pieces of text into the lines of a page, in reading order. Pure; knows nothing of PDF syntax.
+"""Lines of a page in reading order, from positioned pieces of text.
 
-The order in which a page draws its text is nearly always the order in which it is read, so that order is kept; geometry
-decides where a line ends and where a space belongs, and puts columns in order where the drawing misleads.
+Pages nearly always draw their text in reading order, so that order is kept. Positions determine the ends of lines, the
+spaces, and the order of columns that are drawn in another order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WORD_GAP = 0.5  # of the width of a space
 CELL_GAP = 1.2  # of the font size: more than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
 MAX_CELLS = 30  # of a row that are compared with the next one
-MAX_ROWS = 2_000  # of a page; with more it is no page of text, and its drawing order is kept
+MAX_ROWS = 2_000  # of a page; with more it is not a page of text, and its drawing order is kept
 
 
 def page_lines(runs: Sequence[Run]) -> list[Line]:
-    """Return the lines of one page in reading order; those that run in another direction than most have no height."""
+    """Return the lines of one page in reading order; `y` is NaN for lines that run in an unusual direction."""
     upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
     if len(rows) <= MAX_ROWS:
@@ -31,7 +31,7 @@ def page_lines(runs: Sequence[Run]) -> list[Line]:
 
 
 def main_angle(runs: Iterable[Run]) -> int:
-    """Return the direction in which most of the text runs, in degrees."""
+    """Return the direction of most of the text, in degrees."""
     letters: Counter[int] = Counter()
     for run in runs:
         letters[run.angle] += len(run.text)
@@ -46,7 +46,7 @@ def _line(row: Row, upright: int) -> Line:
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
-    """Join the runs that stand together on one line, with a space where the gap between them shows one."""
+    """Join adjacent runs on one line, with a space where the gap is wide enough."""
     cells: list[Cell] = []
     last: Run | None = None
     for run in runs:
@@ -72,7 +72,7 @@ def _same_line(cell: Cell, run: Run) -> bool:
 
 
 def _drawn_twice(last: Run, run: Run) -> bool:
-    """Whether the run repeats the last one a hair's breadth aside, which is how some programs print bold."""
+    """Return whether a run repeats the last one with a tiny offset, as some programs do to print bold text."""
     return (
         run.text == last.text
         and bool(run.text.strip())
@@ -89,7 +89,7 @@ def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:
-    """Put cells that are drawn one after the other on the same baseline into one row, from left to right."""
+    """Group cells that are drawn one after the other on the same baseline into rows, from left to right."""
     rows: list[Row] = []
     for cell in cells:
         row = rows[-1] if rows else None

@@ -1,4 +1,4 @@
-"""Finds the bookmarks of a PDF in its text. Pure."""
+"""Headings of a PDF: positions of its bookmarks in the text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_LETTERS = 200  # of a title
 
 
 class PlacedLine(NamedTuple):
-    """A line of the finished text.
+    """A line of the text of the document.
 
     Attributes:
         text: The line.
         start: Offset of its first character in the document.
-        y: Baseline on its page, NaN where it is not known.
-        end: What separates it from the next line: a line feed, or a space within a paragraph.
+        y: Baseline on its page, or NaN if unknown.
+        end: Separator before the next line: a line feed, or a space within a paragraph.
     """
 
     text: str
@@ -37,8 +37,8 @@ class PlacedLine(NamedTuple):
 def headings(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[PlacedLine]]) -> list[Heading]:
     """Return the bookmarks as headings, in the order of the text.
 
-    A heading begins at the line that its title begins, or else at the most similar line of the page that the bookmark
-    points to, or else at the line below the point, or at the top of the page.
+    On the page that the bookmark points to, a heading begins at the line with its title, or at the most similar line,
+    or at the line below the position of the bookmark, or at the top of the page.
     """
     found = []
     for entry in outline:
@@ -66,13 +66,13 @@ def _similarity(matcher: SequenceMatcher[str], line: PlacedLine) -> float:
 
 
 def _begins(wanted: str, lines: Sequence[PlacedLine]) -> bool:
-    """Whether the title is the first of the lines, or the first ones together, or begins the first one."""
+    """Return whether the title is the first line, several first lines joined, or the beginning of the first line."""
     joined = accumulate(_letters(line.text) for line in lines)
     return bool(_letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
 
 
 def _distance(top: float | None, line: PlacedLine) -> float:
-    """How far the line is from the point of the bookmark, which usually is a little above it."""
+    """Return the distance of a line from the position of the bookmark, which is usually slightly above it."""
     if top is None or math.isnan(line.y):
         return 0.0
     return top - line.y if line.y <= top else 3 * (line.y - top)

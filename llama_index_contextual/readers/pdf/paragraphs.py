@@ -1,7 +1,7 @@
-"""Tells which lines of a page belong to one paragraph. Pure.
+"""Paragraphs of a page: which lines belong together.
 
-Lines of running text are worth joining: a line feed costs a token where a space costs none, and cuts sentences. Rows
-of tables and of contents, items of lists, headings and lines that end early stay lines of their own.
+Lines of a paragraph are joined, because a line feed costs a token, a space does not, and line feeds split sentences.
+Rows of tables and tables of contents, list items, headings and short lines remain separate lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LETTER = re.compile(r"[^\W_]")
 
 
 def goes_on(lines: Sequence[Line]) -> list[bool]:
-    """Return for each line whether its paragraph goes on in the next one."""
+    """Return for each line whether its paragraph continues on the next line."""
     out = [False] * len(lines)
     for first, last in _blocks(lines):
         block = lines[first:last]
@@ -39,7 +39,7 @@ def goes_on(lines: Sequence[Line]) -> list[bool]:
 
 
 def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
-    """Yield the first line and the line after the last one of each stretch of evenly set lines."""
+    """Yield the start and the end (exclusive) of each stretch of evenly spaced lines."""
     steps = sorted(_step(a, b) for a, b in pairwise(lines) if _step(a, b) > 0.8)
     largest = STEP * steps[len(steps) // 4] if steps else 0.0
     first = 0
@@ -50,7 +50,7 @@ def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
 
 
 def _step(line: Line, following: Line) -> float:
-    """Return how far the next line is below, in font sizes; NaN where the place of one is not known."""
+    """Return the distance to the next line in font sizes, or NaN if a position is unknown."""
     return (line.y - following.y) / (line.size or 1.0)
 
 
@@ -65,7 +65,7 @@ def _evenly_set(line: Line, following: Line, largest: float) -> bool:
 
 
 def _is_full(line: Line, following: Line, edge: float) -> bool:
-    """Whether the first word of the next line had no room at the end of this one."""
+    """Return whether the first word of the next line would not have fitted on this line."""
     word = len(following.text.split(maxsplit=1)[0]) + 1
     width = word * (following.x1 - following.x0) / len(following.text)
     return len(line.text) >= MIN_CHARACTERS and line.x1 + width > edge

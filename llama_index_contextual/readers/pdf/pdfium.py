@@ -1,6 +1,6 @@
-"""The fast engine: pdfium, of the optional extra `pdfium`.
+"""PDF engine that uses pdfium; it is fast and needs the extra `pdfium`.
 
-It decides itself where lines and spaces are; columns that are drawn row by row stay row by row.
+pdfium itself determines lines and spaces. Columns that are drawn row by row stay in this order.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class PdfiumSource:
     """An open PDF, read with pdfium.
 
     Args:
-        path: The file, as errors name it.
-        data: Its bytes.
-        password: Of an encrypted PDF.
+        path: Path of the file, for error messages.
+        data: The bytes of the file.
+        password: Password of an encrypted PDF.
 
     Raises:
         ReadError: The file cannot be opened.
@@ -52,7 +52,7 @@ class PdfiumSource:
         self.page_count = len(self._pdf)
 
     def page(self, index: int) -> PageContent:
-        """Return the page of that index."""
+        """Return the page with an index."""
         try:
             page = self._pdf[index]
             text = page.get_textpage()
@@ -66,7 +66,7 @@ class PdfiumSource:
         return PageContent(lines, is_drawn, (bottom, top))
 
     def title(self) -> str | None:
-        """Return the title of the document information."""
+        """Return the title in the document information."""
         return str(self._pdf.get_metadata_value("Title"))
 
     def labels(self) -> list[str]:
@@ -82,7 +82,7 @@ class PdfiumSource:
             raise ReadError(self._path, f"the outline cannot be read ({error})") from error
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._pdf.close()
 
 

@@ -1,4 +1,4 @@
-"""The pieces of text that a page is made of, from what is drawn in one go up to a line."""
+"""Pieces of text on a page: runs, cells and lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """Text drawn in one go.
+    """Text drawn by one operator.
 
     Attributes:
-        text: As it is read.
-        x0: Start, along the direction of the text, in points.
-        x1: End.
-        y: Baseline, across the direction of the text; grows upwards.
+        text: The text.
+        x0: Start in points, along the direction of the text.
+        x1: End in points.
+        y: Baseline in points, across the direction of the text, growing upwards.
         size: Height of the font.
         space: Width of a space.
         angle: Direction of the text in degrees; 0 for upright text.
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """Text that stands together on one line."""
+    """Adjacent text on one line."""
 
     text: str
     x0: float
@@ -49,12 +49,12 @@ class Line:
     """One line of a page.
 
     Attributes:
-        text: Without surrounding white space.
-        y: Baseline in points, growing upwards; NaN where it is not known.
+        text: The text without surrounding white space.
+        y: Baseline in points, growing upwards; NaN if unknown.
         size: Height of the font.
-        cells: How many pieces stand apart on the line; more than one in a table row.
-        x0: Start, in points along the line.
-        x1: End.
+        cells: Number of separate pieces on the line; more than one in a table row.
+        x0: Start in points, along the line.
+        x1: End in points.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Line:
 
 
 def beside(one: Cell, other: Cell) -> bool:
-    """Whether two cells stand on one baseline without covering each other."""
+    """Return whether two cells are on the same baseline and do not overlap."""
     return (
         one.angle == other.angle
         and abs(one.y - other.y) <= 0.5 * min(one.size, other.size)

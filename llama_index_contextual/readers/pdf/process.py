@@ -1,4 +1,4 @@
-"""The parent's side of the process that parses PDFs and can be killed."""
+"""Parsing of PDFs in a child process that can be killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llama_index_contextual.readers.pdf.engine import PdfEngine
 
 CHILD = "llama_index_contextual._pdf_worker"
 START_SECONDS = 120.0
-NEXT_FILE = "\x1e\n"  # the child writes it to stderr before each file: what it wrote before concerns the files before
+NEXT_FILE = "\x1e\n"  # separator that the child writes to stderr before each file
 MAX_COMPLAINT = 200  # characters of the child's last error line
 DEFAULT_MEMORY = 4_000_000_000
 DEFAULT_LIMITS = ReadLimits()
@@ -34,14 +34,13 @@ _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class PdfWorker:
-    """Parses PDFs in a child process, so that a hostile file can neither hang nor crash this one.
+    """Parser of PDFs in a child process, so that a malicious file can neither hang nor crash this process.
 
-    The child is started at the first file, kept for the following ones, and killed when a file needs more than
-    `limits.max_seconds`; the next file starts another. Use it as a context manager, from one thread at a time.
+    The child is started for the first file, reused for the following ones, and killed if a file takes longer than
+    `limits.max_seconds`; the next file starts a new one. Use it as a context manager, from one thread at a time.
 
     Args:
-        max_memory: Bytes of address space that the child may have, where the system can limit it
-            (`resource.setrlimit`).
+        max_memory: Limit of the child's address space in bytes, if the system supports it (`resource.setrlimit`).
     """
 
     def __init__(self, *, max_memory: int = DEFAULT_MEMORY) -> None:
@@ -58,7 +57,7 @@ class PdfWorker:
         self.close()
 
     def close(self) -> None:
-        """End the child process; a later `read` starts another."""
+        """Stop the child process; a later `read` starts a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -75,11 +74,11 @@ class PdfWorker:
         limits: ReadLimits = DEFAULT_LIMITS,
         engine: PdfEngine = "pypdf",
     ) -> ParsedFile:
-        """Read one PDF in the child process; arguments and errors are those of `read_pdf`.
+        """Read one PDF in the child process, with the arguments and errors of `read_pdf`.
 
         Raises:
-            ReadError: Also when the child crashed, or needed more than `limits.max_seconds`; the reason of a crash
-                ends with the last line that the child wrote to stderr.
+            ReadError: Also if the child crashed or took longer than `limits.max_seconds`; the reason of a crash ends
+                with the last line that the child wrote to stderr.
             ConfigurationError: The package of the engine is not installed.
         """
         request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
@@ -88,7 +87,7 @@ class PdfWorker:
         try:
             line = _exchange(child, json.dumps(request) + "\n", limits.max_seconds)
         finally:
-            if line is None:  # late or interrupted: what the child still answers belongs to no one
+            if line is None:  # late or interrupted: a later answer of this child must not be read
                 self.close()
         if line is None:
             raise ReadError(str(path), f"parsing took longer than {limits.max_seconds:g} seconds and was stopped")
@@ -110,7 +109,7 @@ class PdfWorker:
             env=_environment(),
         )
         self._complaint = _LastLine(child.stderr)
-        if not _exchange(child, "", START_SECONDS):  # it says that it is ready
+        if not _exchange(child, "", START_SECONDS):  # wait until it is ready
             raise self._crash(path, child)
         return child
 
@@ -123,7 +122,7 @@ class PdfWorker:
 
 
 class _LastLine(threading.Thread):
-    """Empties the child's stderr and keeps the beginning of the last line that concerns the present file."""
+    """Thread that reads the child's stderr and keeps the beginning of the last line about the current file."""
 
     def __init__(self, stream: IO[str] | None) -> None:
         super().__init__(daemon=True)
@@ -134,7 +133,7 @@ class _LastLine(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read until the child is gone."""
+        """Read until the child ends."""
         is_beginning = True
         with suppress(OSError, ValueError):  # closed by the other thread
             while self._stream is not None and (piece := self._stream.readline(MAX_COMPLAINT)):
@@ -144,13 +143,13 @@ class _LastLine(threading.Thread):
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment and module path, without what a hostile file might be after."""
+    """Return the environment and module path of this process, without secrets."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 
 def _exchange(child: subprocess.Popen[str], request: str, seconds: float) -> str | None:
-    """Send a line and return the one that comes back: cut short when the child is gone, None when time is up."""
+    """Send a line and return the answer: None after a timeout, and incomplete if the child has ended."""
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_talk, args=(child, request, answers), daemon=True).start()
     try:
@@ -166,7 +165,7 @@ def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue
             child.stdin.write(request)
             child.stdin.flush()
             line = child.stdout.readline()
-    except (OSError, ValueError):  # the child is gone, or its pipes were closed after the time was up
+    except (OSError, ValueError):  # the child has ended, or its pipes were closed after a timeout
         line = ""
     answers.put(line)
 

@@ -1,4 +1,4 @@
-"""The default engine: pypdf."""
+"""PDF engine that uses pypdf, the default."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PARSER_ERRORS = (
     zlib.error,
 )
 
-# pypdf's own bounds against hostile files, narrower than its defaults: text needs less than images
+# Stricter limits than pypdf's defaults against malicious files, because text needs less than images.
 CONFIGURATION = Configuration(
     zlib_maximum_output_length=50_000_000,
-    zlib_maximum_recovery_input_length=500_000,  # damaged data is inflated byte by byte, at 2 s a megabyte
+    zlib_maximum_recovery_input_length=500_000,  # damaged data is inflated byte by byte, at 2 s per megabyte
     lzw_maximum_output_length=50_000_000,
     run_length_maximum_output_length=50_000_000,
     brotli_maximum_output_length=50_000_000,
@@ -67,9 +67,9 @@ class PypdfSource:
     """An open PDF, read with pypdf.
 
     Args:
-        path: The file, as errors name it.
-        data: Its bytes.
-        password: Of an encrypted PDF.
+        path: Path of the file, for error messages.
+        data: The bytes of the file.
+        password: Password of an encrypted PDF.
 
     Raises:
         ReadError: The file cannot be opened.
@@ -87,7 +87,7 @@ class PypdfSource:
         self._content = ContentReader(self._pdf)
 
     def page(self, index: int) -> PageContent:
-        """Return the page of that index."""
+        """Return the page with an index."""
         try:
             page = self._pdf.pages[index]
             runs = self._runs(page)
@@ -98,9 +98,9 @@ class PypdfSource:
         return PageContent(lines, is_drawn, _span(page, main_angle(runs)))
 
     def _runs(self, page: PageObject) -> list[Run]:
-        """Return the text with its places; nothing for a page that is left to pypdf's own extraction.
+        """Return the text with its positions, or nothing for a page that pypdf's own extraction should handle.
 
-        That one knows scripts that run from right to left and downwards, and forgives more mistakes.
+        pypdf's extraction supports right-to-left and vertical scripts, and tolerates more errors.
         """
         try:
             runs = self._content.runs(page)
@@ -113,7 +113,7 @@ class PypdfSource:
         return [] if self._content.vertical or any(_is_right_to_left(run.text) for run in runs) else runs
 
     def title(self) -> str | None:
-        """Return the title of the document information."""
+        """Return the title in the document information."""
         try:
             metadata = self._pdf.metadata
             return metadata.title if metadata else None
@@ -147,7 +147,7 @@ class PypdfSource:
                     )
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._pdf.close()
 
     def _error(self, what: str, error: BaseException) -> ReadError:
@@ -162,10 +162,10 @@ def _is_right_to_left(text: str) -> bool:
 
 
 def _span(page: PageObject, angle: int) -> tuple[float, float]:
-    """Return the lower and upper edge of the page, seen in the direction of its text."""
+    """Return the lower and the upper edge of the page, relative to the direction of its text."""
     try:
         left, bottom, right, top = map(float, page.mediabox)
-    except PARSER_ERRORS:  # without a size nothing is taken for a margin
+    except PARSER_ERRORS:  # without a size, the page has no margins
         return 0.0, 0.0
     along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
@@ -173,5 +173,5 @@ def _span(page: PageObject, angle: int) -> tuple[float, float]:
 
 
 def _plain_lines(page: PageObject) -> list[Line]:
-    """Return the lines as pypdf puts them."""
+    """Return the lines of pypdf's own extraction."""
     return [Line(" ".join(text.split())) for text in page.extract_text().splitlines() if text.strip()]

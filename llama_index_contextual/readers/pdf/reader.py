@@ -1,4 +1,4 @@
-"""Reads PDF files: text in reading order, pages, printed page numbers, headings, title."""
+"""Read PDF files: text in reading order, pages, printed page numbers, headings and title."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 T = TypeVar("T")
 
 DEFAULT_LIMITS = ReadLimits()
-END = 1024  # bytes at either end of the file, among which its marks must be
+END = 1024  # bytes at both ends of the file that must contain its header and end mark
 NO_PAGE = PageContent((), False, (0.0, 0.0))
 SCANNED = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 BLANK = "has no text; unless its pages are blank, run OCR on it, e.g. ocrmypdf, and ingest it again"
-MAX_SINGLE_WARNINGS = 20  # more pages without text than this are named as ranges
+MAX_SINGLE_WARNINGS = 20  # if more pages have no text, they are reported as ranges
 
 
 def read_pdf(
@@ -43,20 +43,20 @@ def read_pdf(
 ) -> ParsedFile:
     """Read one PDF in this process.
 
-    Running headers and footers are left out of the text and kept in the metadata as "running_header" and
-    "running_footer". `limits.max_seconds` is looked at between pages; `PdfWorker` keeps it under all circumstances.
+    Running headers and footers are removed from the text and stored in the metadata as "running_header" and
+    "running_footer". `limits.max_seconds` is only checked between pages; `PdfWorker` enforces it.
 
     Args:
         path: The file.
-        password: Of an encrypted PDF; ignored by the others.
-        limits: What the file may cost.
+        password: Password of an encrypted PDF; ignored for other files.
+        limits: Limits of the file.
         engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
 
     Returns:
-        The text, its pages joined by line feeds; each character belongs to a page of the map.
+        The text with pages joined by line feeds; each character belongs to a page of the map.
 
     Raises:
-        ReadError: The file cannot be read, or exceeds a limit; `reason` says why.
+        ReadError: The file cannot be read or exceeds a limit; `reason` says why.
         ConfigurationError: The package of the engine is not installed.
     """
     data, digest = _bytes(path, limits)
@@ -74,11 +74,11 @@ def read_pdf(
 
 
 def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
-    """Return the bytes of the file, which is read a single time, and their xxh3-128."""
+    """Return the bytes of a file and their xxh3-128; the file is read only once."""
     try:
         status = path.stat()
         if not S_ISREG(status.st_mode):
-            raise ReadError(str(path), "this is no regular file")
+            raise ReadError(str(path), "this is not a regular file")
         size = status.st_size
         if size <= limits.max_bytes:
             data, digest = read_once(path, max_bytes=limits.max_bytes)
@@ -90,7 +90,7 @@ def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
     if not data:
         raise ReadError(str(path), "the file is empty (0 bytes)")
     if b"%PDF-" not in data[:END]:
-        raise ReadError(str(path), "this is no PDF: it does not begin with %PDF-")
+        raise ReadError(str(path), "this is not a PDF: it does not begin with %PDF-")
     return data, digest
 
 
@@ -178,7 +178,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
 
 
 def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
-    """Join the words that line ends cut, give each line its offset, and find the paragraphs."""
+    """Join hyphenated words, assign an offset to each line, and find the paragraphs."""
     joiner = HyphenJoiner([[line.text for line in page] for page in pages])
     placed: list[list[PlacedLine]] = []
     start = 0
@@ -197,7 +197,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
 
 
 def _text(pages: Sequence[Sequence[PlacedLine]], heads: set[int]) -> str:
-    """Return the whole text: pages are joined by line feeds, and a heading begins a line."""
+    """Return the whole text, with pages joined by line feeds and each heading on a new line."""
     return "\n".join(_page_text(page, heads) for page in pages)
 
 
@@ -214,7 +214,7 @@ def _page_starts(pages: Sequence[Sequence[PlacedLine]]) -> tuple[int, ...]:
 
 
 def _optional(get: Callable[[], T | None], warnings: list[str]) -> T | None:
-    """Return what can be done without, or None and a warning."""
+    """Return the result of `get`, or add a warning and return None if it cannot be read."""
     try:
         return get()
     except ReadError as error:

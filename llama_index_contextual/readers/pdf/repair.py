@@ -1,4 +1,4 @@
-"""Repairs of the text itself: words cut at line ends, ligatures, characters that are no text. Pure."""
+"""Repairs of extracted text: hyphenated words at line ends, ligatures, control characters."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _CHARACTERS: Final = str.maketrans({**LIGATURES, "\u00a0": " "}) | _CONTROLS | _
 _WORD = re.compile(r"[^\W\d_]+(?:[-\u2010][^\W\d_]+)*")
 _HEAD = re.compile(r"(?<![^\W_])([^\W\d_]+)([-\u2010\u00ad])$")
 _TAIL = re.compile(r"([^\W\d_]+)(?:-[^\W\d_]+)*(?:-$|[^\w\s]*)")
-_MIN_CUTS = 3  # words that are surely cut, before doubtful ones are taken for cut
+_MIN_CUTS = 3  # number of certainly hyphenated words, before doubtful ones are rejoined as well
 
 
 def clean(text: str) -> str:
-    """Write ligatures as letters, drop control characters, replace lone surrogates."""
+    """Replace ligatures by letters, remove control characters, and replace lone surrogates."""
     return text.translate(_CHARACTERS)
 
 
 class HyphenJoiner:
-    """Brings words that a line end cuts together on the line where they begin.
+    """Joiner of words that are hyphenated at the end of a line.
 
-    The hyphen goes when the joined word occurs elsewhere in the document ("agree-ment"), and stays when the hyphenated
-    one does ("long-term"). Where neither occurs, it goes only in a document that surely cuts words elsewhere, and only
-    when the halves are not words themselves.
+    The hyphen is removed if the joined word occurs elsewhere in the document ("agree-ment"), and kept if the hyphenated
+    word does ("long-term"). If neither occurs, it is removed only if the document certainly hyphenates other words and
+    the halves are not words themselves.
 
     Args:
         pages: The lines of the whole document.
@@ -47,7 +47,7 @@ class HyphenJoiner:
         self._cuts_words = sum(cut is not None and self._joined(*cut) for cut in cuts) >= _MIN_CUTS
 
     def join(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines of one page with their cut words together; a line that gave away its only word is empty."""
+        """Return the lines of one page with hyphenated words rejoined; a line may become empty."""
         out = list(lines)
         for at in range(len(out) - 1):
             cut = _cut(out[at], out[at + 1])
@@ -70,7 +70,7 @@ class HyphenJoiner:
 
 
 def _cut(line: str, following: str) -> tuple[str, str] | None:
-    """Return the halves, in lower case, of a word that the end of the line seems to cut."""
+    """Return the halves, in lower case, of a word that seems to be hyphenated at the end of a line."""
     if not line.endswith(_HYPHENS):
         return None
     head, tail = _HEAD.search(line), _TAIL.match(following)

@@ -1,9 +1,9 @@
-"""Recognises what is repeated at the head and foot of the pages. Pure.
+"""Recognise running headers and footers.
 
-Repeated is a line that stands outermost on at least three pages, after those that stand further out and are repeated
-too; its numbers stay the same or count with the pages. A repeated line is running when it is nothing but a page number
-that counts; or when it stands in the margin, set off from the body by more than the usual distance of lines; or when it
-is on most of the pages, these differ, and it stands in the margin or near a running line.
+A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
+numbers stay the same or increase with the pages. A repeated line is a running header or footer in one of these cases:
+it is only a page number that increases; it is in the margin, separated from the body by more than the usual distance of
+lines; or it is on most of the pages, these differ, and it is in the margin or near another running line.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
 
 
 class Running(NamedTuple):
-    """What was found.
+    """Running headers and footers of a document.
 
     Attributes:
-        pages: The lines of each page without the running ones.
-        header: The distinct running lines at the head, joined; bare page numbers are not among them.
-        footer: The same of the foot.
-        labels: The page number printed on each page, "" where none was found.
+        pages: The lines of each page without running headers and footers.
+        header: The distinct lines of the running headers, joined; bare page numbers are left out.
+        footer: The distinct lines of the running footers, likewise.
+        labels: The printed page number of each page, or "".
     """
 
     pages: list[list[Line]]
@@ -77,7 +77,7 @@ class _Chain(NamedTuple):
 
 
 def strip_running(pages: Sequence[PageContent]) -> Running:
-    """Take the running headers and footers off the pages."""
+    """Remove the running headers and footers from the pages."""
     labels = [""] * len(pages)
     footer, below = _texts(_find(pages, foot=True), labels)
     header, above = _texts(_find(pages, foot=False), labels)
@@ -87,7 +87,7 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
 
 
 def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
-    """Return the texts of the chains and the lines to leave out, and note the page numbers in `labels`."""
+    """Return the texts of the chains and the lines to remove, and write the page numbers to `labels`."""
     texts: dict[str, str] = {}
     lines: set[tuple[int, int]] = set()
     for key, members, counter in chains:
@@ -104,7 +104,7 @@ def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[
 
 
 def _find(pages: Sequence[PageContent], *, foot: bool) -> list[_Chain]:
-    """Return the running lines at one edge, the outer ones first."""
+    """Return the running lines at one edge, from the outside in."""
     inward = [_inward(page.lines, foot=foot) for page in pages]
     steps = sorted(abs(a.y - b.y) for lines in inward for a, b in pairwise(lines) if abs(a.y - b.y) > 0.5 * a.size)
     step = steps[len(steps) // 4] if steps else 0.0  # short pages have more gaps than lines that follow each other
@@ -139,7 +139,7 @@ def _inward(lines: Sequence[Line], *, foot: bool) -> list[Line]:
 
 
 def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_Chain]:
-    """Return the chains that are running, the outer ones first."""
+    """Return the chains of running lines, from the outside in."""
     different = {id(chain): len({shapes[m.page] for m in chain.members}) for level in levels for chain in level}
     accepted: set[int] = set()
     further_out: set[int] = set()  # pages with a running line there
@@ -162,7 +162,7 @@ def _accept(levels: Sequence[Sequence[_Chain]], shapes: Sequence[int]) -> list[_
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    """Return the text with "#" for each number, the numbers, and how they are printed; a lone Roman one counts too."""
+    """Return the text with "#" for each number, the numbers, and their printed forms; also for a lone Roman numeral."""
     roman = _ROMAN.fullmatch(text)
     if roman and roman[2]:
         return f"{roman[1]}#{roman[3]}", (_roman_value(roman[2].lower()),), (roman[2],)
@@ -176,7 +176,7 @@ def _roman_value(digits: str) -> int:
 
 
 def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_Chain]:
-    """Return the lines of one shape that are repeated, those that count on from each other together."""
+    """Return chains of repeated lines of one shape, whose numbers stay the same or increase with the pages."""
     runs: list[list[_Candidate]] = []
     for candidate in group:
         if runs and _continues(runs[-1][-1], candidate):
