@@ -172,7 +172,7 @@ def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
     set_clock(monkeypatch, 2026, 11, 14)
     assert run("create", "early")[2] == ""
     set_clock(monkeypatch, 2026, 11, 15)
-    start = "note The provider ends 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
+    start = "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
     command = "`llama-index-contextual configure {} llm=openai:gpt-6-luna`"
     code, _, err = run("create", "b")
     assert code == 0
@@ -207,7 +207,7 @@ def test_a_model_that_its_provider_no_longer_knows_names_its_successor_and_the_c
     assert code == 1
     assert "'openai:gpt-4.1', whose end it has announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
     assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in err
-    assert "the next `ingest` or `rebuild` asks the new model for the contexts of all documents" in err
+    assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in err
 
 
 def test_another_llm_asks_for_all_contexts_again_and_those_of_the_old_one_stay(

@@ -114,7 +114,7 @@ def test_a_value_of_the_environment_that_cannot_be_says_where_it_is_from_and_sto
     found = run("search", "a", "pump")
     assert found.code == 1
     assert found.err.startswith(
-        "Error: By the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
+        "Error: In the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
     )
     assert run("verify", "a").code == 0
     assert run("delete", "a", "--yes").code == 0
