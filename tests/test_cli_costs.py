@@ -132,7 +132,7 @@ def test_calls_in_flight_of_a_process_that_is_interrupted_are_booked(tmp_path: P
 def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
     provider: LoopbackProvider, project: Project, text_folder: Path, tmp_path: Path
 ) -> None:
-    assert run("cost", "a") == (0, "in all: $0.00 in 0 runs; questions and answers are not counted\n", "")
+    assert run("cost", "a") == (0, "total: $0.00 in 0 runs; questions and answers are not included\n", "")
     assert "cost so far" not in run("info", "a")[1]
     provider.fault("drop_in_body", 1, CHAT_PATH)
     run("ingest", "a", text_folder, "--quiet")
@@ -142,8 +142,8 @@ def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-4\.1 \+ openai:text-embedding-3-small; ", first
     )
-    assert "booked for 1 call timed out or cut off" in first
-    assert re.match(r"in all: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
+    assert "booked for 1 call timed out or interrupted" in first
+    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
     found = json.loads(run("cost", "a", "--json")[1])
     assert found["dollars"] == found["runs"][0]["dollars"] == project.cost().dollars
     assert json.loads(run("info", "a", "--json")[1])["cost"] == found

@@ -101,8 +101,8 @@ def test_a_setting_that_the_environment_holds_is_changed_all_the_same_and_that_i
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "1")
     found = run("configure", "a", "top_k=7", "candidates=50")
-    assert found.out == "Changed; the next query uses it.\n"
-    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set, and holds in its place.\n"
+    assert found.out == "Changed; takes effect with the next query.\n"
+    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
     config = ProjectManager(root).load("a").config
     assert (config.top_k, config.candidates) == (7, 50)
 
