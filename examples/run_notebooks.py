@@ -49,7 +49,7 @@ def clean(notebook: NotebookNode) -> NotebookNode:
 
 def is_notice(output: NotebookNode) -> bool:
     """Return whether an output only says that a provider ends a model soon."""
-    return output.get("name") == "stderr" and output.text.startswith("The provider ends")
+    return output.get("name") == "stderr" and output.text.startswith("The provider retires")
 
 
 def main(names: list[str]) -> None:

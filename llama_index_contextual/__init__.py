@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any
 from llama_index_contextual._version import __version__
 
 if TYPE_CHECKING:
+    from llama_index_contextual.answering.batch import QA, aanswer_many, answer_many
+    from llama_index_contextual.answering.cache import AnswerCache
     from llama_index_contextual.answering.chat_engine import GroundedChatEngine
-    from llama_index_contextual.answering.citations import check_citations
+    from llama_index_contextual.answering.citations import Passage, check_citations
+    from llama_index_contextual.answering.guards import Guards
+    from llama_index_contextual.answering.intent import SearchPlan
+    from llama_index_contextual.answering.judge import Judge
     from llama_index_contextual.answering.query_engine import GroundedQueryEngine
-    from llama_index_contextual.config import ProjectConfig
+    from llama_index_contextual.answering.streaming import Timeouts
+    from llama_index_contextual.config import ProjectConfig, TokenPrice
     from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.errors import ContextualError
     from llama_index_contextual.evaluation.compare import Comparison, compare
-    from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions
+    from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions, write_questions
     from llama_index_contextual.evaluation.report import write_report
     from llama_index_contextual.evaluation.run import Evaluation, assert_recall, evaluate
     from llama_index_contextual.ingestion.report import IngestReport
@@ -30,13 +36,17 @@ if TYPE_CHECKING:
         LexicalRetriever,
         SemanticRetriever,
     )
+    from llama_index_contextual.retrievers.conversational import BlendWeights
     from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, Source
     from llama_index_contextual.storage.docstore import SQLiteDocumentStore
     from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
     from llama_index_contextual.storage.version import open_storage_context
 
 __all__ = [
+    "QA",
     "AdjacentChunkMerger",
+    "AnswerCache",
+    "BlendWeights",
     "ChunkNodeParser",
     "Comparison",
     "ContextWindowPacker",
@@ -48,10 +58,13 @@ __all__ = [
     "Evidence",
     "GroundedChatEngine",
     "GroundedQueryEngine",
+    "Guards",
     "HybridRetriever",
     "IngestReport",
+    "Judge",
     "LLMContextualizer",
     "LexicalRetriever",
+    "Passage",
     "Project",
     "ProjectConfig",
     "ProjectManager",
@@ -60,13 +73,18 @@ __all__ = [
     "RetrievalResponse",
     "RetrievedChunk",
     "SQLiteDocumentStore",
+    "SearchPlan",
     "SegmentNodeParser",
     "SemanticRetriever",
     "Source",
     "StructuralContextualizer",
+    "Timeouts",
+    "TokenPrice",
     "UnitFaissVectorStore",
     "WordLlamaEmbedding",
     "__version__",
+    "aanswer_many",
+    "answer_many",
     "assert_recall",
     "check_citations",
     "compare",
@@ -74,11 +92,14 @@ __all__ = [
     "load_questions",
     "open_storage_context",
     "read_documents",
+    "write_questions",
     "write_report",
 ]
 
 _MODULES = {
     "AdjacentChunkMerger": "postprocessor",
+    "AnswerCache": "answering.cache",
+    "BlendWeights": "retrievers.conversational",
     "ChunkNodeParser": "node_parser",
     "Comparison": "evaluation.compare",
     "ContextWindowPacker": "postprocessor",
@@ -90,24 +111,33 @@ _MODULES = {
     "Evidence": "evaluation.questions",
     "GroundedChatEngine": "answering.chat_engine",
     "GroundedQueryEngine": "answering.query_engine",
+    "Guards": "answering.guards",
     "HybridRetriever": "retrievers",
     "IngestReport": "ingestion.report",
+    "Judge": "answering.judge",
     "LLMContextualizer": "contextualizer",
     "LexicalRetriever": "retrievers",
+    "Passage": "answering.citations",
     "Project": "project.project",
     "ProjectConfig": "config",
     "ProjectManager": "project.manager",
+    "QA": "answering.batch",
     "Question": "evaluation.questions",
     "ReadLimits": "readers",
     "RetrievalResponse": "retrievers.response",
     "RetrievedChunk": "retrievers.response",
     "SQLiteDocumentStore": "storage.docstore",
+    "SearchPlan": "answering.intent",
     "SegmentNodeParser": "node_parser",
     "SemanticRetriever": "retrievers",
     "Source": "retrievers.response",
     "StructuralContextualizer": "contextualizer",
+    "Timeouts": "answering.streaming",
+    "TokenPrice": "config",
     "UnitFaissVectorStore": "storage.faiss_store",
     "WordLlamaEmbedding": "embeddings.wordllama",
+    "aanswer_many": "answering.batch",
+    "answer_many": "answering.batch",
     "assert_recall": "evaluation.run",
     "check_citations": "answering.citations",
     "compare": "evaluation.compare",
@@ -115,6 +145,7 @@ _MODULES = {
     "load_questions": "evaluation.questions",
     "open_storage_context": "storage.version",
     "read_documents": "readers",
+    "write_questions": "evaluation.questions",
     "write_report": "evaluation.report",
 }
 

@@ -1,4 +1,7 @@
-"""Agno's filters as LlamaIndex's: dicts of values, and filter expressions in their dict form; agno is not imported."""
+"""Knowledge for Agno agents: a project or retriever behind Agno's `KnowledgeProtocol`, with Agno's filters.
+
+Filters are converted to LlamaIndex's: dicts of values, or filter expressions in their dict form.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from llama_index_contextual.retrievers.response import RetrievalResponse, Retrie
 from llama_index_contextual.tools import describe_documents, doubts
 
 Filters = Mapping[str, Any] | Sequence[Any] | Any
-"""A dict of values, an agno `FilterExpr`, or a list of them (all must hold)."""
+"""A dict of values, an Agno `FilterExpr`, or a list of expressions that must all hold."""
 
 _OPERATORS = {
     "EQ": FilterOperator.EQ,
@@ -35,16 +38,16 @@ _OPERATORS = {
     "CONTAINS": FilterOperator.TEXT_MATCH_INSENSITIVE,
 }
 _CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR}
-_BEHIND_EVERY_LETTER = "\U0010ffff"
+_AFTER_ANY_CHARACTER = "\U0010ffff"
 _MAX_DEPTH = 10
 
 
 def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
-    """Return agno's filters as LlamaIndex's, or None where nothing is filtered.
+    """Convert Agno's filters to LlamaIndex's; return None if there are none.
 
     Args:
-        filters: A dict (each key must have that value, or one of a list of values), a `FilterExpr`, its dict, or a
-            list of expressions that must all hold.
+        filters: A dict (each key must have the value, or one of a list of values), a `FilterExpr`, its dict form, or
+            a list of expressions that must all hold.
 
     Raises:
         InputError: An operator is unknown, or the expression is nested too deeply.
@@ -72,13 +75,13 @@ def _one(key: str, value: Any, operator: FilterOperator) -> MetadataFilter:
     try:
         return MetadataFilter(key=key, value=value, operator=operator)
     except ValueError as error:
-        raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a text or a number.") from error
+        raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
 
 
 def _expression(found: Any, depth: int) -> MetadataFilter | MetadataFilters:
     operator = found.get("op") if isinstance(found, Mapping) else None
     if depth > _MAX_DEPTH:
-        raise InputError(f"The filter is nested more than {_MAX_DEPTH} levels deep: join some of its parts.")
+        raise InputError(f"The filter is nested more than {_MAX_DEPTH} levels deep: combine some of its parts.")
     try:
         if operator in _CONDITIONS:
             inner = [_expression(item, depth + 1) for item in found["conditions"]]
@@ -94,13 +97,13 @@ def _expression(found: Any, depth: int) -> MetadataFilter | MetadataFilters:
     except (KeyError, TypeError) as error:
         raise InputError(f"The filter {found!r} is incomplete: it has no {error}.", value=found) from error
     known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN", "NOT", "STARTSWITH"]))
-    raise InputError(f"The filter {found!r} has no operator that is known here: use one of {known}.", value=found)
+    raise InputError(f"The filter {found!r} has no supported operator: use one of {known}.", value=found)
 
 
 def _starts_with(key: str, value: str) -> MetadataFilters:
     bounds = [
         _one(key, value, FilterOperator.GTE),
-        _one(key, value + _BEHIND_EVERY_LETTER, FilterOperator.LT),
+        _one(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
     ]
     return MetadataFilters(filters=list(bounds), condition=FilterCondition.AND)
 
@@ -113,21 +116,21 @@ def filter_keys(filters: MetadataFilters) -> set[str]:
     return found
 
 
-# What says nothing to whoever asks about documents.
+# Keys that are of no use in a filter about documents.
 _INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
 
 
 class ContextualKnowledge:
     """Agno's `KnowledgeProtocol` over a project or a LlamaIndex retriever.
 
-    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages carry node
-    id, score, relevance, file, pages and context in `meta_data`. What goes wrong reaches the model as a sentence that
-    it can act on; `search` and `asearch` raise instead.
+    Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages have node
+    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as a sentence that
+    it can act on; `search` and `asearch` raise them instead.
 
     Args:
-        source: A project, one of this package's retrievers, or any other LlamaIndex retriever (which takes no filters).
-        max_results: Passages of a search, unless the caller says otherwise.
-        description: What the documents are, for the system prompt; None says it from the project's content.
+        source: A project, one of this package's retrievers, or any other LlamaIndex retriever (without filters).
+        max_results: Default number of passages of a search.
+        description: Description of the documents for the system prompt; None describes the project's documents.
 
     Example:
         >>> from agno.agent import Agent  # doctest: +SKIP
@@ -148,11 +151,11 @@ class ContextualKnowledge:
 
         Args:
             query: The question.
-            max_results: Passages, at most; None takes the knowledge base's own number.
-            filters: Only passages whose metadata passes count, before ranking.
+            max_results: Maximum number of passages; None uses the knowledge base's default.
+            filters: Restrict the search to passages with matching metadata, before ranking.
 
         Raises:
-            ContextualError: The search cannot be done; the message says why and what to do.
+            ContextualError: The search failed; the message says why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         return _documents(_respond(self.source, query, k, self._checked(filters)))
@@ -166,7 +169,7 @@ class ContextualKnowledge:
         return _documents(await _arespond(self.source, query, k, checked))
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
-        """Do as `search` does; what goes wrong is the one document of the answer, because a model reads it."""
+        """Do as `search` does, but return an error as a single document, because a model reads it."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
@@ -184,10 +187,10 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys that a filter can name; none where the source takes no filters or is empty."""
+        """Return the metadata keys available for filters; none if the source has no filters or is empty."""
         try:
             return self._keys()
-        except NoVersionError:  # an agent may be made before anything is ingested
+        except NoVersionError:  # an agent may be created before anything is ingested
             return set()
 
     def _keys(self) -> set[str]:
@@ -218,14 +221,16 @@ class ContextualKnowledge:
         if wanted is None:
             return None
         if not isinstance(self.source, Project | ProjectRetriever | RankingRetriever):
-            raise InputError("This retriever takes no filters: search without, or build the knowledge on a project.")
+            raise InputError(
+                "This retriever does not support filters: search without filters, or use a project as the source."
+            )
         valid = self._keys()
         if unknown := sorted(filter_keys(wanted) - valid):
             listed = ", ".join(sorted(valid))
             raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
         return wanted
 
-    # ---- what an agent asks for ------------------------------------------------------------------------------------
+    # ---- what an agent needs ---------------------------------------------------------------------------------------
 
     def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
         """Return the instructions for an agent's system prompt."""
@@ -252,7 +257,7 @@ class ContextualKnowledge:
         return [search_knowledge_base]
 
     async def aget_tools(self, **_: Any) -> list[Callable[..., Coroutine[Any, Any, str]]]:
-        """Return the search as a tool that is awaited."""
+        """Return the search as an asynchronous tool."""
 
         async def search_knowledge_base(query: str) -> str:
             """Search the knowledge base for passages that answer a question.
@@ -312,7 +317,7 @@ def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:
 
 
 def _documents(response: RetrievalResponse) -> list[Document]:
-    """Return the passages as Agno documents; what a model should know beforehand stands on the first one."""
+    """Return the passages as Agno documents; notes to the model are in the metadata of the first one."""
     documents = [_document(chunk, response) for chunk in response]
     if documents and (notes := [*response.warnings, *doubts(response)]):
         documents[0].meta_data = {"note": " ".join(notes), **documents[0].meta_data}

@@ -1,4 +1,4 @@
-"""The settings of a project: typed, frozen, one sentence per field."""
+"""The settings of a project: typed and frozen, with a description of each field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from llama_index_contextual._utils.templates import check_template
 from llama_index_contextual.errors import ConfigurationError
@@ -20,36 +21,8 @@ ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 FaissIndex = Literal["auto", "flat", "rabitq"]
 
-RETRIEVAL_FIELDS = frozenset(
-    {
-        "mode",
-        "top_k",
-        "candidates",
-        "fusion",
-        "semantic_weight",
-        "lexical_weight",
-        "document_weight",
-        "sibling_weight",
-        "rrf_k",
-        "acronyms",
-        "rerank",
-        "rerank_candidates",
-        "rerank_threshold",
-        "keep_versions",
-        "pdf_engine",
-        "context_in_answer",
-        "answer_temperature",
-        "answer_tokens",
-        "prices",
-        "llm_concurrency",
-        "call_timeout",
-        "requests_per_minute",
-        "tokens_per_minute",
-        "service_tier",
-        "chunks_per_call",
-    }
-)
-"""Fields that can change without building a new version."""
+_NO_REBUILD: JsonDict = {"rebuild": False}
+"""Marks a field whose change takes effect without a new version."""
 
 FORMER_DEFAULTS: Mapping[str, Any] = {
     "fusion": "rrf",
@@ -57,15 +30,15 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
 }
-"""Values of settings where a version or a project was recorded without them: what it was built with.
+"""Values of settings that are missing from the record of a version or a project.
 
-A default that changes is entered here with its former value, and so is a new setting whose default differs from what
-was done before there was one: an index is never built or searched in two ways because the package was upgraded.
+When a default changes, its former value is entered here, and so is the implied value of a new setting whose default
+changes behaviour. Upgrading the package then never changes how an existing index is built or searched.
 """
 
 
 class TokenPrice(BaseModel):
-    """What a model costs, in dollars per million tokens.
+    """The price of a model, in dollars per million tokens.
 
     Example:
         >>> TokenPrice(input=2.0, cached=0.5, output=8.0).input
@@ -74,18 +47,24 @@ class TokenPrice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    input: float = Field(ge=0, allow_inf_nan=False, description="Tokens of the prompt.")
+    input: float = Field(ge=0, allow_inf_nan=False, description="Prompt tokens.")
     cached: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="Tokens from the provider's cache; None: as the others."
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Prompt tokens read from the provider's cache; None: the same as `input`.",
     )
-    output: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Tokens of the answer.")
+    output: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Completion tokens.")
     written: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="Tokens written into that cache; None: as the others."
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Prompt tokens written to the provider's cache; None: the same as `input`.",
     )
 
 
 class ProjectConfig(BaseModel):
-    """The settings of a project, kept in its `project.json`.
+    """The settings of a project, stored in its `project.json`.
 
     Raises:
         ConfigurationError: A value is out of range, two values contradict each other, or a name is unknown.
@@ -99,8 +78,8 @@ class ProjectConfig(BaseModel):
 
     pdf_engine: Literal["pypdf", "pdfium"] = Field(
         default="pypdf",
-        description="What parses PDFs read from now on: `pypdf`, which knows columns and paragraphs, or `pdfium`, which"
-        " is faster (extra `pdfium`).",
+        description="PDF parser: `pypdf` recognises columns and paragraphs, `pdfium` is faster (extra `pdfium`).",
+        json_schema_extra=_NO_REBUILD,
     )
     embed_model: str = Field(
         default="openai:text-embedding-3-small",
@@ -108,105 +87,163 @@ class ProjectConfig(BaseModel):
     )
     context: ContextKind = Field(
         default="llm",
-        description="Who writes the context of a chunk: an LLM, the document's own structure, or nobody (plain RAG).",
+        description="Source of each chunk's context: an LLM (`llm`), the structure of the document (`structural`), or"
+        " no context, which is plain RAG (`none`).",
     )
     llm: str = Field(
         default_factory=default_llm,
-        description="LLM that writes contexts, as provider:name; the default of a new project is `openai:gpt-4.1`, and"
-        " its successor from the day on which its provider ends it.",
+        description="LLM that writes contexts, as provider:name; the default for a new project is `openai:gpt-4.1`,"
+        " or its successor once the provider has retired it.",
     )
     context_prompt: str | None = Field(
-        default=None, description="Prompt template for contexts; None is the published wording."
+        default=None, description="Prompt template for contexts; None uses the published wording."
     )
     context_variables: dict[str, str] = Field(
-        default_factory=dict, description="Values of further variables of the prompt template, such as a glossary."
+        default_factory=dict, description="Values of additional variables in the prompt template, such as a glossary."
     )
     chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         default=1,
-        description="Contexts asked for in one call, at most: 1 is the published method, more cost less; or `all` of a"
-        " segment.",
+        description="Maximum number of contexts requested in one call: 1 is the published method, larger numbers cost"
+        " less; `all` requests those of a whole segment.",
+        json_schema_extra=_NO_REBUILD,
     )
-    llm_concurrency: int = Field(default=8, ge=1, le=512, description="Calls to the LLM in flight at the same time.")
+    llm_concurrency: int = Field(
+        default=8, ge=1, le=512, description="Maximum number of concurrent LLM calls.", json_schema_extra=_NO_REBUILD
+    )
     call_timeout: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds that a call to the LLM may take; None: 60, and 300 for a context by Ollama.",
+        description="Timeout of an LLM call in seconds; None: 60, or 300 for contexts written by Ollama.",
+        json_schema_extra=_NO_REBUILD,
     )
     requests_per_minute: int | None = Field(
-        default=None, ge=1, description="Calls to the LLM in a minute, at most; None follows its provider alone."
+        default=None,
+        ge=1,
+        description="Maximum number of LLM calls per minute; None applies only the provider's own limits.",
+        json_schema_extra=_NO_REBUILD,
     )
     tokens_per_minute: int | None = Field(
-        default=None, ge=1, description="Tokens sent to the LLM in a minute, at most; None follows its provider alone."
+        default=None,
+        ge=1,
+        description="Maximum number of tokens sent to the LLM per minute; None applies only the provider's own limits.",
+        json_schema_extra=_NO_REBUILD,
     )
     service_tier: Literal["flex"] | None = Field(
-        default=None, description="`flex` costs half and takes longer, where the LLM's provider has it."
+        default=None,
+        description="`flex` costs half as much and takes longer, where the LLM's provider offers it.",
+        json_schema_extra=_NO_REBUILD,
     )
     prices: dict[str, TokenPrice] = Field(
         default_factory=dict,
-        description="Dollars per million tokens (input, cached, output) by model as provider:name, where the price"
-        " table does not know them or yours are others.",
+        description="Dollars per million tokens (input, cached, output) by model as provider:name, for models that the"
+        " price table does not list or that you buy at another price.",
+        json_schema_extra=_NO_REBUILD,
     )
     context_in_answer: bool = Field(
-        default=True, description="Whether the LLM that answers sees the context beside the text."
+        default=True,
+        description="Whether the answering LLM sees the context of a chunk along with its text.",
+        json_schema_extra=_NO_REBUILD,
     )
     answer_temperature: float = Field(
-        default=0.1, ge=0, le=2, description="Temperature at which the LLM answers, where it is made from its name."
+        default=0.1,
+        ge=0,
+        le=2,
+        description="Temperature of the answering LLM, if it is created from its name.",
+        json_schema_extra=_NO_REBUILD,
     )
     answer_tokens: int = Field(
-        default=8000, ge=1, description="Tokens of the passages that the LLM reads for an answer, at most."
+        default=8000,
+        ge=1,
+        description="Maximum number of passage tokens that the LLM reads for an answer.",
+        json_schema_extra=_NO_REBUILD,
     )
     faiss: bool = Field(default=True, description="Whether to build the semantic index.")
     bm25: bool = Field(default=True, description="Whether to build the lexical index.")
-    segment_size: int = Field(default=8000, ge=1, description="Tokens of a segment, at most.")
-    segment_overlap: int = Field(default=800, ge=0, description="Tokens that two neighbouring segments share, about.")
-    chunk_size: int = Field(default=800, ge=1, description="Tokens of a chunk, at most.")
-    chunk_overlap: int = Field(default=80, ge=0, description="Tokens that two neighbouring chunks share, about.")
+    segment_size: int = Field(default=8000, ge=1, description="Maximum number of tokens in a segment.")
+    segment_overlap: int = Field(
+        default=800, ge=0, description="Approximate number of tokens that two neighbouring segments share."
+    )
+    chunk_size: int = Field(default=800, ge=1, description="Maximum number of tokens in a chunk.")
+    chunk_overlap: int = Field(
+        default=80, ge=0, description="Approximate number of tokens that two neighbouring chunks share."
+    )
     faiss_index: FaissIndex = Field(
         default="auto",
-        description="Whether vectors are kept exact (`flat`), as RaBitQ codes with 16-bit refinement (`rabitq`: half"
-        " the size, faster), or so where there are many and a probe on them finds recall@20 of at least 0.99 (`auto`).",
+        description="How vectors are stored: exactly (`flat`); as RaBitQ codes with 16-bit refinement, at half the"
+        " size and faster (`rabitq`); or as codes only if there are many vectors and a probe on them reaches a"
+        " recall@20 of at least 0.99 (`auto`).",
     )
     language: str = Field(default="english", description="Language of the Snowball stemmer, or `none`.")
-    mode: Mode = Field(default="hybrid", description="Which indexes answer a query.")
-    top_k: int = Field(default=20, ge=1, description="Results of a query.")
-    candidates: int = Field(default=100, ge=1, description="Hits taken from each index before they are fused.")
+    mode: Mode = Field(default="hybrid", description="Indexes that a query searches.", json_schema_extra=_NO_REBUILD)
+    top_k: int = Field(default=20, ge=1, description="Number of results of a query.", json_schema_extra=_NO_REBUILD)
+    candidates: int = Field(
+        default=100,
+        ge=1,
+        description="Number of hits taken from each index before fusion.",
+        json_schema_extra=_NO_REBUILD,
+    )
     fusion: Fusion = Field(
         default="score",
-        description="Fuse by reciprocal ranks (`rrf`), or by scores in units of their standard deviation (`score`).",
+        description="Fusion of the two rankings: by reciprocal ranks (`rrf`), or by scores in units of their standard"
+        " deviation (`score`).",
+        json_schema_extra=_NO_REBUILD,
     )
-    # Fitted for the local embedding, and best on the code set with a transformer as well (all-MiniLM-L6-v2; see
-    # tests/benchmarks/transformer.py). `local` names its own values, so that each path can be fitted by itself.
-    semantic_weight: float = Field(default=0.4, ge=0, description="Weight of the semantic ranking.")
-    lexical_weight: float = Field(default=0.6, ge=0, description="Weight of the lexical ranking.")
+    # Fitted for the local embedding, and also best on the code set with a transformer (all-MiniLM-L6-v2; see
+    # tests/benchmarks/transformer.py). `local` repeats the values so that each path can be tuned separately.
+    semantic_weight: float = Field(
+        default=0.4, ge=0, description="Weight of the semantic ranking.", json_schema_extra=_NO_REBUILD
+    )
+    lexical_weight: float = Field(
+        default=0.6, ge=0, description="Weight of the lexical ranking.", json_schema_extra=_NO_REBUILD
+    )
     document_weight: float = Field(
         default=0.1,
         ge=0,
-        description="Weight of the document that a chunk is of (BM25 over file name, title and opening) beside the two"
+        description="Weight of a chunk's document (BM25 over file name, title and opening), relative to the two"
         " rankings, whose weights are scaled to a sum of 1.",
+        json_schema_extra=_NO_REBUILD,
     )
     sibling_weight: float = Field(
         default=0.5,
         ge=0,
-        description="How much of the score of its document's best chunk a chunk gains; without effect where documents"
-        " are single chunks, or where there is one document.",
+        description="Share of the score of its document's best chunk that is added to each chunk; has no effect if"
+        " there is only one document or each document is a single chunk.",
+        json_schema_extra=_NO_REBUILD,
     )
-    rrf_k: float = Field(default=10.0, gt=0, description="Constant of reciprocal rank fusion; 60 in the paper.")
+    rrf_k: float = Field(
+        default=10.0,
+        gt=0,
+        description="Constant of reciprocal rank fusion; 60 in the paper.",
+        json_schema_extra=_NO_REBUILD,
+    )
     acronyms: bool = Field(
         default=False,
-        description="Whether the lexical indexes are also asked for the long forms of a question's acronyms, as the"
-        " documents explain them in brackets, and for the acronyms of its long forms.",
+        description="Whether to expand the acronyms of a question to their long forms, as the documents give them in"
+        " brackets, and the reverse, in the lexical search.",
+        json_schema_extra=_NO_REBUILD,
     )
     rerank: str | None = Field(
         default=None,
-        description="Who looks again at the best hits: a cross-encoder by name, such as"
-        " `cross-encoder/ms-marco-MiniLM-L-6-v2`, `llm` for the LLM, or nobody.",
+        description="Reranker for the best hits: the name of a cross-encoder, such as"
+        " `cross-encoder/ms-marco-MiniLM-L-6-v2`, or `llm` for the LLM; None disables reranking.",
+        json_schema_extra=_NO_REBUILD,
     )
-    rerank_candidates: int = Field(default=50, ge=1, description="Hits that the reranker looks at.")
+    rerank_candidates: int = Field(
+        default=50, ge=1, description="Number of hits passed to the reranker.", json_schema_extra=_NO_REBUILD
+    )
     rerank_threshold: float | None = Field(
-        default=None, allow_inf_nan=False, description="Hits that the reranker scores below it are left out."
+        default=None,
+        allow_inf_nan=False,
+        description="Hits with a reranker score below this value are dropped.",
+        json_schema_extra=_NO_REBUILD,
     )
-    keep_versions: int = Field(default=3, ge=2, description="Published versions that stay on disk for a rollback.")
+    keep_versions: int = Field(
+        default=3,
+        ge=2,
+        description="Number of published versions kept on disk for a rollback.",
+        json_schema_extra=_NO_REBUILD,
+    )
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -222,9 +259,9 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def local(cls, **changes: Any) -> Self:
-        """Return settings that need neither key nor network; `changes` override single fields.
+        """Return settings that need neither a key nor a network; `changes` override single fields.
 
-        The embedding is weaker than a transformer's, so the lexical ranking weighs more.
+        The embedding model is weaker than a transformer, so the lexical ranking has more weight.
         """
         defaults: dict[str, Any] = {
             "embed_model": "local",
@@ -238,10 +275,10 @@ class ProjectConfig(BaseModel):
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the settings that a version or a project was recorded with.
+        """Return the settings recorded for a version or a project.
 
-        A setting that the record lacks has the value that was in use then (`FORMER_DEFAULTS`), not a default that came
-        later.
+        A setting that is missing from the record has the value in use at the time (`FORMER_DEFAULTS`), not a later
+        default.
         """
         return cls(**{**FORMER_DEFAULTS, **settings})
 
@@ -289,20 +326,26 @@ class ProjectConfig(BaseModel):
         return type(self)(**{**self.model_dump(), **changes})
 
     def rebuild_fields(self, other: ProjectConfig) -> list[str]:
-        """Return the fields that differ from `other` and need a new version before they have an effect."""
+        """Return the fields that differ from `other` and take effect only in a new version."""
         mine, theirs = self.model_dump(), other.model_dump()
         return [name for name in mine if mine[name] != theirs[name] and name not in RETRIEVAL_FIELDS]
+
+
+RETRIEVAL_FIELDS = frozenset(
+    name for name, field in ProjectConfig.model_fields.items() if field.json_schema_extra == _NO_REBUILD
+)
+"""Fields that can change without building a new version."""
 
 
 def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
     message = first["msg"].removeprefix("Value error, ")
-    if name == "chunks_per_call":  # pydantic speaks of one of the two alternatives only
-        message = "must be a number from 1 on, or 'all'"
+    if name == "chunks_per_call":  # pydantic mentions only one of the two alternatives
+        message = "must be a number of at least 1, or 'all'"
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(ProjectConfig.model_fields))
         return ConfigurationError(f"Unknown setting {name!r}. Known settings: {known}.", setting=name)
     if name is None:
-        return ConfigurationError(f"Wrong settings: {message}.")
+        return ConfigurationError(f"Invalid settings: {message}.")
     return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)

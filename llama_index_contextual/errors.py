@@ -1,24 +1,24 @@
-"""Every error that this package raises on purpose.
+"""The exceptions of this package.
 
-Each message says what is wrong and what to do. Each class carries the object concerned as an attribute.
+Each message says what is wrong and what to do. The object concerned is an attribute of the exception.
 
     ContextualError
-    ├── ConfigurationError            a setting is wrong, or two settings contradict each other
-    │   └── ModelError                a model cannot be made or reached: no key, no package, no such name
-    ├── InputError                    an argument of a call is wrong: an empty query, two documents with one id
-    │   └── PathNotFoundError         a path that was given leads to no file
-    ├── ProjectError                  a project or its files
-    │   ├── ProjectNotFoundError      no project of that name in the root folder
-    │   ├── ProjectExistsError        a project of that name is there already
+    ├── ConfigurationError            a setting is invalid, or two settings contradict each other
+    │   └── ModelError                a model cannot be created or reached: no key, no package, unknown name
+    ├── InputError                    an argument is invalid: an empty query, two documents with the same id
+    │   └── PathNotFoundError         no file exists at a given path
+    ├── ProjectError                  a problem with a project or its files
+    │   ├── ProjectNotFoundError      no project with this name exists in the root folder
+    │   ├── ProjectExistsError        a project with this name already exists
     │   ├── NoVersionError            nothing has been ingested yet
     │   ├── ProjectLockedError        another process is writing to the project
     │   ├── FormatError               the files were written by a newer release
-    │   ├── CorruptVersionError       a file of a version is damaged, missing or belongs elsewhere
+    │   ├── CorruptVersionError       a file of a version is damaged, missing or from another version
     │   ├── LedgerError               the ledger cannot be opened, read or written: permissions, a full disk, …
-    │   │   └── LedgerBusyError       another program holds the ledger
-    │   └── ReadOnlyVersionError      something tried to change a published version
+    │   │   └── LedgerBusyError       another process has locked the ledger
+    │   └── ReadOnlyVersionError      an attempt to change a published version
     ├── BudgetExceededError           the next call could cost more than `max_cost` allows
-    ├── ReadError                     one file could not be read; the rest goes on
+    ├── ReadError                     a file could not be read; other files are not affected
     └── ContextualizationError        the context of one or more chunks could not be written
 """
 
@@ -28,17 +28,17 @@ from llama_index_contextual._utils.redaction import scrub
 
 
 class ContextualError(Exception):
-    """The base of every error that this package raises on purpose; no message holds an API key in use."""
+    """Base class of the exceptions of this package; API keys are removed from messages."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(scrub(str(message)))
 
 
 class ConfigurationError(ContextualError, ValueError):
-    """A setting is wrong, or two settings contradict each other.
+    """A setting is invalid, or two settings contradict each other.
 
     Attributes:
-        setting: Name of the setting concerned, if it is a single one.
+        setting: Name of the setting, if only one is concerned.
     """
 
     def __init__(self, message: str, *, setting: str | None = None) -> None:
@@ -47,11 +47,11 @@ class ConfigurationError(ContextualError, ValueError):
 
 
 class ModelError(ConfigurationError):
-    """A model cannot be made or reached: no key, no package, no such name."""
+    """A model cannot be created or reached: no key, no package, unknown name."""
 
 
 class InputError(ContextualError, ValueError):
-    """An argument of a call is wrong.
+    """An argument is invalid.
 
     Attributes:
         value: The argument.
@@ -63,11 +63,11 @@ class InputError(ContextualError, ValueError):
 
 
 class PathNotFoundError(InputError):
-    """A path that was given leads to no file, and nothing was changed; `value` is the list of such paths."""
+    """No file exists at a given path, and nothing was changed; `value` is the list of these paths."""
 
 
 class ProjectError(ContextualError):
-    """A project or its files.
+    """A problem with a project or its files.
 
     Attributes:
         name: Name of the project, if known.
@@ -79,11 +79,11 @@ class ProjectError(ContextualError):
 
 
 class ProjectNotFoundError(ProjectError):
-    """No project of that name is in the root folder."""
+    """No project with this name exists in the root folder."""
 
 
 class ProjectExistsError(ProjectError):
-    """A project of that name is there already."""
+    """A project with this name already exists."""
 
 
 class NoVersionError(ProjectError):
@@ -99,7 +99,7 @@ class FormatError(ProjectError):
 
 
 class CorruptVersionError(ProjectError):
-    """A file of a version is damaged, missing or belongs elsewhere.
+    """A file of a version is damaged, missing or from another version.
 
     Attributes:
         file: Name of the file, relative to the project's directory.
@@ -111,23 +111,23 @@ class CorruptVersionError(ProjectError):
 
 
 class LedgerError(ProjectError):
-    """The ledger cannot be opened, read or written, which says nothing about what it holds."""
+    """The ledger cannot be opened, read or written; its contents may be intact."""
 
 
 class LedgerBusyError(LedgerError):
-    """Another program holds the ledger."""
+    """Another process has locked the ledger."""
 
 
 class ReadOnlyVersionError(ProjectError):
-    """Something tried to change a published version."""
+    """An attempt to change a published version."""
 
 
 class BudgetExceededError(ContextualError):
-    """The next call could cost more than `max_cost` allows; nothing was published, and what was paid for is kept.
+    """The next call could cost more than `max_cost` allows; nothing was published, and paid results are kept.
 
     Attributes:
-        spent: Dollars that the run has spent, the reserves of calls included whose price is not known: those that timed
-            out or were cut off, and batches under way.
+        spent: Dollars spent by the run, including the reserves of calls whose price is not known: calls that timed out
+            or were interrupted, and pending batches.
         max_cost: The limit.
     """
 
@@ -138,11 +138,11 @@ class BudgetExceededError(ContextualError):
 
 
 class ReadError(ContextualError):
-    """One file could not be read.
+    """A file could not be read.
 
     Attributes:
-        path: The file as it was named in the call.
-        reason: Why, without the path.
+        path: The file, as named in the call.
+        reason: The reason, without the path.
     """
 
     def __init__(self, path: str, reason: str) -> None:

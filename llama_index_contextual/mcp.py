@@ -1,4 +1,4 @@
-"""Projects as tools of the Model Context Protocol: search, read, list and ask; nothing can be changed."""
+"""Server of the Model Context Protocol: tools to search, read, list and ask; they change nothing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from llama_index_contextual.tools import passages, place
 T = TypeVar("T")
 
 MAX_CHARACTERS = 20_000
-"""Characters that `read_passage` gives at a time."""
+"""Maximum number of characters in one reply of `read_passage`."""
 
 MAX_DOCUMENTS = 200
-"""Documents that `list_documents` gives at a time."""
+"""Maximum number of documents in one reply of `list_documents`."""
 
 MAX_RESULTS = 50
-"""Passages that `search` gives, at most."""
+"""Maximum number of passages in one reply of `search`."""
 
 
 class ListedDocument(BaseModel):
-    """A document as a client sees it."""
+    """A document, as shown to a client."""
 
     project: str
     doc_id: str
@@ -45,7 +45,7 @@ class ListedDocument(BaseModel):
 
 
 class DocumentList(BaseModel):
-    """Some of the documents, how many there are in all, and at which the rest begins."""
+    """A page of the document list, the total number of documents, and the start of the next page."""
 
     documents: list[ListedDocument]
     total: int
@@ -53,20 +53,20 @@ class DocumentList(BaseModel):
 
 
 class ReadPassage(BaseModel):
-    """A piece of a document's original text, and where the rest begins."""
+    """A part of a document's original text, and the start of the next part."""
 
     text: str
     next_start: int | None
 
 
 def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
-    """Return a server over projects; `server.run("stdio")` serves it.
+    """Return a server for some projects; start it with `server.run("stdio")`.
 
     Args:
-        projects: What can be searched. With several, each call names the one that it means.
+        projects: The projects to serve. If there are several, each call names one of them.
 
     Raises:
-        InputError: There is no project.
+        InputError: No project was given.
     """
     if not projects:
         raise InputError("No project was named: name at least one.")
@@ -74,7 +74,7 @@ def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
 
 
 class _Server(MCPServer[Any]):
-    """A server that says in a sentence which argument of a call is wrong."""
+    """A server that reports an invalid argument of a call in one sentence."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         try:
@@ -89,15 +89,15 @@ def _wrong_argument(tool: str, error: ValidationError) -> str:
     wrong = error.errors(include_url=False)[0]
     argument, message = ".".join(map(str, wrong["loc"])), wrong["msg"].replace("Input should be", "it must be")
     if wrong["type"] == "missing":
-        return f"{tool} needs the argument `{argument}`: give it."
+        return f"{tool} needs the argument `{argument}`."
     return f"The argument `{argument}` of {tool} cannot be {textwrap.shorten(repr(wrong['input']), 80)}: {message}."
 
 
 class _Tools:
-    """The tools over some projects.
+    """The tools of some projects.
 
     Args:
-        projects: By name.
+        projects: The projects by name.
     """
 
     def __init__(self, projects: dict[str, Project]) -> None:
@@ -183,42 +183,42 @@ class _Tools:
             engine = await asyncio.to_thread(source.as_query_engine)
         except ModelError as error:
             found = passages(await source.aretrieve(question, top_k=5), places=True)
-            return f"There is no LLM to write an answer ({error}) These passages may hold it:\n\n{found}"
+            return f"There is no LLM to write an answer ({error}) These passages may contain it:\n\n{found}"
         return _with_sources(cast(GroundedResponse, await engine.aquery(question)))
 
     def _project(self, name: str | None) -> Project:
         known = ", ".join(repr(known) for known in self._projects)
         if name is None:
             if len(self._projects) > 1:
-                raise InputError(f"There are several projects: say which one, of {known}.")
+                raise InputError(f"There are several projects: name one of {known}.")
             return next(iter(self._projects.values()))
         if name not in self._projects:
-            raise InputError(f"There is no project {name!r} here: there is {known}.", value=name)
+            raise InputError(f"There is no project {name!r} here: choose one of {known}.", value=name)
         return self._projects[name]
 
 
 def _with_sources(answer: GroundedResponse) -> str:
     lines = [str(answer)]
     if answer.partial:
-        lines.append(f"The answer is not whole: {answer.partial}")
+        lines.append(f"The answer is incomplete: {answer.partial}")
     lines += [f"[Source {number}] {source} ({place(source)})" for number, source in answer.shown_sources]
     return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).rstrip()
 
 
 def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the tool with errors that reach the model as their sentence."""
+    """Return the tool with errors converted to messages for the model."""
 
     @functools.wraps(tool)
-    async def told(*arguments: Any, **options: Any) -> T:
-        with _told_to_the_model():
-            # What else is raised the server sends to the client as it is.
+    async def wrapper(*arguments: Any, **options: Any) -> T:
+        with _errors_as_messages():
+            # The server sends other exceptions to the client as they are, so keys are removed first.
             return await awithout_secrets(lambda: tool(*arguments, **options))
 
-    return told
+    return wrapper
 
 
 @contextlib.contextmanager
-def _told_to_the_model() -> Iterator[None]:
+def _errors_as_messages() -> Iterator[None]:
     try:
         yield
     except ContextualError as error:

@@ -1,7 +1,7 @@
-"""Names of models to LlamaIndex objects, by one table of providers.
+"""Create LlamaIndex models from names, and identify models by name, with one table of providers.
 
-`project.json` holds names such as "openai:gpt-4.1"; only the providers in `PROVIDERS` can be made from a name, so a
-settings file never names a class to import. Whoever has another model passes the object itself.
+`project.json` contains names such as "openai:gpt-4.1". Only the providers in `PROVIDERS` can be loaded by name, so a
+settings file never names a class to import. Other models are passed as objects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
     "max": 64_000,
     None: 16_000,
 }
-"""Tokens of reasoning that an answer is given room for, by the effort that is asked for; None: the model's own."""
+"""Number of reasoning tokens reserved for an answer, by requested effort; None is the model's own default."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Reasoning:
     """How a model reasons before it answers.
 
     Attributes:
-        effort: The least `reasoning_effort` that it takes, or None where it takes none.
-        hidden_tokens: Tokens of reasoning that an answer is given room for; they are charged and not shown.
+        effort: The lowest `reasoning_effort` that the model accepts, or None if it accepts none.
+        hidden_tokens: Number of reasoning tokens reserved for an answer; they are charged but not shown.
     """
 
     effort: str | None
@@ -48,33 +48,35 @@ class Reasoning:
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """What is particular about one provider.
+    """Properties of a provider.
 
     Attributes:
         llm: module:class of its LLM, or None.
         embedding: module:class of its embedding model, or None.
-        pip: What to install for it.
-        key: Environment variable that holds its API key, or None.
-        optional_key: Environment variable that may hold one; where it does not, the client, which insists, gets "-".
-        address: Environment variables that may hold its address, first one wins; empty: the class's own default.
-        address_option: What its classes call the address.
+        pip: Packages to install.
+        key: Environment variable with its API key, or None.
+        optional_key: Environment variable that may contain a key; if it is not set, "-" is passed, because the client
+            requires a value.
+        address: Environment variables that may contain its address, in order of precedence; empty: the default of the
+            class.
+        address_option: Name of the address argument of its classes.
         llm_options: Keyword arguments for the LLM class.
-        timeout_option: What its LLM class calls the seconds of a call.
+        timeout_option: Name of the timeout argument of the LLM class.
         embedding_options: Keyword arguments for the embedding class.
-        class_names: `class_name()` of its LLM and embedding, to name an object that was passed.
-        cache: How it keeps the prefix that several calls share: by itself ("prefix"), up to a mark in the message
-            ("point"), in the one slot that computed it ("slot"), or not at all (None).
-        min_cached_tokens: Tokens of the shortest prefix that it keeps.
-        min_cached_by_model: The same for some of its models, by a part of their names; the first that fits holds.
-        takes_cache_key: Whether `prompt_cache_key` can be sent.
-        takes_json_schema: Whether `response_format` can be sent.
-        service_tiers: Values of `service_tier` that can be sent.
-        has_batch_api: Whether it is spoken to by OpenAI's Batch API.
-        late_import: What its client imports at its first call, or None.
-        plain_models: Names, from their beginning, of models that do not reason before they answer: the tokens of an
-            answer can be limited to those of the text that is wanted. None: not known of any.
-        efforts: The least `reasoning_effort` of other models, by their names from the beginning; the first that fits
-            holds. None: the model takes none.
+        class_names: `class_name()` of its LLM and embedding classes, to identify objects.
+        cache: How it caches the common prefix of several calls: automatically ("prefix"), up to a mark in the message
+            ("point"), in the slot that computed it ("slot"), or not at all (None).
+        min_cached_tokens: Number of tokens of the shortest prefix that it caches.
+        min_cached_by_model: The same for single models, by a pattern in their names; the first match applies.
+        takes_cache_key: Whether it accepts `prompt_cache_key`.
+        takes_json_schema: Whether it accepts `response_format`.
+        service_tiers: Accepted values of `service_tier`.
+        has_batch_api: Whether it supports OpenAI's Batch API.
+        late_import: Module that its client imports at the first call, or None.
+        plain_models: Pattern at the start of the names of models that do not reason before they answer, so that the
+            tokens of an answer can be limited to the length of the text. None: not known for any model.
+        efforts: Lowest `reasoning_effort` of other models, by a pattern at the start of their names; the first match
+            applies. None: the model accepts none.
     """
 
     llm: str | None = None
@@ -100,10 +102,10 @@ class Provider:
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
     def reasoning(self, model: str) -> Reasoning | None:
-        """Return how a model reasons at the least effort, or None where answers are not limited.
+        """Return how a model reasons at its lowest effort, or None if the length of answers is not limited.
 
         Args:
-            model: Its name, without the provider.
+            model: Name of the model, without the provider.
         """
         name = model.removeprefix("ft:")
         if self.plain_models is None:
@@ -121,7 +123,7 @@ PROVIDERS: Mapping[str, Provider] = {
         pip="llama-index-llms-openai llama-index-embeddings-openai",
         key="OPENAI_API_KEY",
         address=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
-        # calls.py retries; one client for several event loops fails (see `reuse_client`).
+        # `_utils/calls.py` retries; a client shared by several event loops fails (see `reuse_client`).
         llm_options={"max_retries": 0, "reuse_client": False, "temperature": 0.0, "timeout": 60.0},
         embedding_options={"max_retries": 0, "reuse_client": False, "embed_batch_size": 2048},
         class_names=frozenset({"openai_llm", "OpenAIEmbedding"}),
@@ -132,7 +134,7 @@ PROVIDERS: Mapping[str, Provider] = {
         has_batch_api=True,
         late_import="openai.resources",
         plain_models=re.compile(r"gpt-3\.5|gpt-4|chatgpt-4|gpt-5-chat"),
-        # https://platform.openai.com/docs/guides/reasoning; what a model does not take, it refuses with an error.
+        # https://platform.openai.com/docs/guides/reasoning; a model rejects an unsupported effort with an error.
         efforts=(
             (re.compile(r".*-(?:chat|pro|search)\b|o1-(?:mini|preview|pro)"), None),
             (re.compile(r"o\d|.*codex"), "low"),
@@ -159,12 +161,12 @@ PROVIDERS: Mapping[str, Provider] = {
         llm_options={"max_retries": 0, "temperature": 0.0},
         class_names=frozenset({"Anthropic_LLM"}),
         cache="point",
-        # https://platform.claude.com/docs/en/build-with-claude/prompt-caching; fewer tokens are not kept, in silence.
+        # https://platform.claude.com/docs/en/build-with-claude/prompt-caching (shorter ones are not cached)
         min_cached_by_model=(
             (re.compile(r"opus-4-[56]|haiku-(?:4-5|5)"), 4096),
             (re.compile(r"opus-4-7|sonnet-4-6|haiku"), 2048),
         ),
-        # Later ones reason before they answer unless they are told not to, and some cannot be told.
+        # Later models reason before they answer by default, and for some this cannot be turned off.
         plain_models=re.compile(r"claude-(?:[23]|instant|v1|(?:opus|sonnet|haiku)-4)"),
     ),
     "ollama": Provider(
@@ -183,7 +185,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(name: str) -> Provider | None:
-    """Return what is known about a model's provider with regard to it, by its name as `model_name` gives it."""
+    """Return the provider of a model with the properties that apply to it, or None; `name` is as in `model_name`."""
     provider, _, model = name.partition(":")
     known = PROVIDERS.get(provider)
     least = next((least for part, least in known.min_cached_by_model if part.search(model)), None) if known else None
@@ -196,13 +198,13 @@ _WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local`
 def load_llm(
     name: str, *, temperature: float | None = None, timeout: float | None = None, instead: str = _WITHOUT_KEY
 ) -> LLM:
-    """Return the LLM of that name.
+    """Return the LLM with a given name.
 
     Args:
         name: provider:model, such as "openai:gpt-4.1".
-        temperature: Of its answers; None takes 0, at which contexts are written, or what the provider's class takes.
-        timeout: Seconds that a call may take; None takes those of `llm_options`, or of the provider's class.
-        instead: What whoever has no key can do, for the message.
+        temperature: Temperature of its answers; None uses 0, as for contexts, or the default of the provider's class.
+        timeout: Timeout of a call in seconds; None uses the one in `llm_options`, or the default of the class.
+        instead: Alternative for users without a key, for the error message.
 
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
@@ -221,7 +223,7 @@ def load_llm(
 
 
 def load_embed_model(name: str) -> BaseEmbedding:
-    """Return the embedding model of that name.
+    """Return the embedding model with a given name.
 
     Args:
         name: provider:model, such as "openai:text-embedding-3-small", or "local".
@@ -242,14 +244,14 @@ def load_embed_model(name: str) -> BaseEmbedding:
         )
     _require_key(traits, name, setting="embed_model", instead=_WITHOUT_KEY)
     options = {**traits.embedding_options, **_address(traits), **_optional_key(traits)}
-    # `model_name`, because OpenAI's class takes for `model` only what it knows itself.
+    # `model_name`, because OpenAI's class accepts only known names for `model`.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
     return cast(BaseEmbedding, embedding(**options))
 
 
 def preload(model: BaseEmbedding | LLM) -> None:
-    """Import what a model's client imports at its first call: half a second, for which no event loop should wait."""
+    """Import what a model's client imports at its first call, which would block the event loop for half a second."""
     provider = provider_of(model_name(model))
     if provider is not None and provider.late_import is not None:
         importlib.import_module(provider.late_import)
@@ -261,8 +263,8 @@ def _split(name: str, *, setting: str) -> tuple[str, str]:
         known = ", ".join(f"{p}:…" for p in PROVIDERS)
         local = f", {LOCAL}" if setting == "embed_model" else ""
         raise ModelError(
-            f"Setting {setting!r} is {name!r}, which names no model: use one of {known}{local},"
-            f" or pass the LlamaIndex object itself.",
+            f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local},"
+            f" or pass a LlamaIndex object.",
             setting=setting,
         )
     return provider, model
@@ -276,13 +278,13 @@ def _require_key(traits: Provider, name: str, *, setting: str, instead: str) -> 
 
 
 def _address(traits: Provider) -> dict[str, str]:
-    found = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
-    return {traits.address_option: found} if found else {}
+    address = next((os.environ[key] for key in traits.address if os.environ.get(key)), None)
+    return {traits.address_option: address} if address else {}
 
 
 def _optional_key(traits: Provider) -> dict[str, str]:
-    wanted = traits.optional_key is not None and not os.environ.get(traits.optional_key)
-    return {"api_key": "-"} if wanted else {}
+    is_missing = traits.optional_key is not None and not os.environ.get(traits.optional_key)
+    return {"api_key": "-"} if is_missing else {}
 
 
 def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> Any:
@@ -297,19 +299,19 @@ def _load_class(target: str, traits: Provider, name: str, *, setting: str) -> An
 
 # ---- identity --------------------------------------------------------------------------------------------------------
 
-_UNNAMED = "unknown"  # what LlamaIndex's classes have where nobody named the model
+_UNNAMED = "unknown"  # LlamaIndex's value for a model without a name
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VECTORS_BY_REQUEST = re.compile(r"voyage-context\b", re.IGNORECASE)
 
 
 def model_name(model: BaseEmbedding | LLM, model_id: str | None = None) -> str:
-    """Return the name of a model, such as "openai:gpt-4.1"; "unknown" behind the colon where it has none.
+    """Return the name of a model, such as "openai:gpt-4.1"; without a name, "unknown" follows the colon.
 
-    An object of a provider in the table has the same name as the setting that would make it.
+    An object of a provider in the table has the same name as the setting that would create it.
 
     Args:
         model: The object.
-        model_id: What to call it instead of its own name.
+        model_id: Name to use instead of its own.
     """
     kind = model.class_name()
     if kind == "WordLlamaEmbedding":
@@ -327,12 +329,12 @@ def _own_name(model: BaseEmbedding | LLM) -> str | None:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text names a model: it is neither empty, nor LlamaIndex's "unknown", nor an object's address."""
+    """Return whether a text is a model name: not empty, not LlamaIndex's "unknown", and without an object's address."""
     return bool(text.strip()) and text != _UNNAMED and not _ADDRESS.search(text)
 
 
 def is_named(name: str) -> bool:
-    """Return whether a name of `model_name` tells its model from others."""
+    """Return whether a name from `model_name` distinguishes its model from others."""
     return name == LOCAL or is_name(name.partition(":")[2])
 
 
@@ -341,17 +343,17 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
 
     Args:
         llm: The object.
-        model_id: What to call it instead of its own name, which it may lack.
+        model_id: Name to use instead of its own, which may be missing.
 
     Raises:
-        ModelError: It cannot be told from another LLM.
+        ModelError: The LLM has no name that distinguishes it from others.
     """
     name = model_name(llm, model_id)
     if model_id is None and not is_named(name):
         raise ModelError(
-            f"{type(llm).__name__} does not say which model it is ({name!r}), so its contexts could be taken for those"
-            f' of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let the'
-            f" object's `metadata` give a model_name.",
+            f"{type(llm).__name__} does not say which model it is ({name!r}), so its contexts could be confused with"
+            f' those of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let'
+            f" the object's `metadata` return a model_name.",
             setting="llm",
         )
     return name
@@ -361,7 +363,7 @@ _unnamed_models = itertools.count(1)
 
 
 def answer_identity(llm: LLM) -> str:
-    """Return the name under which answers of an LLM are kept in memory: each object without a name has its own."""
+    """Return the name under which answers of an LLM are cached; each object without a name gets a different one."""
     name = model_name(llm)
     return name if is_named(name) else f"{name} {next(_unnamed_models)}"
 
@@ -370,39 +372,39 @@ def embedding_identity(model: BaseEmbedding) -> str:
     """Return the name under which vectors of an embedding model are kept in the ledger.
 
     Raises:
-        ModelError: It cannot be told from another model, or its vectors depend on the other texts of a request.
+        ModelError: The model has no name that distinguishes it, or its vectors depend on the other texts in a request.
     """
     name = model_name(model)
     if not is_named(name):
         kind = type(model).__name__
         raise ModelError(
-            f"{kind} does not say which model it is ({name!r}), so its vectors could be taken for those of another:"
-            f' name it, as in {kind}(model_name="my-embedding@1"), and change the name when the model changes.',
+            f"{kind} does not say which model it is ({name!r}), so its vectors could be confused with those of"
+            f' another: name it, as in {kind}(model_name="my-embedding@1"), and change the name when it changes.',
             setting="embed_model",
         )
     return require_independent_vectors(name)
 
 
 def require_independent_vectors(name: str) -> str:
-    """Return the name of an embedding model whose vectors depend on their own text alone.
+    """Return the name of an embedding model if each of its vectors depends only on its own text.
 
     Raises:
-        ModelError: They depend on what else is in the request.
+        ModelError: The vectors depend on the other texts in the request.
     """
     if _VECTORS_BY_REQUEST.search(name):
         raise ModelError(
-            f"{name!r} embeds each text in the light of the others in the same request, which are chunks of other"
-            f" documents here, so its vectors cannot be kept: contextual embedding models are not supported yet; take"
-            f" another, such as voyage-3-large.",
+            f"{name!r} embeds each text together with the others in the same request, which may be chunks of other"
+            f" documents, so its vectors cannot be stored: contextual embedding models are not supported yet; use"
+            f" another model, such as voyage-3-large.",
             setting="embed_model",
         )
     return name
 
 
 def is_same_model(built: str | None, loaded: str) -> bool:
-    """Return whether an index that was built with one model can be used with another of that name.
+    """Return whether an index built with one model can be searched with another.
 
-    Indexes of earlier releases may not say which model of a class built them.
+    Indexes from earlier releases may not name the model of the class that built them.
     """
     kind, _, named = (built or "").partition(":")
     return built == loaded or (named == _UNNAMED and loaded.partition(":")[0] == kind)

@@ -1,7 +1,7 @@
-"""Models that their providers end: the dates, the successors, and what to tell the user.
+"""Retirement of models by their providers: dates, successors, and notices to the user.
 
-The dates are those of OpenAI's list (https://platform.openai.com/docs/deprecations), read in November 2026. The
-successor is the model that suits contexts: many short answers about long prompts.
+The dates are from OpenAI's list (https://platform.openai.com/docs/deprecations) of November 2026. The successor is the
+model best suited to contexts: many short answers to long prompts.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 NOTICE = timedelta(days=60)
-"""How long before a model ends it is mentioned."""
+"""How long before its retirement a model is announced to the user."""
 
 DEFAULT_LLM = "openai:gpt-4.1"
-"""The LLM of new projects for as long as its provider offers it."""
+"""The default LLM of new projects until its provider retires it."""
 
 _SUCCESSOR = "openai:gpt-6-luna"
 
 
 @dataclass(frozen=True)
 class Retirement:
-    """The end of a model.
+    """The retirement of some models.
 
     Attributes:
-        names: Names of the models, as provider:name; dated snapshots and fine-tuned models end with their base.
-        ends: The day from which the provider refuses them.
-        successor: What to use instead.
+        names: Pattern of their names, as provider:name; snapshots and fine-tuned models retire with their base model.
+        ends: The day from which the provider rejects calls.
+        successor: The model to use instead.
     """
 
     names: re.Pattern[str]
@@ -52,12 +52,12 @@ RETIREMENTS: tuple[Retirement, ...] = (
 
 
 def today() -> date:
-    """Return the day by which models are judged; tests replace it."""
+    """Return the current date; tests replace this function."""
     return date.today()
 
 
 def retirement_of(model: str) -> Retirement | None:
-    """Return when and how a model ends, or None where nothing is known of it.
+    """Return the retirement of a model, or None if none is known.
 
     Args:
         model: Name as in the settings.
@@ -66,31 +66,32 @@ def retirement_of(model: str) -> Retirement | None:
         >>> retirement_of("openai:gpt-4.1").ends.isoformat(), retirement_of("openai:gpt-6-luna")
         ('2027-01-14', None)
     """
-    return next((found for found in RETIREMENTS if found.names.fullmatch(model)), None)
+    return next((retirement for retirement in RETIREMENTS if retirement.names.fullmatch(model)), None)
 
 
 def default_llm() -> str:
-    """Return the LLM of a project that is created today without naming one."""
-    found = retirement_of(DEFAULT_LLM)
-    return DEFAULT_LLM if found is None or today() < found.ends else found.successor
+    """Return the default LLM for a project created today."""
+    retirement = retirement_of(DEFAULT_LLM)
+    return DEFAULT_LLM if retirement is None or today() < retirement.ends else retirement.successor
 
 
 def retirement_notice(model: str, *, project: str = "NAME") -> str | None:
-    """Return what to know about a model that ends within 60 days or has ended, or None.
+    """Return a notice about a model that retires within 60 days or is retired, or None.
 
     Args:
         model: Name as in the settings.
         project: Name of the project, for the command.
     """
-    found = retirement_of(model)
-    if found is None or today() < found.ends - NOTICE:
+    retirement = retirement_of(model)
+    if retirement is None or today() < retirement.ends - NOTICE:
         return None
-    when = f"ends {model!r} on" if today() < found.ends else f"has announced the end of {model!r} for"
-    return f"The provider {when} {found.ends.isoformat()}. {how_to_switch(found.successor, project=project)}"
+    verb = "retires" if today() < retirement.ends else "announced the retirement of"
+    day = retirement.ends.isoformat()
+    return f"The provider {verb} {model!r} on {day}. {how_to_switch(retirement.successor, project=project)}"
 
 
 def how_to_switch(successor: str, *, project: str = "NAME") -> str:
-    """Return how a project changes to another LLM, and what that costs.
+    """Return instructions for switching a project to another LLM, with the costs.
 
     Args:
         successor: Name of the other LLM, as in the settings.
@@ -98,7 +99,7 @@ def how_to_switch(successor: str, *, project: str = "NAME") -> str:
     """
     return (
         f"Its successor is {successor!r}: `llama-index-contextual configure {shlex.quote(project)} llm={successor}`, or"
-        f" `project.update_config(llm={successor!r})`. Contexts are kept by model: those written so far stay in the"
-        f" ledger and in the live version; the next `ingest` or `rebuild` asks the new model for the contexts of all"
-        f" documents, and `estimate` says what that costs."
+        f" `project.update_config(llm={successor!r})`. Contexts are stored by model: existing ones stay in the ledger"
+        f" and in the live version; the next `ingest` or `rebuild` requests the contexts of all documents from the new"
+        f" model, and `estimate` shows the price."
     )

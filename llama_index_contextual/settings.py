@@ -1,8 +1,8 @@
-"""Settings from outside the command: environment, a `.env` file, a JSON file; and the list that explains them all.
+"""Settings for the command line: from the environment, a `.env` file or a JSON file, and their descriptions.
 
-One table for all: every field of `ProjectConfig` as LLAMA_INDEX_CONTEXTUAL_<FIELD>, beside options of single commands
-(ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT, BETWEEN_TOKENS_TIMEOUT,
-CALL_TIMEOUT). What is nearer wins: option, JSON file, environment, `.env`, the project, default.
+Each field of `ProjectConfig` can be set as LLAMA_INDEX_CONTEXTUAL_<FIELD>. Options of single commands also have
+variables: ROOT, STYLE, MIN_CONFIDENCE, GUARD, JUDGE, INTENTS, REFERENCE_DATE, FIRST_TOKEN_TIMEOUT,
+BETWEEN_TOKENS_TIMEOUT, CALL_TIMEOUT. Precedence: option, JSON file, environment, `.env`, project, default.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from llama_index_contextual.errors import ConfigurationError
 PREFIX = "LLAMA_INDEX_CONTEXTUAL_"
 
 OF_A_COMMAND = RETRIEVAL_FIELDS - {"keep_versions"}
-"""Settings that the environment has a say in whenever a project is asked or built: those that need no new version, but
-for the one by which versions would be removed that the project is to keep."""
+"""Settings that the environment overrides when an existing project is queried or built.
+
+These are the settings that need no new version, except `keep_versions`, which would remove versions.
+"""
 
 _LINE = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting of a project, for a person who looks for it.
+    """A setting of a project, with its description.
 
     Attributes:
-        name: Its name.
-        value: Its value.
-        default: What it is where nobody sets it.
-        description: What it is for.
-        rebuild: Whether a change has no effect before the next `rebuild` or `ingest`.
+        name: Name of the field in `ProjectConfig`.
+        value: Current value.
+        default: Default value.
+        description: Description of the field.
+        rebuild: Whether a change takes effect only with the next `rebuild` or `ingest`.
     """
 
     name: str
@@ -46,7 +48,7 @@ class Setting:
 
 
 def explained(config: ProjectConfig) -> list[Setting]:
-    """Return every setting of a project, in the order in which `ProjectConfig` has them."""
+    """Return all settings of a project, in the order of `ProjectConfig`."""
     values, defaults = config.model_dump(mode="json"), ProjectConfig().model_dump(mode="json")
     return [
         Setting(
@@ -61,7 +63,7 @@ def explained(config: ProjectConfig) -> list[Setting]:
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a project that the environment names; a value that is JSON is read as JSON.
+    """Return the settings that are set in the environment; values that are valid JSON are parsed.
 
     Example:
         >>> environment_settings({"LLAMA_INDEX_CONTEXTUAL_TOP_K": "5", "HOME": "/home/ann"})
@@ -72,16 +74,16 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def with_environment(config: ProjectConfig, environment: Mapping[str, str]) -> ProjectConfig:
-    """Return the settings of a project, with those of `OF_A_COMMAND` that the environment names in place of its own.
+    """Return the settings of a project, overridden by those of `OF_A_COMMAND` that are set in the environment.
 
     Raises:
-        ConfigurationError: The environment names a value that cannot be.
+        ConfigurationError: A value in the environment is invalid.
     """
     named = {field: value for field, value in environment_settings(environment).items() if field in OF_A_COMMAND}
     try:
         return config.changed(**named)
     except ConfigurationError as error:
-        raise ConfigurationError(f"By the environment ({PREFIX}…): {error}", setting=error.setting) from error
+        raise ConfigurationError(f"In the environment ({PREFIX}…): {error}", setting=error.setting) from error
 
 
 def _value(text: str) -> Any:
@@ -92,29 +94,29 @@ def _value(text: str) -> Any:
 
 
 def file_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a JSON file.
+    """Return the settings in a JSON file.
 
     Raises:
-        ConfigurationError: It holds no JSON object.
+        ConfigurationError: The file does not contain a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path} is no JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise ConfigurationError(f'{path} holds no settings: write an object, such as {{"top_k": 5}}.')
-    return found
+        raise ConfigurationError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f'{path} contains no settings: write an object, such as {{"top_k": 5}}.')
+    return settings
 
 
 def read_dotenv(path: Path, environment: MutableMapping[str, str]) -> None:
-    """Take our own variables of a `.env` file into the environment, where that does not have them.
+    """Add the variables of this package from a `.env` file to the environment, unless they are set already.
 
-    Lines are NAME=value, with or without `export` and quotation marks; other lines and other names are left alone.
+    Lines have the form NAME=value, with or without `export` and quotation marks; all other lines are ignored.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return  # there is none
+        return  # no such file
     for line in lines:
         match = _LINE.match(line)
         if match is not None and match[1].startswith(PREFIX):

@@ -241,7 +241,7 @@ class TestSources:
         (found,) = knowledge.search("anything")
         assert (found.id, found.content, found.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
         assert knowledge.get_valid_filters() == set()
-        with pytest.raises(InputError, match="takes no filters: search without"):
+        with pytest.raises(InputError, match="does not support filters: search without"):
             knowledge.search("anything", filters={"kind": "md"})
 
     def test_programs_get_the_error_itself(self, project: Project) -> None:
@@ -310,10 +310,10 @@ def test_a_dict_means_equality_and_a_list_of_values_any_of_them(filled: Project)
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([{"op": "LIKE", "key": "kind", "value": "m%"}], "no operator that is known here: use one of AND, CONTAINS"),
+        ([{"op": "LIKE", "key": "kind", "value": "m%"}], "no supported operator: use one of AND, CONTAINS"),
         ([{"op": "EQ", "key": "kind"}], "is incomplete: it has no 'value'"),
-        (["kind"], "no operator that is known here"),
-        ({"kind": {"nested": "dict"}}, "use a text or a number"),
+        (["kind"], "no supported operator"),
+        ({"kind": {"nested": "dict"}}, "use a string or a number"),
     ],
 )
 def test_a_wrong_filter_is_refused_with_its_reason(wrong: Any, message: str) -> None:

@@ -250,13 +250,13 @@ def test_the_settings_are_listed_with_values_and_the_sentences_that_explain_them
 
 def test_help_shows_the_commands_in_four_groups() -> None:
     shown = run("--help").out
-    places = [shown.index(f"─ {title} ─") for title in ("Projects", "Documents", "Questions", "Upkeep")]
+    places = [shown.index(f"─ {title} ─") for title in ("Projects", "Documents", "Questions", "Maintenance")]
     assert places == sorted(places)
     assert "─ Commands ─" not in shown
 
 
 def test_nothing_found_is_said(ingested: Project) -> None:
-    assert run("search", "a", "zebra", "--mode", "lexical").out == "Nothing was found.\n"
+    assert run("search", "a", "zebra", "--mode", "lexical").out == "No results.\n"
     reasons = run("search", "a", "TS-999", "-k", 1, "--explain").out
     assert "semantic 0.4 ×" in reasons
     assert "in the text: ts-999" in reasons
@@ -295,9 +295,9 @@ def test_settings_are_given_as_json_or_as_text(root: Path) -> None:
 
 
 def test_a_changed_setting_says_what_it_needs(ingested: Project) -> None:
-    assert run("configure", "a", "top_k=5").out == "Changed; the next query uses it.\n"
+    assert run("configure", "a", "top_k=5").out == "Changed; takes effect with the next query.\n"
     changed = run("configure", "a", "chunk_size=64", "chunk_overlap=8").out
-    assert changed.startswith("Changed. chunk_size, chunk_overlap: no effect before `llama-index-contextual rebuild a`")
+    assert changed.startswith("Changed. To apply chunk_size, chunk_overlap, run `llama-index-contextual rebuild a`")
     assert "2 rebuilt" in run("rebuild", "a", "--quiet").out
 
 
@@ -456,7 +456,7 @@ def test_a_defect_is_one_line_with_the_way_to_its_traceback(
         cli.main()
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (1, "")
-    assert printed.err.startswith(r"Error: RuntimeError: [bold]boom[/bold]\x0a\x1b[31m (this is a defect")
+    assert printed.err.startswith(r"Error: RuntimeError: [bold]boom[/bold]\x0a\x1b[31m (this is a bug")
     assert printed.err.count("\n") == 1
     monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
     with pytest.raises(SystemExit) as ended:
@@ -600,7 +600,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
             f"Interrupted: version v000001 is live; the ledger keeps {pluralize(limit, 'context')} and 0 embeddings."
             in err
         )
-        assert "Run the same command again to go on." in err
+        assert "Run the same command again to continue." in err
         assert "Traceback" not in err
         project = ProjectManager(root).load("a")
         assert project.verify().sound
@@ -608,7 +608,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
         assert not list(project.directory.rglob("*.building"))
         again = run("ingest", "a", text_folder, "--quiet").out
         chunks = ProjectManager(root).load("a").info().chunks
-        assert f" {pluralize(chunks - limit, 'context')} asked for" in again
+        assert f" {pluralize(chunks - limit, 'context')} requested" in again
         assert chunks > limit
 
 

@@ -132,7 +132,7 @@ def test_calls_in_flight_of_a_process_that_is_interrupted_are_booked(tmp_path: P
 def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
     provider: LoopbackProvider, project: Project, text_folder: Path, tmp_path: Path
 ) -> None:
-    assert run("cost", "a") == (0, "in all: $0.00 in 0 runs; questions and answers are not counted\n", "")
+    assert run("cost", "a") == (0, "total: $0.00 in 0 runs; questions and answers are not included\n", "")
     assert "cost so far" not in run("info", "a")[1]
     provider.fault("drop_in_body", 1, CHAT_PATH)
     run("ingest", "a", text_folder, "--quiet")
@@ -142,8 +142,8 @@ def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-4\.1 \+ openai:text-embedding-3-small; ", first
     )
-    assert "booked for 1 call timed out or cut off" in first
-    assert re.match(r"in all: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
+    assert "booked for 1 call timed out or interrupted" in first
+    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
     found = json.loads(run("cost", "a", "--json")[1])
     assert found["dollars"] == found["runs"][0]["dollars"] == project.cost().dollars
     assert json.loads(run("info", "a", "--json")[1])["cost"] == found
@@ -172,7 +172,7 @@ def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
     set_clock(monkeypatch, 2026, 11, 14)
     assert run("create", "early")[2] == ""
     set_clock(monkeypatch, 2026, 11, 15)
-    start = "note The provider ends 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
+    start = "note The provider retires 'openai:gpt-4.1' on 2027-01-14. Its successor is 'openai:gpt-6-luna': "
     command = "`llama-index-contextual configure {} llm=openai:gpt-6-luna`"
     code, _, err = run("create", "b")
     assert code == 0
@@ -207,7 +207,7 @@ def test_a_model_that_its_provider_no_longer_knows_names_its_successor_and_the_c
     assert code == 1
     assert "'openai:gpt-4.1', whose end it has announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
     assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in err
-    assert "the next `ingest` or `rebuild` asks the new model for the contexts of all documents" in err
+    assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in err
 
 
 def test_another_llm_asks_for_all_contexts_again_and_those_of_the_old_one_stay(

@@ -53,8 +53,8 @@ def test_what_is_removed_for_good_is_counted(ingested: Project) -> None:
     with closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
         ledger.batches.uploaded("file", model="openai:gpt-4.1", custom_ids=["one", "two"])
     told = run("forget", "a", "--yes")
-    assert told.stdout == "Removed for good: 0 versions, 0 contexts, 0 embeddings.\n"
-    assert told.stderr.startswith("given up 2 requests in batches: the provider may go on and charge\n")
+    assert told.stdout == "Permanently removed: 0 versions, 0 contexts, 0 embeddings.\n"
+    assert told.stderr.startswith("abandoned 2 requests in batches, which the provider may still process and charge\n")
 
 
 # ---- forgetting asks -------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def three_versions(ingested: Project) -> Project:
 
 
 DOOMED = (
-    "`forget` removes for good: 2 versions (v000001, v000002), 1 context, 0 embeddings. This cannot be undone, and no"
+    "`forget` permanently removes 2 versions (v000001, v000002), 1 context, 0 embeddings. This cannot be undone, and no"
     " rollback is possible.\n"
 )
 
@@ -90,7 +90,7 @@ def test_forgetting_asks_and_names_what_goes(three_versions: Project, monkeypatc
     assert names(three_versions) == ["v000001", "v000002", "v000003"]
     done = CliRunner().invoke(app, ["forget", "a"], input="y\n")
     assert done.exit_code == 0
-    assert done.stdout.endswith("Removed for good: 2 versions, 1 context, 0 embeddings.\n")
+    assert done.stdout.endswith("Permanently removed: 2 versions, 1 context, 0 embeddings.\n")
     assert names(three_versions) == ["v000003"]
 
 
@@ -100,7 +100,7 @@ def test_without_a_terminal_forgetting_is_refused_unless_it_was_agreed_to(
 ) -> None:
     refused = CliRunner().invoke(app, arguments, input="y\n")
     assert refused.exit_code == 2
-    assert refused.stderr == "Error: There is no terminal to ask on: add --yes to go on without a question.\n"
+    assert refused.stderr == "Error: There is no terminal for a confirmation: add --yes to continue without one.\n"
     assert names(three_versions) == ["v000001", "v000002", "v000003"], "nothing has happened"
     run(*arguments, "--yes")
     assert len(names(three_versions)) == 1
@@ -130,7 +130,7 @@ def test_removing_for_good_asks_before_anything_is_removed(
     refused = CliRunner().invoke(app, ["remove", "a", "note", "--forget"], input="n\n")
     assert refused.exit_code == 1
     assert refused.stderr.startswith(
-        "`remove --forget` removes for good: 1 document, 3 versions (v000001, v000002, v000003), and the contexts and"
+        "`remove --forget` permanently removes 1 document, 3 versions (v000001, v000002, v000003), and the contexts and"
     )
     assert names(three_versions) == ["v000001", "v000002", "v000003"]
     assert run("remove", "a", "note").exit_code == 0, "without --forget, a rollback is possible: nothing is asked"
@@ -156,8 +156,14 @@ def test_failed_contexts_are_one_line_with_the_command_that_asks_again_and_info_
             r"failed: BadRequestError: Error code: 400: The prompt of request req_\d was blocked\.$", first
         )
         retry = f"llama-index-contextual retry a --root '{root[1]}'"
-        assert (second, third) == ("These chunks have the structural context. To ask again:", f"  {retry}")
-        assert "fallback      4 chunks without an LLM context (`retry` asks again)\n" in run("info", "a", *root).stdout
+        assert (second, third) == (
+            "These chunks have the structural context. To request it from the LLM again:",
+            f"  {retry}",
+        )
+        assert (
+            "fallback      4 chunks without an LLM context (`retry` requests it again)\n"
+            in run("info", "a", *root).stdout
+        )
         assert json.loads(run("info", "a", *root, "--json").stdout)["fallback_chunks"] == 4
         assert run("retry", "a", *root, "--quiet").stderr == ""
         assert "fallback" not in run("info", "a", *root).stdout

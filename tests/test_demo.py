@@ -62,7 +62,7 @@ def test_the_demo_reports_its_steps_and_nothing_that_went_wrong(
     steps_and_answers: tuple[list[str], list[DemoAnswer]],
 ) -> None:
     beginnings = [step.split()[0] for step in steps_and_answers[0]]
-    assert beginnings == ["Reading", "Ingesting", "Ingesting", "Asking"], steps_and_answers[0]
+    assert beginnings == ["Reading", "Ingesting", "Ingesting", "Searching"], steps_and_answers[0]
 
 
 def test_the_default_llm_finds_every_context_in_the_ledger_without_a_key(manager: ProjectManager) -> None:
@@ -139,7 +139,7 @@ def test_the_command_shows_both_ranks_the_context_and_the_answer(
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 0
     shown = " ".join(result.stdout.split())
-    assert shown.count("absent from the first 5") == 3
+    assert shown.count("not in the first 5") == 3
     for answer in answers:
         assert answer.found is not None
         assert f"rank {answer.rank_with}" in shown

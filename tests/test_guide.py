@@ -93,6 +93,21 @@ def test_the_commands_of_the_guide_exist_with_their_options() -> None:
         assert {argument for argument in arguments if argument.startswith("-")} <= options, name
 
 
+def test_the_guide_and_the_notebooks_import_from_the_package_itself() -> None:
+    cells = [
+        "".join(cell["source"])
+        for path in sorted(EXAMPLES.glob("*.ipynb"))
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    pages = [*blocks("python"), *blocks("py"), *cells]
+    modules = {
+        module for page in pages for module in re.findall(r"^from (llama_index_contextual[\w.]*) import", page, re.M)
+    }
+    # The class for Agno needs the extra `agno`, which not every installation has.
+    assert modules == {"llama_index_contextual", "llama_index_contextual.agno"}
+
+
 def test_the_calls_on_a_project_that_the_guide_mentions_exist() -> None:
     from llama_index_contextual import Project
 

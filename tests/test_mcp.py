@@ -74,7 +74,7 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({}, "search needs the argument `query`: give it."),
+        ({}, "search needs the argument `query`."),
         ({"query": None}, "The argument `query` of search cannot be None: it must be a valid string."),
         ({"query": 5}, "The argument `query` of search cannot be 5: it must be a valid string."),
         ({"query": " "}, "The query is empty: ask something."),
@@ -161,9 +161,9 @@ async def test_many_documents_are_listed_piece_by_piece(filled: Project, monkeyp
         (
             "search",
             {"query": "x", "project": "nowhere"},
-            "no project 'nowhere' here: there is 'reports', 'empty'",
+            "no project 'nowhere' here: choose one of 'reports', 'empty'",
         ),
-        ("search", {"query": "x"}, "There are several projects: say which one, of 'reports', 'empty'."),
+        ("search", {"query": "x"}, "There are several projects: name one of 'reports', 'empty'."),
         (
             "search",
             {"query": "x", "project": "empty"},

@@ -72,16 +72,16 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
     with pytest.raises(ModelError) as raised:
         load_llm(name)
     assert str(raised.value) == (
-        f"Setting 'llm' is {name!r}, which names no model: use one of openai:…, openai-like:…, anthropic:…, ollama:…,"
-        f" or pass the LlamaIndex object itself."
+        f"Setting 'llm' is {name!r}, which is not the name of a model: use one of openai:…, openai-like:…, anthropic:…,"
+        f" ollama:…, or pass a LlamaIndex object."
     )
-    with pytest.raises(ModelError, match="ollama:…, local, or pass the LlamaIndex object itself") as raised:
+    with pytest.raises(ModelError, match="ollama:…, local, or pass a LlamaIndex object") as raised:
         load_embed_model(name)
     assert raised.value.setting == "embed_model"
 
 
 def test_the_local_embedding_is_no_llm() -> None:
-    with pytest.raises(ModelError, match="Setting 'llm' is 'local', which names no model"):
+    with pytest.raises(ModelError, match="Setting 'llm' is 'local', which is not the name of a model"):
         load_llm("local")
 
 
@@ -330,7 +330,7 @@ def test_keys_of_the_ledger_are_what_they_were_for_models_that_had_a_name() -> N
 def test_an_embedding_that_does_not_say_which_it_is_is_not_kept(manager: ProjectManager) -> None:
     project = manager.create("p", ProjectConfig.local(), embed_model=MockEmbedding(embed_dim=3))
     message = (
-        r'vectors could be taken for those of another: name it, as in MockEmbedding\(model_name="my-embedding@1"\)'
+        r'vectors could be confused with those of another: name it, as in MockEmbedding\(model_name="my-embedding@1"\)'
     )
     for attempt in (project.ingest, project.estimate):
         with pytest.raises(ModelError, match=message) as raised:
@@ -343,7 +343,7 @@ def test_an_embedding_that_does_not_say_which_it_is_is_not_kept(manager: Project
 @pytest.mark.parametrize("name", ["voyage-context-3", "Voyage-Context-4", "voyageai/voyage-context-3"])
 def test_an_embedding_whose_vectors_depend_on_the_request_is_refused(name: str, manager: ProjectManager) -> None:
     model = MockEmbedding(embed_dim=3, model_name=name)
-    message = "in the light of the others in the same request, .* contextual embedding models are not supported yet"
+    message = "together with the others in the same request, .* contextual embedding models are not supported yet"
     with pytest.raises(ModelError, match=message):
         manager.create("a", ProjectConfig.local(), embed_model=model).ingest([TextNode(text=SENTENCE)])
     by_name = manager.create("b", ProjectConfig.local(embed_model=f"openai-like:{name}"))

@@ -195,7 +195,9 @@ def test_an_unknown_embedding_model_is_named_with_the_known_ones(
     manager: ProjectManager, text_folder: Path, setting: str, name: str
 ) -> None:
     project = manager.create("a", ProjectConfig.local(context="llm", **{setting: name}))
-    with pytest.raises(ModelError, match=rf"'{setting}' is '{name}', which names no model: use one of openai:"):
+    with pytest.raises(
+        ModelError, match=rf"'{setting}' is '{name}', which is not the name of a model: use one of openai:"
+    ):
         project.ingest([text_folder])
 
 

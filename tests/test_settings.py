@@ -101,8 +101,8 @@ def test_a_setting_that_the_environment_holds_is_changed_all_the_same_and_that_i
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "1")
     found = run("configure", "a", "top_k=7", "candidates=50")
-    assert found.out == "Changed; the next query uses it.\n"
-    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set, and holds in its place.\n"
+    assert found.out == "Changed; takes effect with the next query.\n"
+    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
     config = ProjectManager(root).load("a").config
     assert (config.top_k, config.candidates) == (7, 50)
 
@@ -114,7 +114,7 @@ def test_a_value_of_the_environment_that_cannot_be_says_where_it_is_from_and_sto
     found = run("search", "a", "pump")
     assert found.code == 1
     assert found.err.startswith(
-        "Error: By the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
+        "Error: In the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
     )
     assert run("verify", "a").code == 0
     assert run("delete", "a", "--yes").code == 0

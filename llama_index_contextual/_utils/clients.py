@@ -1,8 +1,9 @@
-"""Models and event loops: which HTTP client a call goes through.
+"""HTTP clients of models, one for each event loop.
 
-OpenAI's, Anthropic's and Ollama's classes keep the asynchronous client of the event loop that first used it, and fail
-in every other; OpenAI's with `reuse_client=False` make a client for each call, which costs tens of milliseconds of CPU
-time. So every event loop gets a copy of the model with a client of its own. Other models are used as they are.
+The classes of OpenAI, Anthropic and Ollama keep the asynchronous client of the event loop that first used it, and fail
+in any other loop. With `reuse_client=False`, OpenAI's classes create a client for each call, which takes tens of
+milliseconds of CPU time. Therefore each event loop gets a copy of the model with its own client. Other models are used
+unchanged.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ HeaderCallback = Callable[[Mapping[str, str]], None]
 
 
 _OLLAMA = frozenset({"Ollama_llm", "OllamaEmbedding"})
-_MADE_BY_THE_PACKAGE = "AsyncHttpxClientWrapper"
-"""What OpenAI's and Anthropic's packages call the HTTP client that they make where the user gives none."""
+_DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
+"""Class name of the HTTP client that OpenAI's and Anthropic's packages create unless the user passes one."""
 
 
 def unconnected(model: T) -> T:
-    """Return a copy of a model that makes its clients when they are first used, and keeps them.
+    """Return a copy of a model that creates its clients at first use, and keeps them.
 
-    Other models than those of OpenAI, known by the setting `reuse_client`, of Ollama, and those with a client that can
-    be copied, such as Anthropic's, are returned themselves. So are those with an HTTP client that the user has set up,
-    or may have: none can be made like it, because httpx does not say by which certificates, proxies and transport it
-    connects.
+    This applies to OpenAI's models (recognised by the field `reuse_client`), to Ollama's, and to models with a client
+    that can be copied, such as Anthropic's. Other models are returned unchanged, and so are models with an HTTP client
+    that the user has, or may have, configured: it cannot be copied, because httpx does not expose its certificates,
+    proxies and transport.
     """
-    watch(model)  # every model passes here before it is called
+    watch(model)  # this function sees every model before it is called
     given: Any = model
     if hasattr(model, "reuse_client"):
         copied = given.model_copy(update={"reuse_client": True})
@@ -56,14 +57,14 @@ def unconnected(model: T) -> T:
 
 
 def _has_plain_ollama(model: BaseComponent) -> bool:
-    """Return whether this is a model of Ollama that is reached without TLS, or has no client yet."""
+    """Return whether this is an Ollama model without TLS or without a client."""
     if model.class_name() not in _OLLAMA or not hasattr(model, "_async_client"):
         return False
     return model._async_client is None or model._async_client._client.base_url.scheme == "http"
 
 
 def _another(client: Any) -> Any:
-    """Return a client of Ollama with the address, headers and times of one that another event loop may hold."""
+    """Return an Ollama client with the address, headers and timeouts of one that another event loop may use."""
     if client is None:
         return None
     http = client._client
@@ -71,8 +72,8 @@ def _another(client: Any) -> Any:
 
 
 def _is_copyable(client: Any) -> bool:
-    """Return whether this is a client of OpenAI's or Anthropic's package with the HTTP client that it made itself."""
-    return hasattr(client, "copy") and type(getattr(client, "_client", None)).__name__ == _MADE_BY_THE_PACKAGE
+    """Return whether this is a client of OpenAI's or Anthropic's package with its default HTTP client."""
+    return hasattr(client, "copy") and type(getattr(client, "_client", None)).__name__ == _DEFAULT_CLIENT
 
 
 def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
@@ -87,13 +88,13 @@ async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGene
         yield lent
     finally:
         client = getattr(lent, "_aclient", None) or getattr(lent, "_async_client", None)
-        # A client that the user brought stays open.
+        # A client passed by the user stays open.
         if lent is not model and client is not None and getattr(lent, "_async_http_client", None) is None:
             await client.close()
 
 
 def _watch(lent: Any, on_headers: HeaderCallback) -> None:
-    """Let `on_headers` see the headers of all answers; a client that the user brought is left as it is."""
+    """Call `on_headers` with the headers of each response; a client passed by the user is left unchanged."""
     if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
         return
 
@@ -105,10 +106,10 @@ def _watch(lent: Any, on_headers: HeaderCallback) -> None:
 
 
 def put_in_order(lent: BaseEmbedding) -> None:
-    """Let the vectors of an answer stand in the order of their `index`, of which OpenAI's class takes no notice.
+    """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
 
     Args:
-        lent: A model with a client of its own; others are left as they are, and so is a client that the user brought.
+        lent: A model with its own client; other models, and a client passed by the user, are left unchanged.
     """
     given: Any = lent
     if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
@@ -128,20 +129,20 @@ def put_in_order(lent: BaseEmbedding) -> None:
 
 
 def own_client(model: T, on_headers: HeaderCallback | None = None) -> AbstractAsyncContextManager[T]:
-    """Give a copy of a model with a client of its own, which is closed at the end.
+    """Return a context manager for a copy of a model with its own client, which is closed on exit.
 
     Args:
         model: A LlamaIndex model.
-        on_headers: Called with the headers of each answer, where the model's client lets us see them.
+        on_headers: Called with the headers of each response, if the model's client exposes them.
     """
     return asynccontextmanager(_lend)(model, on_headers)
 
 
 class PerLoop(Generic[T]):
-    """A model for callers in any thread and event loop; each loop keeps one client until it ends.
+    """A model for callers in any thread and event loop; each loop keeps one client until it is closed.
 
     Args:
-        load: Gives the model, when it is first needed.
+        load: Returns the model; called at first use.
     """
 
     def __init__(self, load: Callable[[], T]) -> None:
@@ -152,7 +153,7 @@ class PerLoop(Generic[T]):
         renewed(self)
 
     def renew_after_fork(self) -> None:
-        """Make new clients in a forked child: two processes must not speak over one connection."""
+        """Create new clients in a forked child: two processes must not share a connection."""
         keep((self._sync, self._lent))
         self._sync, self._lent = None, {}
 
@@ -169,7 +170,7 @@ class PerLoop(Generic[T]):
         with self._lock:
             self._lent = {known: lent for known, lent in self._lent.items() if not known.is_closed()}
             if loop not in self._lent:
-                # An asynchronous generator, because those are what a loop finishes when it ends.
+                # An asynchronous generator, because a loop finalises its generators when it is closed.
                 generator = _lend(self._load())
                 self._lent[loop] = generator, await anext(generator)  # does not suspend
             return self._lent[loop][1]

@@ -1,8 +1,9 @@
-"""What a process needs that was forked while other threads were at work.
+"""Locks and resources in a process that was forked while other threads were running.
 
-A child of `os.fork` has one thread, and a copy of every lock: one that another thread held would never be released. So
-locks of this package are made here, and are free in a child. A library with locks of its own, such as SQLite, cannot be
-helped like that: nobody may be inside it at the moment of the fork, and a connection is not used in both processes.
+A child of `os.fork` has one thread and a copy of every lock; a lock that another thread held would never be released.
+Therefore the locks of this package are created here, and are released in a child. This is not possible for a library
+with locks of its own, such as SQLite: a fork has to wait until no thread is inside the library, and a connection must
+not be used in both processes.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from llama_index_contextual.errors import ProjectError
 T = TypeVar("T")
 
 WAIT = 10.0
-"""Seconds that a fork waits for what other threads are doing inside a library, at most."""
+"""Maximum number of seconds that a fork waits for other threads to leave a library."""
 
 
 class Inherited(Protocol):
-    """What does more than release a lock in a child."""
+    """An object with resources that have to be replaced in a child."""
 
     def renew_after_fork(self) -> None:
-        """Make anew what the child cannot share with its parent."""
+        """Replace the resources that the child cannot share with its parent."""
         ...
 
 
 class _State:
-    """What is known of the locks of this process."""
+    """The locks and callbacks of this process."""
 
     def __init__(self) -> None:
         self.locks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -63,10 +64,10 @@ def new_rlock() -> Any:
 
 
 def new_guard(*, last: bool = False) -> Any:
-    """Return a reentrant lock to be held inside a library with locks of its own: a fork waits until it is free.
+    """Return a reentrant lock to hold while inside a library with its own locks: a fork waits until it is free.
 
     Args:
-        last: Whether it may be taken while another guard is held.
+        last: Whether it may be acquired while another guard is held.
     """
     lock = new_rlock()
     _state.guards[lock] = int(last)
@@ -74,7 +75,7 @@ def new_guard(*, last: bool = False) -> Any:
 
 
 class cached_property(functools.cached_property[T]):
-    """`functools.cached_property` whose lock, which Python 3.11 has for each class, is free in a forked child."""
+    """`functools.cached_property` whose lock, which exists in Python 3.11, is free in a forked child."""
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
@@ -93,20 +94,20 @@ def in_child(call: Callable[[], object]) -> None:
 
 
 def keep(thing: object) -> None:
-    """Keep what a child has inherited and must neither use nor close, because its parent does."""
+    """Keep a reference to an inherited object that a child must neither use nor close."""
     _state.kept.append(thing)
 
 
 def require_safe() -> None:
-    """See that no other thread was inside a library when this process was forked.
+    """Check that no other thread was inside a library when this process was forked.
 
     Raises:
-        ProjectError: One was, and may hold a lock for ever.
+        ProjectError: A thread was inside, and may hold a lock for ever.
     """
     if _state.is_unsafe:
         raise ProjectError(
             f"This process was forked while another thread had been reading or writing a project for more than"
-            f" {WAIT:g} seconds: fork when it has ended, or start the process anew (multiprocessing: 'spawn')."
+            f" {WAIT:g} seconds: fork after it has finished, or start a new process (multiprocessing: 'spawn')."
         )
 
 
@@ -126,7 +127,7 @@ def _in_child() -> None:
     _state.held = []
     _state.is_unsafe = _state.is_unsafe or _state.given_up
     for lock in list(_state.locks):
-        lock._at_fork_reinit()  # as Python does with its own
+        lock._at_fork_reinit()  # as Python does with its own locks
     for owner in list(_state.inherited):
         owner.renew_after_fork()
     for call in _state.calls:

@@ -1,4 +1,4 @@
-"""Commands that answer: a search, one question, or a conversation."""
+"""Commands that answer questions: `search`, `ask` and `chat`."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ SHOWN_WITHOUT_LLM = 3
 @answering.command(rich_help_panel=QUESTIONS)
 def search(
     name: Name,
-    question: Annotated[str, typer.Argument(help="What to look for.")],
+    question: Annotated[str, typer.Argument(help="Words or a question to search for.")],
     mode: SearchMode = None,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why these passages, and why not the next.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
@@ -130,11 +132,11 @@ def chat(
     between_tokens_timeout: BetweenTokens = 10.0,
     call_timeout: CallTimeout = None,
     follow_ups: FollowUps = "blend",
-    history: Annotated[Path | None, typer.Option(help="File that the conversation is taken from and kept in.")] = None,
+    history: Annotated[Path | None, typer.Option(help="File to load the conversation from and save it to.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Answer one question per line of standard input, each with those before it; /reset forgets them, /quit ends."""
+    """Answer questions from standard input, one per line, as a conversation; /reset clears it, /quit ends it."""
     with errors_in_one_line():
         from llama_index_contextual.storage import files
 
@@ -159,7 +161,7 @@ def chat(
             if history.exists():
                 engine.load(history)
         if sys.stdin.isatty():
-            say("[dim]One question a line; /reset forgets the conversation, /quit ends it.[/]", to=err)
+            say("[dim]One question per line; /reset clears the conversation, /quit ends it.[/]", to=err)
         turns = []
         try:
             for line in _lines():
@@ -177,7 +179,7 @@ def chat(
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that say something, up to its end."""
+    """Yield the lines of standard input that are not blank."""
     while True:
         if sys.stdin.isatty():
             err.print("[bold cyan]?[/] ", end="")
@@ -191,7 +193,7 @@ def _lines() -> Iterator[str]:
 
 
 def _end_line() -> None:
-    """Leave the line of a prompt that was not answered."""
+    """End the line of an unanswered prompt."""
     if sys.stdin.isatty():
         err.print()
 
@@ -200,13 +202,13 @@ def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:
     if engine is not None:
         engine.reset()
     if not as_json:
-        say("[dim]The conversation is forgotten.[/]", to=err)
+        say("[dim]The conversation was cleared.[/]", to=err)
 
 
 def _turn(
     project: Project, engine: GroundedChatEngine | None, question: str, mode: Mode | None, *, as_json: bool
 ) -> dict[str, Any]:
-    """Answer one line; an error is told and the conversation goes on."""
+    """Answer one line; an error is printed, and the conversation continues."""
     try:
         if engine is None:
             found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
@@ -228,7 +230,7 @@ def _turn(
 
 
 def _with_timeouts(project: Project, given: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
-    from llama_index_contextual.answering.streaming import Timeouts  # whoever asks for `--help` need not wait for it
+    from llama_index_contextual.answering.streaming import Timeouts  # a slow import that `--help` does not need
 
     first_token, between_tokens, call = given
     whole = next(seconds for seconds in (call, project.config.call_timeout, Timeouts.whole) if seconds is not None)
@@ -240,7 +242,7 @@ def _show_passages(project: Project, question: str, mode: Mode | None, error: Mo
     if as_json:
         say_json({**_passages(found), "error": str(error)})
         return
-    say(f"[yellow]No answer is written: {safe(str(error))} These are the passages that answer best.[/]", to=err)
+    say(f"[yellow]No LLM answer: {safe(str(error))} These are the best passages.[/]", to=err)
     show_response(found)
 
 
@@ -256,7 +258,7 @@ def _show_pieces(pieces: Iterable[str]) -> None:
 
 
 def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
-    """Yield a text word by word as it comes, with line breaks where a line would be full.
+    """Yield a text word by word as it arrives, with line breaks at the width of the terminal.
 
     Example:
         >>> "".join(wrapped(["one tw", "o three"], 8))
@@ -281,16 +283,16 @@ def _placed(word: str, column: int, width: int) -> Generator[str, None, int]:
 
 
 def _show_findings(answer: GroundedResponse) -> None:
-    """Print the sources of an answer, and what a reader should know of it."""
+    """Print the sources of an answer, and warnings about it."""
     report = answer.citations
     for warning in answer.retrieval.warnings if answer.retrieval else ():
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if answer.partial:
-        say(f"[yellow]The answer is not whole: {safe(answer.partial)}[/]", to=err)
+        say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:
         say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
     elif answer.verdict and not answer.found:
-        say("[yellow]The judge held back what the model wrote: the passages do not bear it out.[/]", to=err)
+        say("[yellow]The judge withheld the answer: the passages do not support it.[/]", to=err)
     for number in dict.fromkeys(report.invalid if report else ()):
         say(f"[yellow]Source {number} does not exist.[/]", to=err)
     for quotation in report.quotations if report else ():
@@ -299,6 +301,6 @@ def _show_findings(answer: GroundedResponse) -> None:
             say(f"[yellow]Quotation {status}:[/] {safe(' '.join(quotation.text.split()))}", to=err)
     if report and report.unsupported:
         figures = ", ".join(figure.text for figure in report.unsupported)
-        say(f"[yellow]In no cited passage:[/] {safe(figures)}", to=err)
+        say(f"[yellow]Not in any cited passage:[/] {safe(figures)}", to=err)
     for number, source in answer.shown_sources:
         say(f"[dim]\\[Source {number}][/] {safe(str(source))}")

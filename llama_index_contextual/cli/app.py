@@ -1,4 +1,7 @@
-"""The command line: `llama-index-contextual COMMAND`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+"""The command line: `llama-index-contextual COMMAND`.
+
+Exit codes: 0 success, 1 failure, 2 usage error, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -68,22 +71,22 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a letter must not end the command.
+            # A character that the terminal cannot show must not end the command.
             stream.reconfigure(errors="backslashreplace")
     read_dotenv(Path(".env"), os.environ)
-    # Warnings are in the output of the commands; without a handler, Python would print them once more.
+    # Warnings are part of the output of commands; without a handler, Python would print them again.
     logging.getLogger("llama_index_contextual").addHandler(logging.NullHandler())
     try:
         app()
     except Exception as error:  # noqa: BLE001 - shown, and turned into an exit code
-        # Nothing is swallowed: a defect ends the command with code 1, in one line as every error, and with the way to
-        # see the traceback. What is foreseen was caught by `errors_in_one_line`.
+        # Expected errors were handled by `errors_in_one_line`. Any other is a bug: it is printed in one line, with
+        # instructions for the traceback.
         if os.environ.get(TRACEBACK_VARIABLE):
             say_traceback(error)
             raise SystemExit(1) from None
         say_error(
-            f"{type(error).__name__}: {error} (this is a defect: please report it, with what the same command prints"
-            f" when {TRACEBACK_VARIABLE}=1 is set)"
+            f"{type(error).__name__}: {error} (this is a bug: please report it, with the output of the same command"
+            f" with {TRACEBACK_VARIABLE}=1)"
         )
         raise SystemExit(1) from None
 
@@ -100,15 +103,15 @@ def _version(
 @app.command(rich_help_panel=PROJECTS)
 def create(
     name: Name,
-    local: Annotated[bool, typer.Option("--local", help="Work without key and network.")] = False,
-    context: Annotated[ContextKind | None, typer.Option(help="Who writes the context of a chunk.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Work without a key or a network.")] = False,
+    context: Annotated[ContextKind | None, typer.Option(help="Source of the context of chunks.")] = None,
     language: Annotated[str | None, typer.Option(help="Language of the documents, for stemming.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Any setting that `settings` lists; may be repeated."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="A setting listed by `settings`; may be repeated."),
     ] = None,
     config_file: Annotated[
-        Path | None, typer.Option("--config", help="JSON file of settings; --set wins over it.")
+        Path | None, typer.Option("--config", help="JSON file with settings; --set overrides it.")
     ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -131,11 +134,13 @@ def create(
 
 @app.command("settings", rich_help_panel=PROJECTS)
 def list_settings(
-    name: Annotated[str | None, typer.Argument(help="Project whose values are shown; otherwise the defaults.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Project whose settings are shown; without it, the defaults.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """List every setting with its value and what it is for; `create` and `configure` set them."""
+    """List all settings with their values and descriptions; `create` and `configure` change them."""
     with errors_in_one_line():
         config = ProjectConfig() if name is None else open_project(root, name).config
         if as_json:
@@ -161,39 +166,39 @@ def list_projects(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=PROJECTS)
 def info(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Show what a project is and holds."""
+    """Show the contents and settings of a project."""
     with errors_in_one_line():
-        found = open_project(root, name).info()
+        shown = open_project(root, name).info()
         if as_json:
-            say_json({**asdict(found), "config": found.config.model_dump(), "cost": found.cost.to_dict()})
+            say_json({**asdict(shown), "config": shown.config.model_dump(), "cost": shown.cost.to_dict()})
         else:
-            show_info(found)
+            show_info(shown)
 
 
 @app.command(rich_help_panel=PROJECTS)
 def cost(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Show what a project has cost so far, in all and by run."""
+    """Show the cost of a project so far, by run and in total."""
     with errors_in_one_line():
-        found = open_root(root).load(name).cost()
+        costs = open_root(root).load(name).cost()
         if as_json:
-            say_json(found.to_dict())
+            say_json(costs.to_dict())
         else:
-            show_cost(found)
+            show_cost(costs)
 
 
 @app.command(rich_help_panel=PROJECTS)
 def delete(
     name: Name,
-    keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the contexts that were paid for.")] = False,
+    keep_ledger: Annotated[bool, typer.Option("--keep-ledger", help="Keep the paid contexts.")] = False,
     yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Delete a project for good."""
+    """Delete a project permanently."""
     with errors_in_one_line():
         manager = open_root(root)
-        what = _what_is_deleted(manager, name, keep_ledger=keep_ledger)
-        confirm(f"Delete project {name!r}{what}?", yes=yes)
+        contents = _contents(manager, name, keep_ledger=keep_ledger)
+        confirm(f"Delete project {name!r}{contents}?", yes=yes)
         manager.delete(name, keep_ledger=keep_ledger)
         if as_json:
             say_json({"deleted": name, "ledger_kept": keep_ledger})
@@ -201,22 +206,22 @@ def delete(
             say(f"Deleted project [bold]{safe(name)}[/]." + (" Its ledger is kept." if keep_ledger else ""))
 
 
-def _what_is_deleted(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
+def _contents(manager: ProjectManager, name: str, *, keep_ledger: bool) -> str:
     try:
-        found = manager.load(name).info()
+        info = manager.load(name).info()
     except ProjectNotFoundError:
         raise
     except ContextualError as error:
         # A damaged project can be deleted too.
         say(f"[yellow]{safe(str(error))}[/]", to=err)
         return ""
-    contexts = "" if keep_ledger else f" and {pluralize(found.ledger.contexts, 'paid context')}"
-    return f" with {pluralize(found.documents, 'document')}{contexts}"
+    contexts = "" if keep_ledger else f" and {pluralize(info.ledger.contexts, 'paid context')}"
+    return f" with {pluralize(info.documents, 'document')}{contexts}"
 
 
 @app.command(rich_help_panel=PROJECTS)
 def demo(as_json: Json = False) -> None:
-    """Show what contexts change, on example documents: no key, no network."""
+    """Show the effect of contexts on example documents, without a key or a network."""
     from llama_index_contextual.cli.demo import TOP_K, run_demo
 
     with errors_in_one_line():
@@ -227,7 +232,7 @@ def demo(as_json: Json = False) -> None:
             return
         for answer in answers:
             show_answer(answer, top_k=TOP_K)
-        say("\nYour own documents:")
+        say("\nTo try your own documents:")
         say("  llama-index-contextual create mine --local")
         say("  llama-index-contextual ingest mine FOLDER")
 

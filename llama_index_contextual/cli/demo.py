@@ -1,6 +1,6 @@
-"""The same questions with and without contexts, on the example documents: no key, no network.
+"""The demo: the same questions with and without contexts, without a key or a network.
 
-The contexts were recorded: they come from a ledger file beside the documents, as if they had been paid for before.
+The contexts are imported from a ledger file in the folder of the example documents, as if they had been paid for.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ TOP_K = 5
 
 @dataclass(frozen=True, kw_only=True)
 class DemoAnswer:
-    """One question, answered by both projects.
+    """The results of both projects for a question.
 
     Attributes:
-        question: What was asked.
+        question: The question.
         evidence: The text that answers it.
-        rank_without: Rank of the passage that holds the evidence without contexts, or None when it is not found.
+        rank_without: Rank of the passage with the evidence, without contexts; None if it was not found.
         rank_with: The same with contexts.
-        instead: What ranks first without contexts.
-        found: The passage, as found with contexts.
+        instead: The first result without contexts.
+        found: The passage with the evidence, from the search with contexts.
     """
 
     question: str
@@ -51,28 +51,28 @@ class DemoAnswer:
 
 
 class RecordedLLM(CustomLLM):
-    """Stands in for the default LLM, under whose name the contexts were recorded, and is never asked for more.
+    """Stand-in for the default LLM, under whose name the contexts were recorded; it refuses all calls.
 
-    Without it a key in the environment would be used, and paid for, where a context is missing.
+    It prevents paid calls with a key from the environment if a context is missing.
     """
 
-    model: str = Field(default="gpt-4.1", description="The LLM that it stands in for.")
+    model: str = Field(default="gpt-4.1", description="Name of the default LLM.")
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which the model table knows the LLM that it stands in for."""
+        """Return the class name of the default LLM, as in the table of providers."""
         return "openai_llm"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Return what LlamaIndex asks of every LLM."""
+        """Return the metadata that LlamaIndex requires of an LLM."""
         return LLMMetadata(model_name=self.model)
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Refuse to answer."""
         raise InputError(
-            "There is no recorded context for this chunk: the package cuts the example documents otherwise than it"
-            " did when they were recorded. Run `python examples/record_contexts.py`."
+            "There is no recorded context for this chunk: the example documents are split differently now. Run"
+            " `python examples/record_contexts.py`."
         )
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
@@ -84,7 +84,7 @@ def data_directory() -> Path:
     """Return the folder of the example documents: inside the installed package, or in the source tree.
 
     Raises:
-        InputError: It is in neither place.
+        InputError: The folder does not exist in either place.
     """
     here = Path(__file__).parents[1]
     for candidate in (here / "_demo_data", here.parent / "examples" / "data"):
@@ -99,10 +99,10 @@ def documents(folder: Path) -> list[Path]:
 
 
 def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
-    """Ingest the example documents twice, ask the demo questions, and return the answers.
+    """Ingest the example documents twice, search for the demo questions, and return the results.
 
     Args:
-        report: Called with a sentence before each step.
+        report: Called with a description before each step.
     """
     folder = data_directory()
     files = documents(folder)
@@ -121,7 +121,7 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
         report("Ingesting them with recorded contexts")
         if failures := contextual.ingest(read.documents).failures:
             report(f"Chunks with a structural context instead: {len(failures)}. {failures[0].error}")
-        report("Asking")
+        report("Searching")
         return [_answer(row, plain, contextual) for row in questions if row.get("demo")]
 
 
@@ -140,10 +140,10 @@ def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> Demo
 
 
 def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any]) -> RetrievedChunk | None:
-    """Return the first result that holds one of the texts that answer a question, white space aside, or None.
+    """Return the first result that contains one of the evidence texts, ignoring white space, or None.
 
     Args:
-        results: Best first.
+        results: Results, best first.
         row: A row of `questions.jsonl`.
     """
     wanted = [_words(text) for text in row["evidence"]]

@@ -1,4 +1,4 @@
-"""The command that measures retrieval: one project, its variants, or a sweep over settings."""
+"""The command `evaluate`: measures a project, compares variants, or sweeps over settings."""
 
 from __future__ import annotations
 
@@ -29,31 +29,37 @@ evaluating = typer.Typer()
 def evaluate_project(
     name: Name,
     questions: Annotated[
-        Path | None, typer.Argument(help="Questions with evidence as JSON lines; without it, the LLM writes some.")
+        Path | None, typer.Argument(help="JSON lines file of questions with evidence; without it, the LLM writes some.")
     ] = None,
     compare: Annotated[
         str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try, with each mode: 400,800,1200.")
+        str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
     ] = None,
-    sample: Annotated[int | None, typer.Option(help="Documents to build for --compare and --sweep, at most.")] = None,
-    ks: Annotated[str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results to look at.")] = "1,5,10,20",
-    metric: Annotated[str | None, typer.Option(help="What --compare recommends by, such as recall@10.")] = None,
-    number: Annotated[int, typer.Option(help="Questions to write where no file is given.")] = 50,
-    save: Annotated[Path | None, typer.Option(help="Where to keep questions that were written.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Maximum number of documents for --compare and --sweep.")] = None,
+    ks: Annotated[
+        str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results for the metrics.")
+    ] = "1,5,10,20",
+    metric: Annotated[
+        str | None, typer.Option(help="Metric for the recommendation of --compare, such as recall@10.")
+    ] = None,
+    number: Annotated[int, typer.Option(help="Number of questions to write if no file is given.")] = 50,
+    save: Annotated[Path | None, typer.Option(help="File to save the written questions to.")] = None,
     similarity: Annotated[
-        bool, typer.Option("--similarity", help="Also embed the passages: similarity with the question.")
+        bool, typer.Option("--similarity", help="Also measure the embedding similarity of question and passages.")
     ] = False,
     report: Annotated[
-        list[Path] | None, typer.Option(help="Report to write: .html, .json or .csv; may be repeated.")
+        list[Path] | None, typer.Option(help="Report file to write: .html, .json or .csv; may be repeated.")
     ] = None,
-    max_cost: Annotated[float | None, typer.Option(help="Dollars that --compare and --sweep may spend.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    max_cost: Annotated[float | None, typer.Option(help="Maximum cost of --compare and --sweep in dollars.")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation before spending money.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Measure how well a project finds the evidence of questions, and whether context pays on its documents."""
+    """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
     with errors_in_one_line():
         from llama_index_contextual.evaluation.questions import load_questions, write_questions
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
@@ -96,7 +102,7 @@ def evaluate_project(
 
 
 class _Steps:
-    """Says on standard error what is being done and how far it is, and asks before money is spent."""
+    """Shows progress on standard error, and asks for confirmation before money is spent."""
 
     def __init__(self, *, ask: bool, sample: int | None) -> None:
         self._ask, self._sample, self._last = ask, sample, ""
@@ -109,7 +115,7 @@ class _Steps:
         self._status.stop()
 
     def show(self, progress: VariantProgress) -> None:
-        """Show how far a step is; the price is confirmed where it is not nothing."""
+        """Show the progress of a step; a price above zero has to be confirmed."""
         if progress.stage == "price":
             self._price(progress.dollars)
         elif progress.stage == "build":
@@ -118,7 +124,7 @@ class _Steps:
             self.asked(progress.done, progress.total)
 
     def asked(self, done: int, total: int) -> None:
-        """Show how many questions were asked."""
+        """Show the number of processed questions."""
         self._say("Asking the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
 
     def _say(self, step: str, far: str) -> None:
@@ -133,11 +139,11 @@ class _Steps:
         if dollars == 0:
             return
         shown = "an unknown amount" if dollars is None else f"about ${dollars:.4f}"
-        say(f"Contexts and embeddings will cost {shown}; the ledger keeps what is paid for.", to=err)
+        say(f"Contexts and embeddings will cost {shown}; the ledger keeps all paid results.", to=err)
         if self._sample is None:
-            say("[dim]That is for all documents: --sample 20 builds twenty of them first.[/]", to=err)
+            say("[dim]This is for all documents: --sample 20 uses only twenty of them.[/]", to=err)
         if self._ask:
-            typer.confirm("Go on?", abort=True, err=True)
+            typer.confirm("Continue?", abort=True, err=True)
 
 
 def _written(project: Project, number: int) -> Sequence[Question]:
@@ -152,7 +158,7 @@ def _names(text: str) -> list[Any]:
 def _numbers(text: str, option: str) -> list[int]:
     parts = _names(text)
     if not parts or not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 for part in parts):
-        raise InputError(f"{option} is {text!r}: give whole numbers from 1, with commas between.", value=text)
+        raise InputError(f"{option} is {text!r}: give positive whole numbers, separated by commas.", value=text)
     return [int(part[:9]) for part in parts]
 
 
@@ -202,10 +208,10 @@ def _show_figures(evaluations: Sequence[Evaluation]) -> None:
 def _show_failures(result: Evaluation) -> None:
     failed = result.failures()
     asked, first = pluralize(len(result.results), "question"), pluralize(max(result.ks), "result")
-    say(f"Without all evidence among the first {first}: {len(failed)} of {asked}.")
+    say(f"Evidence missing from the first {first}: {len(failed)} of {asked}.")
     for found in failed[:5]:
         instead = next(iter(found.hard_negatives(max(result.ks))), None)
-        came = f"first came {instead.source}" if instead else "nothing was found"
+        came = f"first result {instead.source}" if instead else "no results"
         say(f"[dim]{snippet(found.question.text, 100)}: {safe(came)}[/]", indent=2)
 
 

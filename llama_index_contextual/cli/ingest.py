@@ -1,4 +1,4 @@
-"""Commands that bring documents in, and the one that says before what it will cost."""
+"""Commands that add documents: `ingest`, and `estimate` for the cost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 ingesting = typer.Typer()
 
 Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Make the project exactly these documents.")]
-Moved = Annotated[
-    bool, typer.Option("--moved", help="The files have a new place: documents whose ids match are the same.")
-]
+Replace = Annotated[bool, typer.Option("--replace", help="Remove all other documents.")]
+Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
 
 
 @ingesting.command(rich_help_panel=DOCUMENTS)
@@ -37,18 +35,18 @@ def estimate(
     paths: Paths,
     replace: Replace = False,
     moved: Moved = False,
-    batch: Annotated[bool, typer.Option("--batch", help="Mark the price of batches as the one that is meant.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Select the price of batches.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Show what `ingest` would cost; nothing is sent, nothing is written."""
+    """Show the cost of `ingest`, without sending or writing anything."""
     with errors_in_one_line():
-        found = open_project(root, name).estimate(list(paths), replace=replace, moved=moved, batch=batch)
+        expected = open_project(root, name).estimate(list(paths), replace=replace, moved=moved, batch=batch)
         if as_json:
-            say_json(found.to_dict())
+            say_json(expected.to_dict())
         else:
-            show_estimate(found)
-        _exit_if_absent(found.skipped)
+            show_estimate(expected)
+        _exit_if_absent(expected.skipped)
 
 
 @ingesting.command(rich_help_panel=DOCUMENTS)
@@ -62,11 +60,11 @@ def ingest(
         typer.Option(
             "--max-cost",
             metavar="DOLLARS",
-            help="Stop before the run costs more than this; `estimate` says what is enough.",
+            help="Stop before the run costs more than this; `estimate` suggests a limit.",
         ),
     ] = None,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask for contexts in batches: half the price of a token, within 24 hours.")
+        bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     root: Root = DEFAULT_ROOT,
@@ -91,6 +89,6 @@ def ingest(
 
 
 def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:
-    """End the command with exit code 1 if a path that was given leads to no file."""
+    """Exit with code 1 if no file exists at one of the given paths."""
     if any(file.absent for file in skipped):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What the commands share: their common options, the root folder, and what Ctrl-C leaves."""
+"""Options and helpers that several commands share: projects, confirmation, and interruption by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Root = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DEFAULT_ROOT = Path("knowledge")
 
-# The panels of `--help`, in the order in which their first commands are added.
-PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "Upkeep"
+# Panels of `--help`, in the order of their first commands.
+PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "Maintenance"
 
 
-# ---- how questions are answered ------------------------------------------------------------------------------------
+# ---- options of questions and answers ------------------------------------------------------------------------------
 
 
 def _day(text: str) -> date:
     try:
         return date.today() if text == "today" else date.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a day: write it as 2026-11-22, or today.") from None
+        raise typer.BadParameter(f"{text!r} is not a date: write it as 2026-11-22, or today.") from None
 
 
 Style = Annotated[
@@ -53,7 +53,7 @@ Style = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
         show_envvar=False,
-        help="How it is written: instruction, persona, chain_of_thought, or rules of your own.",
+        help="Style of the answer: instruction, persona, chain_of_thought, or your own rules.",
     ),
 ]
 Confidence = Annotated[
@@ -61,7 +61,7 @@ Confidence = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
         show_envvar=False,
-        help="Answer only from this confidence of the search on, 0 to 1; without it, the LLM decides.",
+        help="Minimum confidence of the search for an answer, 0 to 1; by default, the LLM decides.",
     ),
 ]
 Guard = Annotated[
@@ -70,7 +70,7 @@ Guard = Annotated[
         "--guard",
         envvar="LLAMA_INDEX_CONTEXTUAL_GUARD",
         show_envvar=False,
-        help="Remove HTML and unsafe links, hide personal data.",
+        help="Remove HTML and unsafe links, and mask personal data.",
     ),
 ]
 Judged = Annotated[
@@ -79,7 +79,7 @@ Judged = Annotated[
         "--judge",
         envvar="LLAMA_INDEX_CONTEXTUAL_JUDGE",
         show_envvar=False,
-        help="Let the LLM look at every answer once more; what the passages do not bear out is held back.",
+        help="Let the LLM check each answer; it is withheld if the passages do not support it.",
     ),
 ]
 ByIntent = Annotated[
@@ -88,7 +88,7 @@ ByIntent = Annotated[
         "--intents",
         envvar="LLAMA_INDEX_CONTEXTUAL_INTENTS",
         show_envvar=False,
-        help="Search every question by what it wants.",
+        help="Adapt the search to the kind of question.",
     ),
 ]
 Day = Annotated[
@@ -98,7 +98,7 @@ Day = Annotated[
         metavar="DAY",
         envvar="LLAMA_INDEX_CONTEXTUAL_REFERENCE_DATE",
         show_envvar=False,
-        help="Day by which `last quarter` and the like are understood: 2026-11-22, or today.",
+        help="Date to which `last quarter` and similar words refer: 2026-11-22, or today.",
     ),
 ]
 FirstToken = Annotated[
@@ -106,7 +106,7 @@ FirstToken = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_FIRST_TOKEN_TIMEOUT",
         show_envvar=False,
-        help="Seconds to wait for the answer's beginning.",
+        help="Seconds to wait for the start of the answer.",
     ),
 ]
 BetweenTokens = Annotated[
@@ -114,7 +114,7 @@ BetweenTokens = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_BETWEEN_TOKENS_TIMEOUT",
         show_envvar=False,
-        help="Seconds to wait for its next piece; then it ends as a partial answer.",
+        help="Seconds to wait for the next part of the answer; after that, the answer is partial.",
     ),
 ]
 CallTimeout = Annotated[
@@ -122,20 +122,20 @@ CallTimeout = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_CALL_TIMEOUT",
         show_envvar=False,
-        help="Seconds for a whole call, where the answer is not shown as it comes (--json, --judge); otherwise the"
-        " project's `call_timeout`, or 60.",
+        help="Seconds to wait for the whole answer if it is not streamed (--json, --judge); by default the project's"
+        " `call_timeout`, or 60.",
     ),
 ]
 FollowUps = Annotated[
     Literal["blend", "condense", "simple"],
     typer.Option(
-        help="How a follow-up is searched: blended with what was said, made to stand alone by the LLM, or as it is."
+        help="Search of follow-up questions: blended with the conversation, rewritten by the LLM, or unchanged."
     ),
 ]
-SearchMode = Annotated[Mode | None, typer.Option(help="Which indexes are searched.")]
+SearchMode = Annotated[Mode | None, typer.Option(help="Indexes to search.")]
 
 
-# ---- what commands do ----------------------------------------------------------------------------------------------
+# ---- helpers -------------------------------------------------------------------------------------------------------
 
 
 def open_root(root: Path) -> ProjectManager:
@@ -146,39 +146,39 @@ def open_root(root: Path) -> ProjectManager:
 
 
 def open_project(root: Path, name: str) -> Project:
-    """Return a project that is to be asked or built, by the settings that hold for this command."""
+    """Return a project to query or build, with the settings from the environment."""
     project = open_root(root).load(name)
     project.config = with_environment(project.config, os.environ)
     return project
 
 
 def proposed(command: str, name: str, root: Path) -> str:
-    """Return a command for a project as it can be copied."""
+    """Return a command line that the user can copy."""
     words = ["llama-index-contextual", command, name, *([] if root == DEFAULT_ROOT else ["--root", str(root)])]
     return shlex.join(words)
 
 
 def has_terminal() -> bool:
-    """Return whether there is somebody to ask."""
+    """Return whether standard input is a terminal."""
     return sys.stdin.isatty()
 
 
 def require_answer(*, yes: bool) -> None:
-    """End the command with exit code 2 where it would have to ask, and there is no terminal to ask on."""
+    """Exit with code 2 if a confirmation is needed and there is no terminal."""
     if not yes and not has_terminal():
-        say_error("There is no terminal to ask on: add --yes to go on without a question.")
+        say_error("There is no terminal for a confirmation: add --yes to continue without one.")
         raise typer.Exit(2)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is removed for good, unless `--yes` has answered already."""
+    """Ask for confirmation of a permanent removal, unless `--yes` is given."""
     require_answer(yes=yes)
     if not yes:
         typer.confirm(question, abort=True, err=True)
 
 
 def parse_setting(item: str) -> tuple[str, Any]:
-    """Return the name and the value of FIELD=VALUE; a value that is JSON is read as JSON, any other as text."""
+    """Return the name and the value of FIELD=VALUE; a value that is valid JSON is parsed, any other is a string."""
     field, equals, value = item.partition("=")
     if not equals:
         raise typer.BadParameter(f"{item!r} is not FIELD=VALUE.")
@@ -189,17 +189,17 @@ def parse_setting(item: str) -> tuple[str, Any]:
 
 
 def interruptible(project: Project, work: Callable[[], T]) -> T:
-    """Do the work; on Ctrl-C say what is live and what was kept."""
+    """Run `work`; on Ctrl-C, print the live version and the contents of the ledger, and exit with code 130."""
     try:
         return work()
     except KeyboardInterrupt:
-        found = project.info()
-        live = f"version {found.version} is live" if found.version else "there is no version yet"
+        info = project.info()
+        live = f"version {info.version} is live" if info.version else "there is no version yet"
         say(
-            f"Interrupted: {live}; the ledger keeps {pluralize(found.ledger.contexts, 'context')} and"
-            f" {pluralize(found.ledger.embeddings, 'embedding')}.{_under_way(found.ledger.batched_requests)}"
-            f"{_spent(found.cost)}"
-            f" Run the same command again to go on.",
+            f"Interrupted: {live}; the ledger keeps {pluralize(info.ledger.contexts, 'context')} and"
+            f" {pluralize(info.ledger.embeddings, 'embedding')}.{_pending(info.ledger.batched_requests)}"
+            f"{_spent(info.cost)}"
+            f" Run the same command again to continue.",
             to=err,
         )
         raise typer.Exit(130) from None
@@ -211,10 +211,12 @@ def _spent(cost: ProjectCost) -> str:
     last = cost.runs[-1] if cost.runs else None
     if last is None or not last.dollars:
         return ""
-    booked = f", of which {money(last.booked)} is booked for calls that were cut off" if last.booked else ""
-    return f" The last run has cost {money(last.dollars)}{booked}."
+    booked = f", of which {money(last.booked)} is booked for interrupted calls" if last.booked else ""
+    return f" The last run cost {money(last.dollars)}{booked}."
 
 
-def _under_way(requests: int) -> str:
-    going_on = f" The provider goes on with {pluralize(requests, 'request')} in batches: nothing of them is lost."
-    return going_on if requests else ""
+def _pending(requests: int) -> str:
+    note = (
+        f" The provider continues to process {pluralize(requests, 'request')} in batches; their results are not lost."
+    )
+    return note if requests else ""

@@ -1,4 +1,4 @@
-"""Commands that show a project to people and to other programs: a page to browse, a server to ask."""
+"""Commands that show a project to people (`inspect`) and to other programs (`mcp`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ serving = typer.Typer()
 @serving.command("inspect", rich_help_panel=QUESTIONS)
 def inspect_project(
     name: Name,
-    html: Annotated[Path | None, typer.Option(help="File to write; otherwise NAME.html.")] = None,
-    query: Annotated[list[str] | None, typer.Option(help="A search to explain; may be repeated.")] = None,
-    top_k: Annotated[int, typer.Option(help="Results of each search.")] = 10,
+    html: Annotated[Path | None, typer.Option(help="File to write; the default is NAME.html.")] = None,
+    query: Annotated[list[str] | None, typer.Option(help="Query to explain; may be repeated.")] = None,
+    top_k: Annotated[int, typer.Option(help="Number of results of each query.")] = 10,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Write a page to browse documents, segments and chunks, and why a search found them."""
+    """Write an HTML page to browse documents, segments and chunks, and explain search results."""
     with errors_in_one_line():
         from llama_index_contextual.ui.inspection import write_page
 
@@ -39,7 +39,7 @@ def serve_mcp(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Serve projects to a client of the Model Context Protocol, over standard input and output; nothing is changed."""
+    """Serve projects to an MCP client over standard input and output; the tools change nothing."""
     with errors_in_one_line():
         try:
             from llama_index_contextual.mcp import make_server

@@ -1,4 +1,4 @@
-"""What the command line prints: text that cannot act on the terminal, paragraphs, JSON, and errors in one line."""
+"""Output of the command line: escaped text, paragraphs, JSON, reports, and errors in one line."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from llama_index_contextual.settings import Setting
     from llama_index_contextual.storage.receipts import ProjectCost
 
-# Without these, Rich would turn ":key:" in a document into a picture, and colour its numbers.
+# Rich must not replace ":key:" in a document with an emoji, nor colour numbers.
 out = Console(emoji=False, highlight=False)
 err = Console(stderr=True, emoji=False, highlight=False)
 
 
 def safe(text: str) -> str:
     """Return text from documents or the user without control characters, for use within Rich markup."""
-    # The readers import LlamaIndex, which `--help` and `--version` do without.
+    # The readers import LlamaIndex, which `--help` and `--version` do not need.
     from llama_index_contextual.readers.discovery import printable
 
-    # Names in messages and reports are printable already: their backslashes are not doubled once more.
+    # Names in messages and reports are escaped already: their backslashes must not be doubled again.
     return escape("\\".join(printable(part) for part in text.split("\\")))
 
 
@@ -53,7 +53,7 @@ def snippet(text: str, width: int) -> str:
 
 
 def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
-    """Print a paragraph: wrapped at words on a terminal, in one line elsewhere, where another program may read it."""
+    """Print a paragraph: wrapped at words on a terminal, otherwise in one line for other programs."""
     if to.is_terminal:
         to.print(Padding(Text.from_markup(markup, emoji=False), (0, 0, 0, indent), expand=False))
     else:
@@ -61,7 +61,7 @@ def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
 
 
 def say_beside(markup: str, facts: str) -> None:
-    """Print a name and facts about it, dimmed: in one line, or in two where that of a terminal is too short."""
+    """Print a name and dimmed facts about it, in one line, or in two if the terminal is too narrow."""
     if out.is_terminal and Text.from_markup(f"{markup}  {facts}", emoji=False).cell_len > out.width:
         say(markup)
         say(f"[dim]{facts}[/]", indent=4)
@@ -70,7 +70,7 @@ def say_beside(markup: str, facts: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print a value as JSON on standard output, and nothing that could act on the terminal."""
+    """Print a value as JSON on standard output, with control characters escaped."""
     text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in _dump(value, ascii_only=False))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -84,7 +84,7 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
 
 
 def say_error(message: str) -> None:
-    """Print what went wrong in one line on standard error."""
+    """Print an error message in one line on standard error."""
     say(f"[red]Error:[/] {safe(scrub(message))}", to=err)
 
 
@@ -95,15 +95,15 @@ def say_traceback(error: BaseException) -> None:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the command with one line where something is wrong with the input, the files or a model.
+    """Print errors of the input, the files or a model in one line, and exit.
 
-    The exit code is 1, or 2 where a path that was given does not exist.
+    The exit code is 1, or 2 if a given path does not exist.
     """
     code = 1
     try:
         yield
     except BrokenPipeError:
-        raise  # nobody reads on: there is nobody to tell
+        raise  # the reader of the output has gone
     except PathNotFoundError as error:
         message, code = str(error), 2
     except ContextualError as error:
@@ -119,8 +119,8 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def show_info(found: ProjectInfo) -> None:
-    """Print what a project is and holds."""
-    failed = f"{pluralize(found.fallback_chunks, 'chunk')} without an LLM context (`retry` asks again)"
+    """Print the contents and settings of a project."""
+    failed = f"{pluralize(found.fallback_chunks, 'chunk')} without an LLM context (`retry` requests it again)"
     waiting = found.ledger.batched_requests
     rows = [
         ("project", found.name),
@@ -130,8 +130,8 @@ def show_info(found: ProjectInfo) -> None:
         *([("fallback", failed)] if found.fallback_chunks else []),
         ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
         ("ledger", f"{pluralize(found.ledger.contexts, 'context')}, {pluralize(found.ledger.embeddings, 'embedding')}"),
-        *([("in batches", f"{pluralize(waiting, 'request')} under way")] if waiting else []),
-        *([("cost so far", _cost_in_all(found.cost))] if found.cost.runs else []),
+        *([("in batches", f"{pluralize(waiting, 'request')} pending")] if waiting else []),
+        *([("cost so far", _total_cost(found.cost))] if found.cost.runs else []),
         ("embedding", found.config.embed_model),
         ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
         ("mode", f"{found.config.mode}, top {found.config.top_k}"),
@@ -140,7 +140,7 @@ def show_info(found: ProjectInfo) -> None:
         say(f"[dim]{label:<14}[/]{safe(value)}")
 
 
-def _cost_in_all(cost: ProjectCost) -> str:
+def _total_cost(cost: ProjectCost) -> str:
     from llama_index_contextual.contextualizer.cost import money
 
     booked = f", of which {money(cost.booked)} for calls whose price is not known" if cost.booked else ""
@@ -150,7 +150,7 @@ def _cost_in_all(cost: ProjectCost) -> str:
 
 
 def show_cost(cost: ProjectCost) -> None:
-    """Print what a project has cost, run by run and in all."""
+    """Print the cost of a project, by run and in total."""
     from llama_index_contextual.contextualizer.cost import money
 
     for run in cost.runs:
@@ -159,19 +159,19 @@ def show_cost(cost: ProjectCost) -> None:
         parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
         if run.unsettled:
             parts.append(
-                f"{money(run.unsettled)} booked for {pluralize(run.unsettled_calls, 'call')} timed out or cut off"
+                f"{money(run.unsettled)} booked for {pluralize(run.unsettled_calls, 'call')} timed out or interrupted"
             )
         if run.batches:
-            parts.append(f"{money(sum(run.batches.values()))} booked for batches under way")
+            parts.append(f"{money(sum(run.batches.values()))} booked for pending batches")
         if run.ended is None:
             parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
         models = " + ".join(name for name in (run.llm, run.embed_model) if name)
         say_beside(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
-    say(f"in all: {safe(_cost_in_all(cost))}; questions and answers are not counted")
+    say(f"total: {safe(_total_cost(cost))}; questions and answers are not included")
 
 
 def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str] = ()) -> None:
-    """Print every setting as it could be given, with what it is for; what differs from the default stands out."""
+    """Print all settings in the form FIELD=VALUE with their descriptions; changed values are highlighted."""
     for setting in settings:
         value = snippet(json.dumps(setting.value, ensure_ascii=False), 60)
         shown = value if setting.value == setting.default else f"[bold green]{value}[/]"
@@ -179,18 +179,18 @@ def show_settings(settings: Sequence[Setting], *, by_environment: Collection[str
         say(f"[bold]{setting.name}[/]={shown}{f'  [yellow]{mark}[/]' if mark else ''}")
         say(f"[dim]{safe(setting.description)}[/]", indent=4)
     say(
-        "\nrebuild: a change has no effect before the next `rebuild` or `ingest`. To set them: `create NAME --set"
-        " FIELD=VALUE`, `configure NAME FIELD=VALUE`; or LLAMA_INDEX_CONTEXTUAL_FIELD in the environment or in a `.env`"
-        " file, which `create` keeps, and which holds for every command where no rebuild is needed."
+        "\nrebuild: a change takes effect with the next `rebuild` or `ingest`. To change settings: `create NAME --set"
+        " FIELD=VALUE`, `configure NAME FIELD=VALUE`, or LLAMA_INDEX_CONTEXTUAL_FIELD in the environment or in a `.env`"
+        " file, which `create` stores, and which overrides the project's setting if no rebuild is needed."
     )
 
 
 def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> None:
-    """Print what an ingestion did, as JSON or for a reader; what needs attention goes to standard error then.
+    """Print the report of an ingestion, as JSON or as text; as text, problems go to standard error.
 
     Args:
-        report: What it did.
-        retry: The command that asks again for contexts that failed.
+        report: The report.
+        retry: The command that requests failed contexts again.
         as_json: Whether to print JSON.
     """
     from llama_index_contextual.ingestion.report import skipped_lines
@@ -211,34 +211,34 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     for line in report.failure_lines():
         say(f"[yellow]no LLM context[/] for {safe(line)}", to=err)
     if report.failures:
-        say("These chunks have the structural context. To ask again:", to=err)
+        say("These chunks have the structural context. To request it from the LLM again:", to=err)
         say(safe(retry), to=err, indent=2)
-    asked = f" {pluralize(report.contexts_paid, 'context')} asked for;" if report.contexts_paid else ""
+    asked = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
     say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 
 
 def show_estimate(found: CostEstimate) -> None:
-    """Print what an ingestion will cost, every way of asking for contexts in a row of its own."""
+    """Print the expected cost of an ingestion, with a row for each way to request contexts."""
     from llama_index_contextual.ingestion.estimate import CHOSEN
     from llama_index_contextual.ingestion.report import skipped_lines
 
     for line in skipped_lines(found.skipped):
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for line in str(found).splitlines():
-        if line.startswith(("  ", CHOSEN)):  # a row: what wraps words would close up its columns
+        if line.startswith(("  ", CHOSEN)):  # a row: wrapping words would collapse its columns
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
         else:
             say(safe(line))
 
 
 def show_response(response: RetrievalResponse) -> None:
-    """Print the passages that a search found."""
+    """Print the results of a search."""
     for warning in response.warnings:
         say(f"[yellow]{safe(warning)}[/]", to=err)
     if not response.results:
-        say("Nothing was found.")
+        say("No results.")
     for chunk in response.results:
         legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
         ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
@@ -256,13 +256,13 @@ def show_response(response: RetrievalResponse) -> None:
 
 
 def say_lines(lines: Sequence[str]) -> None:
-    """Print lines as they are, dimmed."""
+    """Print lines unchanged, dimmed."""
     for line in lines:
         say(f"[dim]{safe(line.strip())}[/]", indent=4)
 
 
 def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
-    """Print where one question of the demo found its answer, without contexts and with them."""
+    """Print the rank of the answer to a demo question, without and with contexts."""
     say("")
     say(f"[bold]{safe(answer.question)}[/]")
     lines = Table.grid(padding=(0, 2))
@@ -284,4 +284,4 @@ def _place(chunk: RetrievedChunk) -> str:
 
 
 def _rank(rank: int | None, top_k: int) -> str:
-    return f"[red]absent from the first {top_k}[/]" if rank is None else f"[green]rank {rank}[/]"
+    return f"[red]not in the first {top_k}[/]" if rank is None else f"[green]rank {rank}[/]"

@@ -1,4 +1,4 @@
-"""Commands that look after a project: versions, damage, settings, single documents, the ledger."""
+"""Commands that maintain a project: versions, repair, settings, documents, the ledger."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) 
 @upkeep.command(rich_help_panel=UPKEEP)
 def rollback(
     name: Name,
-    to: Annotated[str | None, typer.Option(help="Name of the version; otherwise the one before.")] = None,
+    to: Annotated[str | None, typer.Option(help="Name of the version; the default is the previous one.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Make an earlier version the live one."""
+    """Make an earlier version live."""
     with errors_in_one_line():
         live = open_root(root).load(name).rollback(to)
         if as_json:
@@ -85,21 +85,23 @@ def rollback(
 @upkeep.command(rich_help_panel=UPKEEP)
 def verify(
     name: Name,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended without the documents.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair the damage that can be repaired without the documents.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Compare every file with its checksum, and say what mends what is damaged."""
+    """Compare all files with their checksums, and show how to repair damage."""
     with errors_in_one_line():
         report = open_root(root).load(name).verify(repair=repair)
         if as_json:
             say_json(asdict(report))
         for problem in report.problems if not as_json else ():
             colour = "yellow" if problem.harmless else "red"
-            mend = f"To mend it: {safe(problem.remedy)}"
-            say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {mend}")
+            repair_hint = f"To repair it: {safe(problem.remedy)}"
+            say(f"[{colour}]{safe(problem.file)}[/] {safe(problem.message)}. {repair_hint}")
         if not as_json and not report.problems:
-            say(f"Sound: {pluralize(len(report.versions), 'version')} and the ledger.")
+            say(f"No damage in {pluralize(len(report.versions), 'version')} and the ledger.")
         if not report.sound:
             raise typer.Exit(1)
 
@@ -111,7 +113,7 @@ def export(
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Write the live version for LlamaIndex's stock stores."""
+    """Export the live version for LlamaIndex's own stores."""
     with errors_in_one_line():
         open_root(root).load(name).export(directory)
         if as_json:
@@ -123,15 +125,15 @@ def export(
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def remove(
     name: Name,
-    doc_ids: Annotated[list[str], typer.Argument(help="Ids of documents, as `documents` lists them.")],
+    doc_ids: Annotated[list[str], typer.Argument(help="Document ids, as listed by `documents`.")],
     forget: Annotated[
-        bool, typer.Option("--forget", help="Also do what `forget` does: no rollback is possible then.")
+        bool, typer.Option("--forget", help="Also run `forget`; no rollback is possible afterwards.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --forget.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation of --forget.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Publish a version without some documents."""
+    """Remove documents, and publish a new version."""
     with errors_in_one_line():
         project = open_root(root).load(name)
         if forget:
@@ -140,7 +142,7 @@ def remove(
                 versions = [version.name for version in project.versions()]
                 what = f"{pluralize(len(set(doc_ids)), 'document')}, {pluralize(len(versions), 'version')}"
                 say(
-                    f"`remove --forget` removes for good: {what} ({', '.join(versions)}), and the contexts and"
+                    f"`remove --forget` permanently removes {what} ({', '.join(versions)}), and the contexts and"
                     f" embeddings that no other document uses. {_FINAL}",
                     to=err,
                 )
@@ -158,24 +160,26 @@ def remove(
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def forget(
     name: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed, without removing it.")
+    ] = False,
     yes: Yes = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Remove from the disk what the live version does not hold: other versions, and their paid contexts."""
+    """Permanently remove all data outside the live version: other versions and their paid contexts."""
     with errors_in_one_line():
         project = open_root(root).load(name)
         if not dry_run:
             require_answer(yes=yes)
         if not dry_run and not yes:
-            _show_doomed(project.forget(dry_run=True), to=err)
+            _show_removal(project.forget(dry_run=True), to=err)
             confirm("Remove them?", yes=yes)
         gone = project.forget(dry_run=dry_run)
         if as_json:
             say_json(asdict(gone) | ({"dry_run": True} if dry_run else {}))
         elif dry_run:
-            _show_doomed(gone, to=out)
+            _show_removal(gone, to=out)
         else:
             _show_forgotten(gone)
 
@@ -184,22 +188,22 @@ def _paid(gone: Forgotten) -> str:
     return f"{pluralize(gone.contexts, 'context')}, {pluralize(gone.embeddings, 'embedding')}"
 
 
-def _show_doomed(gone: Forgotten, *, to: Console) -> None:
+def _show_removal(gone: Forgotten, *, to: Console) -> None:
     named = f" ({', '.join(gone.versions)})" if gone.versions else ""
     say(
-        f"`forget` removes for good: {pluralize(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
+        f"`forget` permanently removes {pluralize(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
         to=to,
     )
     if gone.batched_requests:
         requests = pluralize(gone.batched_requests, "request")
-        say(f"[yellow]It gives up {requests} in batches: the provider may go on and charge.[/]", to=to)
+        say(f"[yellow]It abandons {requests} in batches, which the provider may still process and charge.[/]", to=to)
 
 
 def _show_forgotten(gone: Forgotten) -> None:
-    say(f"Removed for good: {pluralize(len(gone.versions), 'version')}, {_paid(gone)}.")
+    say(f"Permanently removed: {pluralize(len(gone.versions), 'version')}, {_paid(gone)}.")
     if gone.batched_requests:
         requests = pluralize(gone.batched_requests, "request")
-        say(f"[yellow]given up[/] {requests} in batches: the provider may go on and charge", to=err)
+        say(f"[yellow]abandoned[/] {requests} in batches, which the provider may still process and charge", to=err)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -221,7 +225,7 @@ def configure(
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Change settings, and say which need a `rebuild`."""
+    """Change settings, and show which of them need a `rebuild`."""
     with errors_in_one_line():
         changes = dict(parse_setting(item) for item in settings)
         pending = open_root(root).load(name).update_config(**changes)
@@ -230,16 +234,16 @@ def configure(
             return
         if pending:
             fields = ", ".join(pending)
-            say(f"Changed. {fields}: no effect before `llama-index-contextual rebuild {safe(shlex.quote(name))}`.")
+            say(f"Changed. To apply {fields}, run `llama-index-contextual rebuild {safe(shlex.quote(name))}`.")
         else:
-            say("Changed; the next query uses it.")
+            say("Changed; takes effect with the next query.")
         for field in sorted(changes.keys() & environment_settings(os.environ).keys() & OF_A_COMMAND):
-            say(f"[yellow]{PREFIX}{field.upper()} is set, and holds in its place.[/]", to=err)
+            say(f"[yellow]{PREFIX}{field.upper()} is set and overrides it.[/]", to=err)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Publish a version by the present settings, from the documents as they are stored."""
+    """Publish a version with the current settings, from the stored documents."""
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
@@ -248,38 +252,38 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Ask again for the contexts that the LLM failed to write."""
+    """Request again the contexts that the LLM failed to write."""
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
         show_report(report, retry=proposed("retry", name, root), as_json=as_json)
 
 
-ledger = typer.Typer(help="Contexts that were paid for.", no_args_is_help=True)
+ledger = typer.Typer(help="Export and import paid contexts.", no_args_is_help=True)
 upkeep.add_typer(ledger, name="ledger", rich_help_panel=UPKEEP)
 LedgerPath = Annotated[Path, typer.Argument(help="A JSON lines file.")]
 
 
 @ledger.command("export")
 def export_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Write the contexts as JSON lines."""
+    """Export the contexts as JSON lines."""
     with errors_in_one_line():
-        _tell_count(open_root(root).load(name).export_contexts(path), "exported", as_json)
+        _say_count(open_root(root).load(name).export_contexts(path), "exported", as_json)
 
 
 @ledger.command("import")
 def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Add contexts from JSON lines."""
+    """Import contexts from JSON lines."""
     with errors_in_one_line():
-        _tell_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
+        _say_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
 
 
-def _tell_count(count: int, what: str, as_json: bool) -> None:
+def _say_count(count: int, what: str, as_json: bool) -> None:
     if as_json:
         say_json({what: count})
     else:
         say(
             f"{pluralize(count, 'context')} {what}."
             if count or what != "exported"
-            else "No context has been paid for: nothing exported."
+            else "There are no paid contexts: nothing exported."
         )

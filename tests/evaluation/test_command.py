@@ -39,14 +39,14 @@ def test_the_figures_of_a_project_are_shown(questions: Path) -> None:
     lines = [line.split() for line in out.splitlines()]
     assert ["recall@3", "100.0"] in lines
     assert any(line[:2] == ["embedding", "similarity"] for line in lines)
-    assert "Without all evidence among the first 3 results: 0 of 2 questions." in out
+    assert "Evidence missing from the first 3 results: 0 of 2 questions." in out
 
 
 def test_failed_questions_are_shown_with_what_came_first(questions: Path) -> None:
     questions.write_text(json.dumps({"question": "Does the pump run dry?", "relevant": ["absent"]}))
     out, _ = run("a", questions)
     assert ": 1 of 1 question." in out
-    assert "Does the pump run dry?: first came manual.txt" in out
+    assert "Does the pump run dry?: first result manual.txt" in out
 
 
 def test_questions_about_files_that_are_not_there_are_counted_aloud(questions: Path) -> None:
@@ -98,8 +98,8 @@ def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--k", "0"], "--k is '0': give whole numbers from 1"),
-        (["--sweep", "a"], "--sweep is 'a': give whole numbers from 1"),
+        (["--k", "0"], "--k is '0': give positive whole numbers"),
+        (["--sweep", "a"], "--sweep is 'a': give positive whole numbers"),
         (["--compare", "none,best"], "give two or three of none, structural, llm"),
         (["--report", "r.pdf"], "end its name with .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
@@ -166,7 +166,7 @@ def test_a_sweep_with_an_llm_is_confirmed_too(questions: Path, monkeypatch: pyte
     arguments = ("a", questions, "--sweep", "800", "--compare", "llm", "--k", "3")
     _, err = run(*arguments, answer="n\n", code=1)
     assert "will cost about $0.00" in err
-    assert "--sample 20 builds twenty of them first" in err
+    assert "--sample 20 uses only twenty of them" in err
     assert llm.history == []
     out, _ = run(*arguments, "--yes")
     assert len(llm.history) == 2
