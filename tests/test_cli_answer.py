@@ -110,7 +110,7 @@ def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProv
     [
         ('{"grounded": true, "hallucinated": false, "relevant": true, "confidence": 0.9}', "The pump runs dry.", ""),
         ('{"grounded": false, "hallucinated": true, "relevant": true, "confidence": 0.9}', FALLBACK, "The judge held"),
-        ("Well.", "The pump runs dry.", "Not judged: The judge did not say what was asked for"),
+        ("Well.", "The pump runs dry.", "Not judged: The reply of the judge does not contain a valid"),
     ],
     ids=["passed", "blocked", "failed"],
 )

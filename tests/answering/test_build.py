@@ -123,7 +123,7 @@ def test_the_model_answers_at_the_temperature_of_the_settings(tmp_path: Path, mo
         project = ProjectManager(tmp_path).create(f"p{wanted}", ProjectConfig(faiss=False, **settings))
         engine = project.as_query_engine()
         assert isinstance(engine, GroundedQueryEngine)
-        assert engine.speaker._llm.sync().temperature == wanted  # type: ignore[attr-defined]
+        assert engine.answer_stream._llm.sync().temperature == wanted  # type: ignore[attr-defined]
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_a_file_that_holds_no_conversation_is_refused(reports: Project, tmp_path
     engine.chat("one")
     with pytest.raises(InputError, match=r"talk\.json"):
         engine.load(tmp_path / "talk.json")
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         engine.load(tmp_path / "none.json")
     assert len(engine.chat_history) == 2
 
@@ -287,7 +287,7 @@ def test_whoever_stops_reading_finds_what_was_read_in_the_history(
     stream.chat_stream.close()  # type: ignore[union-attr]
     assert said(engine)[1].startswith(first.strip())  # type: ignore[union-attr]
     assert stream.grounded is not None
-    assert stream.grounded.partial == "Whoever read the answer stopped before its end."
+    assert stream.grounded.partial == "Reading stopped before the end of the answer."
 
 
 def test_an_answer_without_a_model_is_remembered_by_whoever_stops_behind_it(reports: Project) -> None:

@@ -181,9 +181,9 @@ def assert_renders_harmless(clean: str) -> None:
 
 def streamed(text: str, size: int = 1) -> list[str]:
     """Return what a reader gets of an answer that comes in pieces."""
-    reveal = StreamFilter("instruction", Guards(mask=()))
-    parts = [reveal.feed(text[at : at + size]) for at in range(0, len(text), size)]
-    return [part for part in (*parts, reveal.rest()) if part]
+    stream_filter = StreamFilter("instruction", Guards(mask=()))
+    parts = [stream_filter.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    return [part for part in (*parts, stream_filter.rest()) if part]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.streaming import AnswerStream, Spoken, Timeouts
+from llama_index_contextual.answering.streaming import AnswerStream, Completion, Timeouts
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
@@ -422,7 +422,7 @@ def test_an_answer_at_the_limit_of_tokens_is_partial(
 ) -> None:
     openai.max_tokens = 5
     provider.enqueue("one two three four five six seven eight nine ten")
-    assert "limit of tokens" in str(ask(reports.as_query_engine(llm=openai)).partial)
+    assert "token limit" in str(ask(reports.as_query_engine(llm=openai)).partial)
 
 
 def test_an_error_before_the_first_word_is_tried_again(
@@ -478,7 +478,7 @@ def test_a_model_that_falls_silent_leaves_a_partial_answer(reports: Project, str
     timeouts = Timeouts(between_tokens=0.1)
     response: Any = reports.as_query_engine(llm=Stalling(), streaming=streaming, timeouts=timeouts).query(QUESTION)
     response = response.get_response() if streaming else response
-    assert (str(response), response.partial) == ("The pump", "The model said nothing more for 0.1 seconds.")
+    assert (str(response), response.partial) == ("The pump", "The model sent nothing for 0.1 seconds.")
 
 
 def test_whoever_stops_reading_stops_the_model(reports: Project) -> None:
@@ -495,7 +495,7 @@ def test_an_answer_that_was_not_read_to_its_end_is_partial_and_not_kept(reports:
         next(stream.response_gen)
     stream.response_gen.close()
     response = stream.get_response()
-    assert response.partial == "Whoever read the answer stopped before its end."
+    assert response.partial == "Reading stopped before the end of the answer."
     assert len(cache) == 0
 
 
@@ -515,7 +515,7 @@ async def test_an_awaited_answer_that_was_not_read_to_its_end_is_partial_and_not
             reading.cancel()
     response = await stream.aget_response()
     assert str(response).startswith("The")
-    assert response.partial == "Whoever read the answer stopped before its end."
+    assert response.partial == "Reading stopped before the end of the answer."
     assert len(cache) == 0
 
 
@@ -525,7 +525,7 @@ async def _read(pieces: Any) -> list[str]:
 
 def test_an_answer_that_is_not_whole_in_time_is_partial(reports: Project) -> None:
     response = ask(reports.as_query_engine(llm=Stalling(), timeouts=Timeouts(whole=0.2)))
-    assert (str(response), response.partial) == ("The pump", "The answer was not whole after 0.2 seconds.")
+    assert (str(response), response.partial) == ("The pump", "The answer was not complete after 0.2 seconds.")
 
 
 def test_a_call_that_says_nothing_in_time_is_given_up(
@@ -540,9 +540,9 @@ def test_a_call_takes_as_long_as_the_project_allows_unless_it_is_said_otherwise(
     reports: Project, openai: OpenAI
 ) -> None:
     patient = Project(reports.directory, reports.config.changed(call_timeout=300))
-    assert patient.as_query_engine(llm=openai).speaker.timeouts == Timeouts(whole=300)  # type: ignore[attr-defined]
-    told = patient.as_query_engine(llm=openai, timeouts=Timeouts())
-    assert told.speaker.timeouts == Timeouts()  # type: ignore[attr-defined]
+    assert patient.as_query_engine(llm=openai).answer_stream.timeouts == Timeouts(whole=300)  # type: ignore[attr-defined]
+    engine = patient.as_query_engine(llm=openai, timeouts=Timeouts())
+    assert engine.answer_stream.timeouts == Timeouts()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
@@ -587,6 +587,6 @@ class _BreaksAtTheEnd(ScriptedLLM):
 
 
 def test_what_breaks_behind_a_stream_is_raised_to_its_reader() -> None:
-    speaker = AnswerStream(_BreaksAtTheEnd())
+    stream = AnswerStream(_BreaksAtTheEnd())
     with pytest.raises(RuntimeError, match="cannot be closed"):
-        list(speaker.stream([ChatMessage("How long?")], Spoken()))
+        list(stream.stream([ChatMessage("How long?")], Completion()))
