@@ -73,7 +73,7 @@ def test_table_and_chart_are_written_by_their_ending(filled: Project, tmp_path: 
 
 @pytest.mark.parametrize("options", [{"top_ks": []}, {"top_ks": [0]}])
 def test_a_sweep_of_nothing_is_an_error(filled: Project, options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="nothing to evaluate"):
         swept(filled, **options)
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="nothing to evaluate"):
         filled.sweep_answers([], llm=ScriptedLLM())

@@ -101,7 +101,7 @@ def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
         (["--k", "0"], "--k is '0': give whole numbers from 1"),
         (["--sweep", "a"], "--sweep is 'a': give whole numbers from 1"),
         (["--compare", "none,best"], "give two or three of none, structural, llm"),
-        (["--report", "r.pdf"], "end its name with .csv, .json or .html"),
+        (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is no folder: make it, or name another one for r.csv"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_wrong_option_is_one_line(questions: Path, arguments: list[str], messa
 def test_a_wrong_line_of_questions_is_one_line(questions: Path) -> None:
     questions.write_text("{}\n")
     _, err = run("a", questions, code=1)
-    assert err.startswith("Error: q.jsonl, line 1: has no evidence: give ")
+    assert err.startswith("Error: q.jsonl, line 1: has no evidence: add ")
     assert err.count("\n") == 1
 
 

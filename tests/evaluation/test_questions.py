@@ -147,28 +147,34 @@ def test_a_byte_order_mark_empty_lines_and_windows_line_ends_do_no_harm() -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "is not JSON in UTF-8 (JSONDecodeError): write one JSON object a line"),
+        ("{", "is not JSON in UTF-8 (JSONDecodeError): write one JSON object per line"),
         ("[1]", "is not a JSON object"),
-        ({"relevant": ["c"]}, '"question" is missing, empty or no text'),
-        ({"question": " ", "relevant": ["c"]}, '"question" is missing, empty or no text'),
-        ({"question": "A?"}, 'has no evidence: give "relevant"'),
-        ({"question": "A?", "evidence": []}, 'has no evidence: give "relevant"'),
-        ({"question": "A?", "evidence": "x"}, '"evidence" is no list'),
-        ({"question": "A?", "relevant": [7]}, '"relevant" is missing, empty or no text'),
-        ({"question": "A?", "evidence": [7]}, "an evidence item is neither a text nor an object"),
-        ({"question": "A?", "evidence": [{}]}, "an evidence item says nothing of where it stands"),
+        ({"relevant": ["c"]}, '"question" is missing, empty or not a string'),
+        ({"question": " ", "relevant": ["c"]}, '"question" is missing, empty or not a string'),
+        ({"question": "A?"}, 'has no evidence: add "relevant"'),
+        ({"question": "A?", "evidence": []}, 'has no evidence: add "relevant"'),
+        ({"question": "A?", "evidence": "x"}, '"evidence" is not a list'),
+        ({"question": "A?", "relevant": [7]}, '"relevant" is missing, empty or not a string'),
+        ({"question": "A?", "evidence": [7]}, "an evidence item is neither a string nor an object"),
+        ({"question": "A?", "evidence": [{}]}, "an evidence item has no chunk, span, page or text"),
         ({"question": "A?", "evidence": [{"start": 1, "end": 2}]}, "needs a `file`"),
-        ({"question": "A?", "file": "a", "evidence": [{"start": 1}]}, '"end" is missing or no whole number'),
-        ({"question": "A?", "file": "a", "evidence": [{"start": 1.5, "end": 2}]}, '"start" is missing or no whole'),
+        ({"question": "A?", "file": "a", "evidence": [{"start": 1}]}, '"end" is missing or not a non-negative integer'),
+        (
+            {"question": "A?", "file": "a", "evidence": [{"start": 1.5, "end": 2}]},
+            '"start" is missing or not a non-negative integer',
+        ),
         ({"question": "A?", "file": "a", "evidence": [{"start": 2, "end": 2}]}, "2–2 is empty"),
         ({"question": "A?", "file": "a", "evidence": [{"page": 0}]}, "count from 1"),
-        ({"question": "A?", "file": "a", "evidence": [{"page": True}]}, '"page" is missing or no whole number'),
+        (
+            {"question": "A?", "file": "a", "evidence": [{"page": True}]},
+            '"page" is missing or not a non-negative integer',
+        ),
         ({"question": "A?", "file": "a", "evidence": [{"pages": [1, 2, 3]}]}, '"pages" is not [first, last]'),
-        ({"question": "A?", "file": 7, "evidence": ["x"]}, '"file" is missing, empty or no text'),
+        ({"question": "A?", "file": 7, "evidence": ["x"]}, '"file" is missing, empty or not a string'),
         ({"question": "A?", "evidence": ["…"]}, "has no words"),
         ({"question": "\ud800?", "relevant": ["c"]}, "half a character"),
-        ({"id": [], "question": "A?", "relevant": ["c"]}, '"id" is neither a text nor a whole number'),
-        ({"id": "first", "question": "A?", "relevant": ["c"]}, "has the id of line 1"),
+        ({"id": [], "question": "A?", "relevant": ["c"]}, '"id" is neither a string nor an integer'),
+        ({"id": "first", "question": "A?", "relevant": ["c"]}, "has the same id as line 1"),
     ],
 )
 def test_a_wrong_line_is_named_with_what_is_wrong(line: Any, message: str) -> None:
@@ -186,7 +192,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_input(tmp_path: Path, nam
 
 
 def test_a_file_without_questions_says_how_to_write_one() -> None:
-    with pytest.raises(InputError, match='holds no question: write one JSON object a line, with "question"'):
+    with pytest.raises(InputError, match='has no questions: write one JSON object per line, with "question"'):
         parse_questions(b"\n \n")
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.evaluation import report as page
+from llama_index_contextual.evaluation import report
 from llama_index_contextual.evaluation.compare import Comparison, compare
 from llama_index_contextual.evaluation.report import Result, to_csv, to_html, to_json, write_report
 from llama_index_contextual.evaluation.run import Evaluation, evaluate
@@ -156,7 +156,7 @@ def test_the_ending_of_the_name_says_which_report_is_written(evaluation: Evaluat
 
 
 def test_another_ending_is_an_error_that_names_the_three(evaluation: Evaluation, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"r\.pdf is no report: end its name with \.csv, \.json or \.html"):
+    with pytest.raises(InputError, match=r"r\.pdf is not a report: use the extension \.csv, \.json or \.html"):
         write_report(evaluation, tmp_path / "r.pdf")
 
 
@@ -167,7 +167,7 @@ def test_without_its_packages_a_page_says_how_to_get_them(
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    page._template.cache_clear()
+    report._template.cache_clear()
     with pytest.raises(ConfigurationError, match=r'pip install "llama-index-contextual\[eval\]"'):
         to_html(evaluation)
     assert to_csv(evaluation)

@@ -82,7 +82,7 @@ def test_chunks_whose_context_failed_are_noted(manager: ProjectManager, text_fol
     project = manager.create("a", ProjectConfig.local(), llm=llm)
     project.ingest([text_folder])
     found = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-    assert "The LLM failed for 2 chunks of 'llm': there the context is structural." in found.notes
+    assert "The LLM failed for 2 chunks of 'llm': their context is structural." in found.notes
 
 
 def test_progress_says_what_is_being_done(filled: Project) -> None:
@@ -105,7 +105,7 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
     assert len(found["none"].results) == 1
     assert {c.source.file_name for r in found["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
     assert found.notes[0] == (
-        "1 of 2 documents, 1 chunk, 1 question. Left out for evidence outside the sample: 1 question."
+        "1 of 2 documents, 1 chunk, 1 question. Left out because of evidence outside the sample: 1 question."
     )
     assert found["structural"].mean("recall@1") == 1
 
@@ -122,7 +122,7 @@ def test_evidence_that_is_a_chunk_places_its_question_too(filled: Project) -> No
     assert found["none"].mean("recall@1") == found["structural"].mean("recall@1") == 1
 
 
-@pytest.mark.parametrize(("size", "message"), [(0, "take at least one"), (1, "take a larger one")])
+@pytest.mark.parametrize(("size", "message"), [(0, "use at least one"), (1, "use a larger one")])
 def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, message: str) -> None:
     both = [Evidence(file="manual.txt", text="pump"), Evidence(file="quarter.md", text="revenue")]
     with pytest.raises(InputError, match=message):
@@ -139,7 +139,7 @@ def test_nothing_is_sent_when_it_would_cost_more_than_allowed(filled: Project) -
     with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost \(\$0\.0001\)"):
         filled.compare(QUESTIONS, max_cost=0.0001)
     filled.config = filled.config.changed(prices={})
-    with pytest.raises(InputError, match="cannot be told beforehand: give the models' prices"):
+    with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
         filled.compare(QUESTIONS, max_cost=0.0001)
     assert llm.history == []
     filled.compare(QUESTIONS)
@@ -339,7 +339,7 @@ def test_chunks_of_several_sizes_cannot_be_evidence(filled: Project) -> None:
 
 
 def test_a_sweep_of_nothing_is_an_error(filled: Project) -> None:
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="no settings to evaluate"):
         filled.sweep(QUESTIONS, modes=[])
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="no settings to evaluate"):
         filled.sweep(QUESTIONS, top_ks=[0])
