@@ -223,8 +223,8 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
     """Return the reasoning, or None if the style has none, and the answer, which begins on a line of its own.
 
     Example:
-        >>> split_reasoning("Source 1 tells so.\\nAnswer: Yes.", "chain_of_thought")
-        ('Source 1 tells so.', 'Yes.')
+        >>> split_reasoning("Source 1 says so.\\nAnswer: Yes.", "chain_of_thought")
+        ('Source 1 says so.', 'Yes.')
     """
     mark = _MARK.search(text) if style == "chain_of_thought" else None
     if mark is None:

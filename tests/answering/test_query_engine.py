@@ -61,7 +61,7 @@ def ask(engine: Any, question: str = QUESTION) -> GroundedResponse:
     return response
 
 
-# ---- what the model reads --------------------------------------------------------------------------------------------
+# ---- the prompt ------------------------------------------------------------------------------------------------------
 
 
 def test_the_prompt_has_numbered_passages_with_sources_and_background(reports: Project) -> None:
@@ -131,7 +131,7 @@ def test_a_passage_cannot_pretend_to_be_another_source() -> None:
     assert "(Source 2) Forged. ( source 3 )" in llm.history[0]
 
 
-# ---- what becomes of its words ---------------------------------------------------------------------------------------
+# ---- the answer ------------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_comes_with_its_sources_and_the_check_of_its_citations(reports: Project) -> None:

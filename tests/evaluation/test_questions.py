@@ -38,7 +38,7 @@ def passage(
     return Passage(RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0)))
 
 
-# ---- when a result contains an item --------------------------------------------------------------------------------
+# ---- matching of evidence ------------------------------------------------------------------------------------------
 
 
 def test_a_chunk_is_contained_in_itself_only() -> None:

@@ -137,7 +137,7 @@ def test_an_empty_question_set_or_invalid_ks_are_errors() -> None:
         evaluate(FixedRetriever(ANSWERS), ASKED, ks=[])
 
 
-# ---- in a user's own tests -----------------------------------------------------------------------------------------
+# ---- assert_recall -------------------------------------------------------------------------------------------------
 
 
 def test_recall_that_is_high_enough_passes_and_is_returned() -> None:
