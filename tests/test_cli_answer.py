@@ -116,7 +116,7 @@ def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProv
             FALLBACK,
             "The judge withheld",
         ),
-        ("Well.", "The pump runs dry.", "Not judged: The judge did not say what was asked for"),
+        ("Well.", "The pump runs dry.", "Not judged: The reply of the judge does not contain a valid"),
     ],
     ids=["passed", "blocked", "failed"],
 )

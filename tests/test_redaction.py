@@ -256,7 +256,7 @@ def test_questions_raise_nothing_with_a_key(asked: Project, provider: LoopbackPr
         lambda: asked.retrieve("pump"),
         lambda: asyncio.run(asked.aretrieve("pump")),
         lambda: engine.query("When does the pump run dry?"),
-        lambda: "".join(engine.shown(engine.draft(QueryBundle("When does the pump run dry?")), _spoken())),
+        lambda: "".join(engine.stream(engine.draft(QueryBundle("When does the pump run dry?")), _completion())),
         lambda: chat.chat("When does the pump run dry?"),
         lambda: generate_questions(live, OpenAI(model="gpt-4o-mini", max_retries=0), number=1),
         lambda: asked.as_tool().call("pump").raw_output.unknown,
@@ -269,10 +269,10 @@ def test_questions_raise_nothing_with_a_key(asked: Project, provider: LoopbackPr
     assert not leaks(str(ContextualKnowledge(asked).retrieve("pump")))
 
 
-def _spoken() -> Any:
-    from llama_index_contextual.answering.streaming import Spoken
+def _completion() -> Any:
+    from llama_index_contextual.answering.streaming import Completion
 
-    return Spoken()
+    return Completion()
 
 
 async def test_mcp_answers_hold_no_key(asked: Project) -> None:
@@ -290,7 +290,7 @@ def test_an_answer_that_repeats_the_key_or_breaks_off_with_it_is_shown_without(
     provider.reply = lambda _request: f"It runs dry, says {KEY} of the yard."
     engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
     assert not leaks(str(engine.query("When does the pump run dry?")))
-    streamed = "".join(engine.shown(engine.draft(QueryBundle("When does it run dry?")), _spoken()))
+    streamed = "".join(engine.stream(engine.draft(QueryBundle("When does it run dry?")), _completion()))
     assert not leaks(streamed)
     assert streamed.startswith("It runs dry, says [API key removed] of the yard.")
 

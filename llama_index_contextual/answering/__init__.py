@@ -1,1 +1,1 @@
-"""Answers from passages: engines, citations that are checked, guards."""
+"""Answers from passages: query and chat engines, checked citations, guards."""

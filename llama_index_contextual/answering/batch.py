@@ -1,4 +1,4 @@
-"""Many questions at once: predictions beside the truth, exact match and F1, and files for other tools."""
+"""Answering many questions: predictions next to the right answers, exact match and F1, and files for other tools."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Return an answer without case, punctuation, articles and superfluous white space, and without its citations.
+    """Return an answer in lower case without citations, punctuation, articles and superfluous white space.
 
     Source: the evaluation script of SQuAD; Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of
-    Text", EMNLP 2016. Leaving out citations is ours.
+    Text", EMNLP 2016. The script does not remove citations.
 
     Example:
         >>> normalise_answer("The  three days, [Source 1].")
@@ -40,7 +40,7 @@ def normalise_answer(text: str) -> str:
 
 
 def exact_match(answer: str, truth: str) -> float:
-    """Return 1 where two answers are the same when normalised, otherwise 0.
+    """Return 1 if two answers are equal after normalisation, otherwise 0.
 
     Example:
         >>> exact_match("The ACME Corp.", "acme corp")
@@ -50,27 +50,27 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1_score(answer: str, truth: str) -> float:
-    """Return the harmonic mean of precision and recall of the words of an answer; two empty ones agree.
+    """Return the harmonic mean of precision and recall of the words of an answer; 1 if both answers are empty.
 
     Example:
         >>> f1_score("three whole days", "three days")
         0.8
     """
-    said, wanted = normalise_answer(answer).split(), normalise_answer(truth).split()
-    if not said or not wanted:
-        return float(said == wanted)
-    common = (Counter(said) & Counter(wanted)).total()
-    return 2 * common / (len(said) + len(wanted))
+    words, expected = normalise_answer(answer).split(), normalise_answer(truth).split()
+    if not words or not expected:
+        return float(words == expected)
+    common = (Counter(words) & Counter(expected)).total()
+    return 2 * common / (len(words) + len(expected))
 
 
 @dataclass(frozen=True, kw_only=True)
 class QA:
-    """A question, its answers if they are known, and words that a passage must hold to answer it.
+    """A question with its right answers and its evidence, as far as known.
 
     Attributes:
         question: The question.
-        answers: Right answers; the best match counts.
-        evidence: Text of a passage that answers it; empty where that is not known.
+        answers: The right answers; the best match counts.
+        evidence: Text of a passage that answers the question; empty if unknown.
     """
 
     question: str
@@ -80,13 +80,13 @@ class QA:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What became of one question.
+    """The answer to one question.
 
     Attributes:
         qa: The question.
-        answer: What was answered; empty where the model failed.
+        answer: Text of the answer; empty if the model failed.
         error: Why there is no answer, in a sentence, or None.
-        response: The whole answer, or None.
+        response: The full response, or None.
         exact: Exact match, or None without a right answer.
         f1: F1 of the words, or None without a right answer.
     """
@@ -108,51 +108,54 @@ class Prediction:
 
     @property
     def hits(self) -> Sequence[NodeWithScore]:
-        """The passages that the model read."""
+        """The passages in the prompt."""
         return self.response.source_nodes if self.response is not None else ()
 
     @property
     def retrieved(self) -> bool | None:
-        """Whether a passage holds the evidence, or a right answer where there is none; None where neither is known."""
-        wanted = [self.qa.evidence] if self.qa.evidence else list(self.qa.answers)
-        if not wanted:
+        """Whether a passage contains the evidence, or a right answer if there is none; None if neither is known."""
+        if not self._expected:
             return None
-        return any(self._holds(hit, text) for hit in self.hits for text in wanted)
+        return any(self._contains(hit, text) for hit in self.hits for text in self._expected)
 
     @property
     def hard_negatives(self) -> list[NodeWithScore]:
-        """The passages that were read although they hold nothing of what was wanted."""
-        wanted = [self.qa.evidence] if self.qa.evidence else list(self.qa.answers)
-        return [hit for hit in self.hits if wanted and not any(self._holds(hit, text) for text in wanted)]
+        """The passages in the prompt that contain neither the evidence nor a right answer."""
+        expected = self._expected
+        return [hit for hit in self.hits if expected and not any(self._contains(hit, text) for text in expected)]
+
+    @property
+    def _expected(self) -> list[str]:
+        return [self.qa.evidence] if self.qa.evidence else list(self.qa.answers)
 
     @staticmethod
-    def _holds(hit: NodeWithScore, text: str) -> bool:
+    def _contains(hit: NodeWithScore, text: str) -> bool:
         return f" {normalise_answer(text)} " in f" {normalise_answer(hit.node.get_content())} "
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What became of many questions, in their order."""
+    """The answers to many questions, in their order."""
 
     rows: Sequence[Prediction]
 
     @property
     def exact(self) -> float | None:
-        """Mean exact match over the questions with a right answer; an answer that failed counts 0."""
+        """Mean exact match over the questions with a right answer; a failed answer counts as 0."""
         return _mean([row.exact for row in self.rows])
 
     @property
     def f1(self) -> float | None:
-        """Mean F1 over the questions with a right answer; an answer that failed counts 0."""
+        """Mean F1 over the questions with a right answer; a failed answer counts as 0."""
         return _mean([row.f1 for row in self.rows])
 
     @property
     def failed_retrievals(self) -> list[Prediction]:
-        """The questions whose evidence no passage holds."""
+        """The questions whose evidence is in no passage."""
         return [row for row in self.rows if row.retrieved is False]
 
     def to_csv(self) -> str:
-        """Return one line per question: the prediction beside the truth."""
+        """Return one line per question: the prediction next to the right answers."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
@@ -166,7 +169,7 @@ class Predictions:
         return out.getvalue()
 
     def to_ares(self) -> str:
-        """Return the tab-separated lines that ARES reads: Query, Document, Answer; the passages of a question joined.
+        """Return tab-separated lines for ARES: Query, Document (all passages of the question), Answer.
 
         Source: Saad-Falcon et al., "ARES: An Automated Evaluation Framework for Retrieval-Augmented Generation
         Systems", NAACL 2024.
@@ -178,10 +181,10 @@ class Predictions:
         return "".join("\t".join(" ".join(field.split()) for field in line) + "\n" for line in lines)
 
     def write(self, path: str | Path) -> None:
-        """Write `to_csv` into a .csv file, or `to_ares` into a .tsv file.
+        """Write a .csv file (see `to_csv`) or a .tsv file (see `to_ares`).
 
         Raises:
-            InputError: The name ends otherwise.
+            InputError: The file name has another extension.
         """
         writers: dict[str, Callable[[], str]] = {".csv": self.to_csv, ".tsv": self.to_ares}
         if (suffix := Path(path).suffix.lower()) not in writers:
@@ -192,23 +195,23 @@ class Predictions:
 async def aanswer_many(
     engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8
 ) -> Predictions:
-    """Answer many questions, some at the same time; one that fails is in the result with its error.
+    """Answer many questions concurrently; a question that fails is in the result with its error.
 
     Args:
-        engine: Searches and answers.
-        questions: The questions, with their answers where they are known.
-        concurrency: Questions under way at the same time, at most.
+        engine: The query engine.
+        questions: The questions, with their answers if known.
+        concurrency: Maximum number of questions answered at the same time.
 
     Raises:
-        InputError: concurrency is not positive.
+        InputError: `concurrency` is not positive.
     """
     if concurrency < 1:
-        raise InputError(f"concurrency is {concurrency}: at least one question must be under way.", value=concurrency)
-    room = asyncio.Semaphore(concurrency)
+        raise InputError(f"concurrency is {concurrency}: it must be at least 1.", value=concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
 
     async def one(item: QA | str) -> Prediction:
         qa = QA(question=item) if isinstance(item, str) else item
-        async with room:
+        async with semaphore:
             try:
                 draft = await engine.adraft(QueryBundle(qa.question))
                 response = cast(GroundedResponse, await engine.aanswer(draft))
@@ -220,7 +223,7 @@ async def aanswer_many(
 
 
 def answer_many(engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8) -> Predictions:
-    """Do as `aanswer_many` does, for callers without an event loop."""
+    """Answer many questions like `aanswer_many`, from synchronous code."""
     return run_sync(lambda: aanswer_many(engine, questions, concurrency=concurrency))
 
 
@@ -230,5 +233,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _cell(text: str) -> str:
-    """Return a text that a spreadsheet does not take for a formula."""
+    """Return a text that a spreadsheet does not interpret as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,4 +1,4 @@
-"""Answers that were given before: the same model, the same rules, passages, conversation and question."""
+"""Cache of answers, with the whole prompt, the model and the version as its key."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from llama_index_contextual.answering.response import GroundedResponse
 
 
 class AnswerCache:
-    """Keeps the last answers of one or several engines in memory.
+    """In-memory cache of the last answers of one or several engines.
 
-    The key is all that a model reads, so an answer never outlives the version, the filters, the style or the
-    conversation that it was written from. Only whole answers that were found are kept.
+    The key covers the whole prompt, so an answer is never used for another version, other filters, another style or
+    another conversation. Only complete answers are cached, and only if the documents answer the question.
 
     Args:
-        max_entries: Answers that are kept; the one that was not asked for longest goes first.
+        max_entries: Maximum number of answers; the least recently used one is dropped first.
     """
 
     def __init__(self, max_entries: int = 256) -> None:
         self._answers: LRUCache[str, GroundedResponse] = LRUCache(max_entries)
 
     def get(self, key: str) -> GroundedResponse | None:
-        """Return an answer that was kept."""
+        """Return the cached answer, or None."""
         return self._answers.get(key)
 
     def put(self, key: str, answer: GroundedResponse) -> None:
-        """Keep an answer, unless it is partial, blocked or none, or its judge could not be asked."""
+        """Add an answer, unless it is partial, blocked or not found, or its judge failed."""
         if answer.partial is None and answer.found and "error" not in (answer.verdict or {}):
             self._answers.put(key, answer)
 
     def clear(self) -> None:
-        """Forget all answers."""
+        """Remove all answers."""
         self._answers.clear()
 
     def __len__(self) -> int:
@@ -43,13 +43,13 @@ class AnswerCache:
 
 
 def cache_key(messages: Sequence[ChatMessage], *, model: str, version: str | None, settings: str = "") -> str:
-    """Return the key of an answer.
+    """Return the cache key of an answer.
 
     Args:
-        messages: All that the model reads: rules, conversation, passages, question.
-        model: Its name.
-        version: Of the project.
-        settings: What else decides what is shown.
+        messages: The whole prompt: rules, conversation, passages, question.
+        model: Name of the model.
+        version: Version of the project.
+        settings: Other settings on which the shown answer depends.
     """
     rows = [model, version, settings, *([message.role.value, message.content] for message in messages)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A conversation with the documents: it keeps the history, everything below it is stateless."""
+"""The chat engine: the conversation and its history; the query engine below it has no state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.prompts import condense_messages
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.streaming import STOPPED, Spoken
+from llama_index_contextual.answering.streaming import STOPPED, Completion
 from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.conversational import ConversationQuery
@@ -34,30 +34,30 @@ _MODES = ("blend", "condense", "simple")
 
 @dataclass
 class GroundedChatResponse(AgentChatResponse):
-    """A turn's answer, with what it rests on."""
+    """The answer of a turn; `grounded` is the full response of the query engine."""
 
     grounded: GroundedResponse | None = None
 
 
 @dataclass
 class GroundedChatStream(StreamingAgentChatResponse):
-    """A turn's answer as it comes; `grounded` and `metadata` are there when it has ended."""
+    """The streamed answer of a turn; `grounded` and `metadata` are set at its end."""
 
     grounded: GroundedResponse | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class GroundedChatEngine(BaseChatEngine):
-    """Chats over passages: the last exchanges go into the search and, as far as they fit, into the prompt.
+    """Chat engine over passages: the last exchanges go into the search and, as far as they fit, into the prompt.
 
     Args:
-        engine: Searches and answers; its retriever should take `ConversationQuery`s.
-        mode: "blend" searches the question together with the conversation, without a further call; "condense" lets the
-            model make the question stand alone first; "simple" searches the question as it was asked.
-        turns: Exchanges that count.
-        history_tokens: Tokens of the exchanges in the prompt, at most; the oldest are left out first.
-        chat_store: Where the history is kept.
-        chat_store_key: Name of this conversation there.
+        engine: The query engine; its retriever should accept `ConversationQuery` objects.
+        mode: "blend" searches for the question together with the conversation, without another call; "condense" asks
+            the model for a standalone question first; "simple" searches for the question as it is.
+        turns: Number of exchanges to consider.
+        history_tokens: Maximum number of tokens of the exchanges in the prompt; the oldest are dropped first.
+        chat_store: The store of the history.
+        chat_store_key: Key of this conversation in the store.
 
     Raises:
         ConfigurationError: The mode is unknown, or a number is negative.
@@ -93,10 +93,10 @@ class GroundedChatEngine(BaseChatEngine):
 
     @property
     def callback_manager(self) -> CallbackManager:
-        """Where the events of the engine go."""
+        """Callback manager of the query engine."""
         return self.engine.callback_manager
 
-    # ---- the history -------------------------------------------------------------------------------------------------
+    # ---- History -----------------------------------------------------------------------------------------------------
 
     @property
     def chat_history(self) -> list[ChatMessage]:
@@ -108,7 +108,7 @@ class GroundedChatEngine(BaseChatEngine):
         self._store.set_messages(self._key, [])
 
     def save(self, path: str | Path) -> None:
-        """Write the conversation as JSON; the file is there whole or not at all."""
+        """Write the conversation to a JSON file, atomically."""
         rows = [
             {"role": message.role.value, "content": storable_text(message.content or "")}
             for message in self.chat_history
@@ -116,26 +116,26 @@ class GroundedChatEngine(BaseChatEngine):
         files.replace(Path(path), json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
     def load(self, path: str | Path) -> None:
-        """Go on with a conversation that `save` wrote.
+        """Continue a conversation that was written by `save`.
 
         Raises:
-            InputError: The file is not there or holds no conversation.
+            InputError: The file does not exist or does not contain a conversation.
         """
         content = _read(path)
         try:
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in json.loads(content)]
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} holds no conversation: it is not what `save` writes.", value=str(path)) from error
+            raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
         self._store.set_messages(self._key, messages)
 
     def _recent(self) -> list[ChatMessage]:
-        """Return the last exchanges, oldest first, the first one a question."""
+        """Return the last exchanges, oldest first, beginning with a question."""
         questions = [at for at, message in enumerate(self.chat_history) if message.role == MessageRole.USER]
-        counted = questions[len(questions) - min(self.turns, len(questions)) :]
-        return self.chat_history[counted[0] :] if counted else []
+        last = questions[len(questions) - min(self.turns, len(questions)) :]
+        return self.chat_history[last[0] :] if last else []
 
-    def _prompted(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the last of those exchanges that fit the budget."""
+    def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the last exchanges that fit `history_tokens`."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             kept = list(recent[start:])
@@ -149,32 +149,32 @@ class GroundedChatEngine(BaseChatEngine):
 
     def _begin(self, message: str, chat_history: list[ChatMessage] | None) -> list[ChatMessage]:
         if not isinstance(message, str):
-            raise InputError(f"The message is of type {type(message).__name__}: give a text.", value=message)
+            raise InputError(f"The message is of type {type(message).__name__}: pass a string.", value=message)
         if not message.strip():
-            raise InputError("The message is empty: ask something.", value=message)
+            raise InputError("The message is empty: ask a question.", value=message)
         if chat_history is not None:
             self._store.set_messages(self._key, list(chat_history))
         return self._recent()
 
-    # ---- the search --------------------------------------------------------------------------------------------------
+    # ---- Search ------------------------------------------------------------------------------------------------------
 
     async def _adraft(self, message: str, recent: Sequence[ChatMessage]) -> Draft:
         history = () if self.mode == "simple" else tuple(recent)
         query = ConversationQuery(message, history=history, rewrite=await self._arewrite(message, recent))
-        return await self.engine.adraft(query, history=self._prompted(recent))
+        return await self.engine.adraft(query, history=self._within_budget(recent))
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
-        """Return the question made stand-alone; None where nothing is to be done or the model could not."""
+        """Return the standalone question; None if it is not needed or the model failed."""
         if self.mode != "condense" or not recent:
             return None
         try:
-            spoken = await self.engine.speaker.aspeak(condense_messages(shortened(message), recent))
+            completion = await self.engine.answer_stream.acomplete(condense_messages(shortened(message), recent))
         except ModelError:
-            return None  # the blend needs no model: see the response's `blend`
-        rewritten = spoken.text.strip().strip('"“”')
-        return rewritten if rewritten and spoken.problem is None else None
+            return None  # fall back to "blend", which needs no model; the response's `blend` shows it
+        rewritten = completion.text.strip().strip('"“”')
+        return rewritten if rewritten and completion.problem is None else None
 
-    # ---- turns -------------------------------------------------------------------------------------------------------
+    # ---- Turns -------------------------------------------------------------------------------------------------------
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
         """Answer a message.
@@ -185,12 +185,12 @@ class GroundedChatEngine(BaseChatEngine):
 
         Raises:
             InputError: The message is empty.
-            ModelError: The model cannot be reached, or does not begin in time; the history stays as it was.
+            ModelError: The model cannot be reached, or does not begin to answer in time; the history is unchanged.
         """
         return run_sync(lambda: self.achat(message, chat_history))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
-        """Do as `chat` does, without blocking the event loop."""
+        """Answer a message like `chat`, without blocking the event loop."""
         draft = await self._adraft(message, self._begin(message, chat_history))
         response = cast(GroundedResponse, await self.engine.aanswer(draft))
         self._remember(message, response)
@@ -199,53 +199,53 @@ class GroundedChatEngine(BaseChatEngine):
         )
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Answer a message as it comes: read `response_gen`; it is in the history when it has been read."""
+        """Stream the answer to a message: read `response_gen`; at its end the turn is added to the history."""
         recent = self._begin(message, chat_history)
         draft = run_sync(lambda: self._adraft(message, recent))
-        made = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
-        spoken = Spoken()
+        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+        completion = Completion()
 
-        def noted() -> Generator[ChatResponse, None, None]:
+        def pieces() -> Generator[ChatResponse, None, None]:
             try:
-                for piece in self.engine.shown(draft, spoken):
+                for piece in self.engine.stream(draft, completion):
                     yield _as_response(piece)
             except GeneratorExit:
-                self._stopped(made, message, draft, spoken)
+                self._stop(stream, message, draft, completion)
                 raise
-            self._ended(made, message, draft, spoken)
+            self._end(stream, message, draft, completion)
 
-        made.chat_stream = noted()
-        return made
+        stream.chat_stream = pieces()
+        return stream
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
-        """Answer a message as it comes: read `async_response_gen`."""
+        """Stream the answer to a message like `stream_chat`: read `async_response_gen`."""
         draft = await self._adraft(message, self._begin(message, chat_history))
-        made = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
-        spoken = Spoken()
+        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+        completion = Completion()
 
-        async def noted() -> AsyncGenerator[ChatResponse, None]:
+        async def pieces() -> AsyncGenerator[ChatResponse, None]:
             try:
-                async for piece in self.engine.ashown(draft, spoken):
+                async for piece in self.engine.astream(draft, completion):
                     yield _as_response(piece)
             except (GeneratorExit, asyncio.CancelledError):
-                self._stopped(made, message, draft, spoken)
+                self._stop(stream, message, draft, completion)
                 raise
-            await asyncio.to_thread(self._ended, made, message, draft, spoken)
+            await asyncio.to_thread(self._end, stream, message, draft, completion)
 
-        made.achat_stream = noted()
-        return made
+        stream.achat_stream = pieces()
+        return stream
 
-    def _stopped(self, made: GroundedChatStream, message: str, draft: Draft, spoken: Spoken) -> None:
-        """Remember what was read of an answer; before a judge has spoken, nothing was."""
-        unread = draft.ready is None and (not spoken.text or (self.engine.judge is not None and spoken.answer is None))
-        if not unread:
-            spoken.problem = STOPPED
-            self._ended(made, message, draft, spoken)
+    def _stop(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
+        """Record a partial answer if any of it was shown; with a judge, nothing is shown before the verdict."""
+        judging = self.engine.judge is not None and completion.answer is None
+        if draft.ready is not None or (completion.text and not judging):
+            completion.problem = STOPPED
+            self._end(stream, message, draft, completion)
 
-    def _ended(self, made: GroundedChatStream, message: str, draft: Draft, spoken: Spoken) -> None:
-        made.grounded = self.engine.finished(draft, spoken)
-        made.metadata = made.grounded.metadata or {}
-        self._remember(message, made.grounded)
+    def _end(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
+        stream.grounded = self.engine.finish(draft, completion)
+        stream.metadata = stream.grounded.metadata or {}
+        self._remember(message, stream.grounded)
 
 
 def _as_response(piece: str) -> ChatResponse:
@@ -256,4 +256,4 @@ def _read(path: str | Path) -> bytes:
     try:
         return files.read(Path(path))
     except FileNotFoundError as error:
-        raise InputError(f"{path} is not there.", value=str(path)) from error
+        raise InputError(f"{path} does not exist.", value=str(path)) from error

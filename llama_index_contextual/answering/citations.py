@@ -1,4 +1,9 @@
-"""Numbers and dates of a text as values that can be compared, however they are written."""
+"""Checking the citations of an answer against the passages it was written from.
+
+An answer cites its passages as [Source N]. `check_citations` removes citations of sources that do not exist, looks up
+every quotation in the passages, and reports the numbers and dates that no cited passage contains. The first two parts
+of this module find and compare figures and quotations, whatever their notation.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 from llama_index_contextual.retrievers.response import Source
+
+# ---- Figures: numbers and dates --------------------------------------------------------------------------------------
 
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
@@ -49,11 +56,11 @@ _WORDS: dict[str, int | Decimal] = {
 }
 _SPELLED = re.compile(rf"\b(?:({'|'.join(_TENS)})[\s-])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
-_LONGEST = 100
-"""Characters of a number, at most: longer ones are no figures, and too large for decimals."""
+_MAX_DIGITS = 100
+"""Maximum number of characters of a number: longer ones are not figures, and too large for decimals."""
 
 Date = tuple[int | None, int, int | None]
-"""Year, month, day; None for what is not said."""
+"""Year, month, day; None for a missing part."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +68,11 @@ class Figure:
     """A number or date of a text.
 
     Attributes:
-        text: As it is written.
-        start: Where it begins.
-        end: Where it ends.
-        values: What the number may be ("1,000" is a thousand, or one by another custom).
-        dates: What the date may be ("3/4/2021" is in April or in March); empty for a number.
+        text: The figure as written.
+        start: Start offset.
+        end: End offset.
+        values: Possible values of the number ("1,000" is a thousand or, in other countries, one).
+        dates: Possible dates ("3/4/2021" is in April or in March); empty for a number.
     """
 
     text: str
@@ -76,25 +83,25 @@ class Figure:
 
 
 def figures_of(text: str) -> list[Figure]:
-    """Return the dates and numbers that a text writes in digits, in order.
+    """Return the dates and numbers written in digits in a text, in order.
 
     Example:
         >>> [figure.text for figure in figures_of("On March 3, 2021 it cost $1,250.50 or 4 %.")]
         ['March 3, 2021', '1,250.50', '4']
     """
-    found: list[Figure] = []
-    taken = bytearray(len(text))  # 1 where a date stands
+    figures: list[Figure] = []
+    taken = bytearray(len(text))  # 1 for the characters of dates
     for pattern in _DATES:
         for match in pattern.finditer(text):
             dates = frozenset(_dates(match.groupdict()))
             if dates and not any(taken[match.start() : match.end()]):
                 taken[match.start() : match.end()] = b"\1" * len(match[0])
-                found.append(Figure(match.group(), match.start(), match.end(), dates=dates))
+                figures.append(Figure(match.group(), match.start(), match.end(), dates=dates))
     for match in _NUMBER.finditer(text):
-        if len(match[0]) <= _LONGEST and not any(taken[match.start() : match.end()]):
+        if len(match[0]) <= _MAX_DIGITS and not any(taken[match.start() : match.end()]):
             values = frozenset(_values(match.group(), text[match.end() : match.end() + 12]))
-            found.append(Figure(match.group(), match.start(), match.end(), values))
-    return sorted(found, key=lambda figure: figure.start)
+            figures.append(Figure(match.group(), match.start(), match.end(), values))
+    return sorted(figures, key=lambda figure: figure.start)
 
 
 def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
@@ -118,7 +125,7 @@ def _values(written: str, after: str) -> Iterator[Decimal]:
     if separators and (len(separators) == 1 or separators[-1] != separators[0]):
         whole, _, fraction = plain.rpartition(separators[-1])
         decimal = f"{re.sub('[.,]', '', whole)}.{fraction}"
-        # A single separator before three digits may part thousands or decimals.
+        # A single separator before three digits may separate thousands or decimals.
         readings = readings | {decimal} if len(separators) == 1 and len(fraction) == 3 else {decimal}
     scale = _SCALE.match(after)
     for reading in readings:
@@ -129,7 +136,7 @@ def _values(written: str, after: str) -> Iterator[Decimal]:
 
 
 class Facts:
-    """The numbers and dates of a passage, those that are spelled out included.
+    """The numbers and dates of a passage, including those that are spelled out.
 
     Example:
         >>> facts = Facts("Three days from 2 May 2020, at 1000 EUR.")
@@ -142,8 +149,10 @@ class Facts:
         self._dates = {date for figure in figures for date in figure.dates}
         self._values = {value for figure in figures for value in figure.values}
         self._values |= {Decimal(part) for date in self._dates for part in (date[0], date[2]) if part is not None}
-        # Numbers within dates and compounds too: "2020-21" holds 21.
-        self._values |= {Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _LONGEST}
+        # Include numbers within dates and compounds: "2020-21" contains 21.
+        self._values |= {
+            Decimal(digits).normalize() for digits in re.findall(r"\d+", text) if len(digits) <= _MAX_DIGITS
+        }
         for match in _SPELLED.finditer(text):
             value = Decimal(_WORDS[match[2].lower()])
             value += Decimal(_WORDS[match[1].lower()]) if match[1] else 0
@@ -151,25 +160,27 @@ class Facts:
             self._values |= {value, value * 10 ** _SCALES[scale[1].lower()] if scale else value}
 
     def support(self, figure: Figure) -> bool:
-        """Return whether the passage holds a number or date, in any way of writing."""
+        """Return whether the passage contains a number or date, in any notation."""
         if figure.dates:
-            return any(self._matches(asked, held) for asked in figure.dates for held in self._dates)
+            return any(self._matches(date, own) for date in figure.dates for own in self._dates)
         return not self._values.isdisjoint(figure.values)
 
-    def _matches(self, asked: Date, held: Date) -> bool:
-        """Return whether two dates agree; what the held one leaves open must stand beside it."""
-        for mine, theirs in zip(asked, held, strict=True):
-            if mine is not None and mine != theirs and (theirs is not None or Decimal(mine) not in self._values):
+    def _matches(self, date: Date, own: Date) -> bool:
+        """Return whether a date agrees with one of the passage, whose missing parts may be elsewhere in the passage."""
+        for part, own_part in zip(date, own, strict=True):
+            if part is not None and part != own_part and (own_part is not None or Decimal(part) not in self._values):
                 return False
         return True
 
 
+# ---- Quotations ------------------------------------------------------------------------------------------------------
+
 MIN_WORDS = 3
-"""Words of a quotation, at least; fewer are a term between quotation marks."""
+"""Minimum number of words of a quotation; fewer words between quotation marks are a term."""
 
 _DROPPED = frozenset("\"'`´*_“”„‟‘’‚‛«»‹›\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _DASHES = frozenset("-‐‑‒–—―−")
-_SIGN = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"  # scripts in which a sign counts as a word
+_SIGN = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"  # scripts in which each character counts as a word
 _WORD = re.compile(rf"{_SIGN}|(?:(?!{_SIGN})\w)+(?:[-‐‑.,'’](?:(?!{_SIGN})\w)+)*")
 _PARAGRAPH = r"(?:[^{marks}\n]|\n(?![ \t]*\n))+?"
 _MARKED = re.compile(
@@ -178,7 +189,7 @@ _MARKED = re.compile(
             f"“({_PARAGRAPH.format(marks='“”')})”",
             f"„({_PARAGRAPH.format(marks='„“”')})[“”]",
             f"«({_PARAGRAPH.format(marks='«»')})»",
-            # An inch sign follows a digit and opens nothing.
+            # An inch sign follows a digit and does not open a quotation.
             f'(?<![\\w"])"({_PARAGRAPH.format(marks=chr(34))})"(?!\\w)',
             f"(?<!\\w)‘({_PARAGRAPH.format(marks='‘')})’(?!\\w)",
             f"(?<!\\w)'({_PARAGRAPH.format(marks='')})'(?!\\w)",
@@ -198,7 +209,7 @@ def _folded(character: str) -> str:
 
 
 class Folded:
-    """A text in the form in which it is compared, and where each of its characters stands in the original.
+    """A text normalised for comparison, with the offsets of its characters in the original.
 
     Example:
         >>> Folded("Infor-\\nmation  “A”").text
@@ -229,7 +240,7 @@ class Folded:
         self.text = "".join(folded)
 
     def find(self, quoted: str, start: int) -> tuple[int, int] | None:
-        """Return where a text stands in the original, as whole words, from offset `start` on; None if nowhere."""
+        """Return the span of a text in the original, as whole words, from offset `start` on; None if it is absent."""
         needle = fold(quoted)
         at = self.text.find(needle) if needle else -1
         while at >= 0:
@@ -240,14 +251,14 @@ class Folded:
         return None
 
     def _is_edge(self, offset: int) -> bool:
-        """Return whether no word goes on over an offset."""
+        """Return whether an offset is not inside a word."""
         around = self.original[max(0, offset - 1) : offset + 1]
         return offset == 0 or len(around) < 2 or not around.isalnum() or bool(re.search(_SIGN, around))
 
 
 @lru_cache(maxsize=256)
 def fold(quoted: str) -> str:
-    """Return the form in which a text is compared."""
+    """Return a text normalised for comparison."""
     return Folded(quoted).text
 
 
@@ -256,9 +267,9 @@ class Quoted:
     """A quotation of an answer.
 
     Attributes:
-        text: What stands between the marks.
-        start: Where the quotation begins in the answer, its mark included.
-        end: Where it ends.
+        text: The words between the quotation marks.
+        start: Start offset in the answer, including the mark.
+        end: End offset.
     """
 
     text: str
@@ -267,22 +278,23 @@ class Quoted:
 
 
 def quotations_of(answer: str) -> list[Quoted]:
-    """Return the quotations of a text: between quotation marks, or as a Markdown block quote; at least three words.
+    """Return the quotations of at least three words, between quotation marks or as a Markdown block quote.
 
     Example:
-        >>> [found.text for found in quotations_of('It says “food keeps three days” and "maybe".')]
+        >>> [quoted.text for quoted in quotations_of('It says “food keeps three days” and "maybe".')]
         ['food keeps three days']
     """
-    found = []
+    quotations = []
     blocks = [(block.start(), block.end()) for block in _BLOCK.finditer(answer)]
     for start, end in blocks:
         text = _BLOCK_MARK.sub("", answer[start:end]).strip()
-        found.append(Quoted(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
+        quotations.append(Quoted(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
     for match in _MARKED.finditer(answer):
         if not any(start <= match.start() < end for start, end in blocks):
             text = next(group for group in match.groups() if group is not None)
-            found.append(Quoted(text, match.start(), match.end()))
-    return sorted((quoted for quoted in found if _count(quoted.text) >= MIN_WORDS), key=lambda quoted: quoted.start)
+            quotations.append(Quoted(text, match.start(), match.end()))
+    long_enough = (quoted for quoted in quotations if _count(quoted.text) >= MIN_WORDS)
+    return sorted(long_enough, key=lambda quoted: quoted.start)
 
 
 def _count(text: str) -> int:
@@ -290,7 +302,7 @@ def _count(text: str) -> int:
 
 
 def locate(quoted: str, text: Folded) -> tuple[int, int] | None:
-    """Return where a quotation stands in a text, or None; what it leaves out and says so ("…") may be missing.
+    """Return the span of a quotation in a text, or None; at an ellipsis ("…") any words may be missing.
 
     Example:
         >>> locate("food … three days.", Folded("All Food keeps for three days here."))
@@ -314,7 +326,7 @@ def _pieces(quoted: str) -> list[str]:
 
 
 def is_stitched(quoted: str, texts: Sequence[Folded]) -> bool:
-    """Return whether a quotation is put together from pieces of three or more words that stand in the texts.
+    """Return whether a quotation is assembled from pieces of three or more words of the texts.
 
     Example:
         >>> is_stitched("food keeps long boil all water", [Folded("Food keeps long."), Folded("Boil all water.")])
@@ -337,10 +349,12 @@ def is_stitched(quoted: str, texts: Sequence[Folded]) -> bool:
     return len(words) in reached
 
 
+# ---- The check -------------------------------------------------------------------------------------------------------
+
 QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
 
 _Citation = tuple[int, int, tuple[int, ...]]
-"""Where it begins, where it ends, the numbers that it names."""
+"""Start offset, end offset, source numbers."""
 
 _CITATION = re.compile(r"[ \t]*\[\s*sources?:?\s*([^\[\]]*?\d[^\[\]]*)\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?。！？]+[\"'”’»)*_]*(?:[ \t]*\[\s*sources?[^\[\]]*\])*(?=\s+|$)|\n", re.IGNORECASE)
@@ -353,11 +367,11 @@ _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True)
 class Passage:
-    """What an answer may cite: a passage of a document, in its original words.
+    """A passage of a document that an answer may cite.
 
     Attributes:
-        text: The original text, never the generated context.
-        source: Where it stands.
+        text: The original text, without the generated context.
+        source: File, pages and offsets of the passage.
     """
 
     text: str
@@ -366,17 +380,17 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class Quotation:
-    """A quotation of an answer and what became of it.
+    """A quotation of an answer and the result of its check.
 
     Attributes:
-        text: The words between the marks.
-        start: Where the quotation begins in the checked answer.
-        end: Where it ends.
-        status: "verified": a cited passage holds it. "wrong_source": only one that is not cited does. "stitched": put
-            together from pieces of the passages. "not_found": no passage holds it.
-        cited: Numbers of the sources that the answer gives for it; empty where it gives none, and any passage counts.
-        found_in: Number of the source that holds it, or None.
-        source: File, pages and the quotation's own offsets in the document, or None.
+        text: The words between the quotation marks.
+        start: Start offset in the checked answer.
+        end: End offset.
+        status: "verified" if a cited passage contains it, "wrong_source" if only another passage does, "stitched" if it
+            is assembled from pieces of the passages, "not_found" otherwise.
+        cited: Numbers of the sources cited for it; if empty, any passage counts.
+        found_in: Number of the source that contains it, or None.
+        source: File, pages and offsets of the quotation in the document, or None.
     """
 
     text: str
@@ -390,13 +404,13 @@ class Quotation:
 
 @dataclass(frozen=True, kw_only=True)
 class UnsupportedFigure:
-    """A number or date of an answer that no cited passage holds.
+    """A number or date of an answer that no cited passage contains.
 
     Attributes:
-        text: As the answer writes it.
-        start: Where it begins in the checked answer.
-        end: Where it ends.
-        cited: Numbers of the sources that were searched.
+        text: The figure as written in the answer.
+        start: Start offset in the checked answer.
+        end: End offset.
+        cited: Numbers of the sources cited for it; if empty, all were searched.
     """
 
     text: str
@@ -407,14 +421,14 @@ class UnsupportedFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class CitationReport:
-    """An answer without its invalid citations, and what the check found.
+    """An answer without its invalid citations, and the results of the check.
 
     Attributes:
-        text: The answer; citations of sources that do not exist are removed.
-        cited: Numbers of the sources that it cites, in order of first mention.
-        invalid: Numbers that were cited and do not exist, as they came.
-        quotations: In the order of the answer.
-        unsupported: Numbers and dates without support, in the order of the answer.
+        text: The answer, without citations of sources that do not exist.
+        cited: Numbers of the cited sources, in order of first mention.
+        invalid: Numbers of cited sources that do not exist, in order of occurrence.
+        quotations: The quotations, in order.
+        unsupported: Numbers and dates that no cited passage contains, in order.
     """
 
     text: str
@@ -425,7 +439,7 @@ class CitationReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found that a reader should know of."""
+        """Whether the check found no problem."""
         return not self.invalid and not self.unsupported and all(q.status == "verified" for q in self.quotations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -438,8 +452,8 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
 
     Args:
         answer: The answer.
-        passages: What the answer was written from; the first is Source 1.
-        question: Its numbers may be repeated without support.
+        passages: The passages in the prompt of the answer; the first is Source 1.
+        question: The question; its numbers need no support.
 
     Example:
         >>> passages = [Passage("Food keeps for three days."), Passage("Boil all water.")]
@@ -452,7 +466,9 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     text, invalid = _without_invalid(answer, len(passages))
     layout = _Layout(text)
     folded = [Folded(passage.text) for passage in passages]
-    quotations = tuple(_judge(quoted, layout.cited_for(quoted), passages, folded) for quoted in layout.quotations)
+    quotations = tuple(
+        _check_quotation(quoted, layout.cited_for(quoted), passages, folded) for quoted in layout.quotations
+    )
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(layout.all_cited)),
@@ -466,7 +482,7 @@ def _without_invalid(answer: str, count: int) -> tuple[str, tuple[int, ...]]:
     invalid: list[int] = []
 
     def rewrite(match: re.Match[str]) -> str:
-        numbers = _numbers(match[1])
+        numbers = _parse_numbers(match[1])
         wrong = [number for number in numbers if not 1 <= number <= count]
         if not wrong:
             return match[0]
@@ -478,21 +494,21 @@ def _without_invalid(answer: str, count: int) -> tuple[str, tuple[int, ...]]:
     return _CITATION.sub(rewrite, answer), tuple(invalid)
 
 
-def _numbers(listed: str) -> list[int]:
+def _parse_numbers(listed: str) -> list[int]:
     """Return the numbers of "1", "1, 3", "1 and 3" or "1-3"."""
-    found: list[int] = []
+    numbers: list[int] = []
     for first, last in re.findall(r"(\d{1,6})(?:\s*[-–]\s*(\d{1,6}))?", listed):
         end = int(last or first)
-        found.extend(range(int(first), end + 1) if int(first) <= end <= int(first) + 50 else (int(first), end))
-    return found
+        numbers.extend(range(int(first), end + 1) if int(first) <= end <= int(first) + 50 else (int(first), end))
+    return numbers
 
 
 class _Layout:
-    """Where the sentences, paragraphs, citations and quotations of an answer are."""
+    """The sentences, paragraphs, citations and quotations of an answer, by offset."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.citations = [(m.start(), m.end(), tuple(_numbers(m[1]))) for m in _CITATION.finditer(text)]
+        self.citations = [(m.start(), m.end(), tuple(_parse_numbers(m[1]))) for m in _CITATION.finditer(text)]
         self.quotations = quotations_of(text)
         self._sentences = self._starts()
         self._paragraphs = [0, *(match.end() for match in _PARAGRAPH_END.finditer(text))]
@@ -513,55 +529,57 @@ class _Layout:
     def all_cited(self) -> list[int]:
         return [number for _, _, numbers in self.citations for number in numbers]
 
-    def _within(self, starts: Sequence[int], offset: int) -> list[_Citation]:
+    def _citations_in(self, starts: Sequence[int], offset: int) -> list[_Citation]:
         at = bisect_right(starts, offset)
         first, last = starts[at - 1], starts[at] if at < len(starts) else len(self.text)
         return [citation for citation in self.citations if first <= citation[0] < last]
 
     def cited_for(self, quoted: Quoted) -> tuple[int, ...]:
-        """Return the sources of a quotation: those that follow it up to the next one, else those of its sentence."""
+        """Return the sources of a quotation: those between it and the next one, else those of its sentence."""
         inside = [c for c in self.citations if quoted.start <= c[0] < quoted.end]
         if inside:
-            return _joined(inside)
-        sentence = self._within(self._sentences, quoted.start)
+            return _numbers_of(inside)
+        sentence = self._citations_in(self._sentences, quoted.start)
         next_one = next((q.start for q in self.quotations if q.start >= quoted.end), len(self.text))
         following = [c for c in sentence if quoted.end <= c[0] < next_one]
-        return _joined(_side_by_side(following, self.text) or sentence) or self.cited_at(quoted.start)
+        return _numbers_of(_adjacent(following, self.text) or sentence) or self.cited_at(quoted.start)
 
     def cited_at(self, offset: int) -> tuple[int, ...]:
-        """Return the sources of a sentence, else those of its paragraph, else those of the answer."""
+        """Return the sources cited in the sentence at an offset, else in its paragraph, else in the answer."""
         for starts in (self._sentences, self._paragraphs):
-            if found := self._within(starts, offset):
-                return _joined(found)
+            if citations := self._citations_in(starts, offset):
+                return _numbers_of(citations)
         return tuple(dict.fromkeys(self.all_cited))
 
 
-def _side_by_side(citations: Sequence[_Citation], text: str) -> Sequence[_Citation]:
-    """Return the citations that stand together at the beginning of a list: they are one list of sources."""
+def _adjacent(citations: Sequence[_Citation], text: str) -> Sequence[_Citation]:
+    """Return the adjacent citations at the beginning of a sequence, which form one list of sources."""
     count = min(1, len(citations))
     while count < len(citations) and not text[citations[count - 1][1] : citations[count][0]].strip(" ,;"):
         count += 1
     return citations[:count]
 
 
-def _joined(citations: Sequence[_Citation]) -> tuple[int, ...]:
+def _numbers_of(citations: Sequence[_Citation]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number for _, _, numbers in citations for number in numbers))
 
 
-def _judge(quoted: Quoted, cited: tuple[int, ...], passages: Sequence[Passage], folded: Sequence[Folded]) -> Quotation:
-    made = Quotation(text=quoted.text, start=quoted.start, end=quoted.end, status="not_found", cited=cited)
+def _check_quotation(
+    quoted: Quoted, cited: tuple[int, ...], passages: Sequence[Passage], folded: Sequence[Folded]
+) -> Quotation:
+    quotation = Quotation(text=quoted.text, start=quoted.start, end=quoted.end, status="not_found", cited=cited)
     others = (number for number in range(1, len(passages) + 1) if number not in cited)
     for number in (*cited, *others):
         span = locate(quoted.text, folded[number - 1])
         if span is not None:
             right = not cited or number in cited
-            source = _placed(passages[number - 1].source, span)
-            return replace(made, status="verified" if right else "wrong_source", found_in=number, source=source)
-    return replace(made, status="stitched") if is_stitched(quoted.text, folded) else made
+            source = _at_span(passages[number - 1].source, span)
+            return replace(quotation, status="verified" if right else "wrong_source", found_in=number, source=source)
+    return replace(quotation, status="stitched") if is_stitched(quoted.text, folded) else quotation
 
 
-def _placed(source: Source, span: tuple[int, int]) -> Source:
-    """Return the source with a quotation's own offsets."""
+def _at_span(source: Source, span: tuple[int, int]) -> Source:
+    """Return the source with the offsets of a span of its passage."""
     if source.start_char is None:
         return source
     return replace(source, start_char=source.start_char + span[0], end_char=source.start_char + span[1])
@@ -570,14 +588,14 @@ def _placed(source: Source, span: tuple[int, int]) -> Source:
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:
     text = _LIST_NUMBER.sub(_blank, _CITATION.sub(_blank, layout.text))
     facts = cache(lambda number: Facts(passages[number - 1].text))
-    asked = Facts(question)
-    found = []
+    in_question = Facts(question)
+    unsupported = []
     for figure in figures_of(text):
         cited = layout.cited_at(figure.start)
         searched = cited or range(1, len(passages) + 1)
-        if not asked.support(figure) and not any(facts(number).support(figure) for number in searched):
-            found.append(UnsupportedFigure(text=figure.text, start=figure.start, end=figure.end, cited=cited))
-    return tuple(found)
+        if not in_question.support(figure) and not any(facts(number).support(figure) for number in searched):
+            unsupported.append(UnsupportedFigure(text=figure.text, start=figure.start, end=figure.end, cited=cited))
+    return tuple(unsupported)
 
 
 def _blank(match: re.Match[str]) -> str:

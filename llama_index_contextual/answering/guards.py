@@ -1,4 +1,7 @@
-"""Finds personal data in a text and hides it, character by character, so that every offset stays what it was."""
+"""Guards: mask personal data and sanitise Markdown before an answer is shown.
+
+Masking replaces letter by letter, so that offsets into the text stay valid.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 
+# ---- Personal data ---------------------------------------------------------------------------------------------------
+
 PersonalData = Literal["email", "phone", "card", "iban", "ssn"]
 
 KINDS: tuple[PersonalData, ...] = get_args(PersonalData)
 MASK = "•"
 
-# From the beginning of a name only: tried from every letter, a long word without @ would take quadratic time.
+# Match only from the beginning of a name: starting at every letter would take quadratic time in a long word without @.
 _EMAIL = re.compile(r"(?<![\w.!#$%&'*+/=?^`{|}~-])[\w.!#$%&'*+/=?^`{|}~-]++@[\w-]+(?:\.[\w-]+)+")
 _CARD = re.compile(r"(?<![\w.,])\d(?:[ -]?\d){12,18}(?![\w])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)")
@@ -29,36 +34,36 @@ _SSN = re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w
 def mask_personal_data(
     text: str, *, kinds: Collection[PersonalData] = KINDS, region: str = "US"
 ) -> tuple[str, tuple[PersonalData, ...]]:
-    """Return a text with its personal data hidden, and the kinds that it held.
+    """Return a text with its personal data masked, and the kinds of data it contained.
 
-    Letters and digits become "•"; what stands between them stays, so that the text keeps its length and form.
+    Letters and digits become "•"; the characters between them stay, so that the text keeps its length and layout.
 
     Args:
         text: Any text.
-        kinds: What to hide: e-mail addresses; phone numbers; payment cards with a right check digit (Luhn); IBANs with
-            right check digits (ISO 13616); social security numbers of the United States.
+        kinds: The data to mask: e-mail addresses; phone numbers; payment cards with a valid check digit (Luhn); IBANs
+            with valid check digits (ISO 13616); social security numbers of the United States.
         region: Country of phone numbers without a country code, as in ISO 3166.
 
     Raises:
-        ConfigurationError: Phone numbers are to be hidden, and the package for it is not installed.
+        ConfigurationError: `kinds` contains phone numbers, and the package that finds them is not installed.
 
     Example:
         >>> mask_personal_data("Write to ann@example.org, not to 4111 1111 1111 1112.")
         ('Write to •••@•••••••.•••, not to 4111 1111 1111 1112.', ('email',))
     """
     finders: dict[PersonalData, Callable[[str], Iterator[tuple[int, int]]]] = {
-        "email": lambda found: _spans(_EMAIL, found),
-        "iban": lambda found: _spans(_IBAN, found, _is_iban),
-        "card": lambda found: _spans(_CARD, found, _is_card),
-        "ssn": lambda found: _spans(_SSN, found),
-        "phone": lambda found: _phones(found, region),
+        "email": lambda text: _spans(_EMAIL, text),
+        "iban": lambda text: _spans(_IBAN, text, _is_iban),
+        "card": lambda text: _spans(_CARD, text, _is_card),
+        "ssn": lambda text: _spans(_SSN, text),
+        "phone": lambda text: _phones(text, region),
     }
-    held: list[PersonalData] = []
+    present: list[PersonalData] = []
     for kind, find in finders.items():
         for start, end in list(find(text)) if kind in kinds else ():
             text = text[:start] + re.sub(r"\w", MASK, text[start:end]) + text[end:]
-            held.append(kind)
-    return text, tuple(dict.fromkeys(held))
+            present.append(kind)
+    return text, tuple(dict.fromkeys(present))
 
 
 def _spans(
@@ -70,14 +75,14 @@ def _spans(
 
 
 def _is_card(written: str) -> bool:
-    """Return whether the check digit is right (Luhn, ISO/IEC 7812-1)."""
+    """Return whether the check digit is valid (Luhn, ISO/IEC 7812-1)."""
     digits = [int(sign) for sign in written if sign.isdigit()]
     doubled = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
     return len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
 def _is_iban(written: str) -> bool:
-    """Return whether the check digits are right (ISO 7064, MOD 97-10)."""
+    """Return whether the check digits are valid (ISO 7064, MOD 97-10)."""
     plain = written.replace(" ", "")
     return 15 <= len(plain) <= 34 and int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
@@ -87,16 +92,18 @@ def _phones(text: str, region: str) -> Iterator[tuple[int, int]]:
         from phonenumbers import PhoneNumberMatcher
     except ImportError as error:
         raise ConfigurationError(
-            "Phone numbers cannot be found: pip install 'llama-index-contextual[answering]', or leave them out of"
-            " `kinds`.",
+            "Masking phone numbers needs another package: pip install 'llama-index-contextual[answering]', or remove"
+            " 'phone' from `kinds`.",
             setting="kinds",
         ) from error
     for match in PhoneNumberMatcher(text, region):
         yield match.start, match.end
 
 
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
 SCHEMES = frozenset({"http", "https", "mailto", "tel"})
-"""Where a link may lead, beside places within the document."""
+"""The schemes that a link may have; links within the document are allowed too."""
 
 _TAGS = frozenset(
     {"a", "b", "blockquote", "br", "code", "del", "em", "hr", "i", "kbd", "li", "ol", "p", "pre", "s", "strong", "sub"}
@@ -104,7 +111,7 @@ _TAGS = frozenset(
 )
 _HIDDEN = {"<": "\ue000", ">": "\ue001", "&": "\ue002", "\xa0": "\ue003"}
 _SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
-# A fence that is not indented is within no list, and a span of one line is within no other block.
+# A fence without indentation is never part of a list, and a span on one line is never part of another block.
 _CODE = re.compile(
     r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
     r"|(?<![\\`])(?P<ticks>`+)(?!`)[^\n]+?(?<!`)(?P=ticks)(?!`)",
@@ -124,74 +131,73 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def sanitise(text: str, *, behind: str = "") -> str:
-    """Return Markdown in which no HTML can run and no link leads to a script or to data; its marks stay.
+    """Return Markdown without active HTML and without links to scripts or data; its formatting stays.
 
-    Of HTML, plain formatting stays; scripts, styles, frames, forms, event handlers go. Code is left as it is written,
-    because a Markdown renderer shows it and does not run it, unless HTML stands before it, which could swallow its
-    marks.
+    Plain HTML formatting stays; scripts, styles, frames, forms and event handlers are removed. Code is unchanged,
+    because a Markdown renderer displays it, unless HTML comes before it, which could swallow the marks of the code.
 
     Args:
         text: The Markdown.
-        behind: What is shown already and stands before it.
+        behind: The text before it, which is already shown.
 
     Raises:
-        ConfigurationError: The package for it is not installed.
+        ConfigurationError: The package that sanitises HTML is not installed.
 
     Example:
         >>> sanitise('> 1 < 2 & **so** <b onclick="x()">on</b><script>bad()</script> [here](javascript:bad(1))')
         '> 1 < 2 & **so** <b>on</b> here'
     """
     text = text.translate({ord(hidden): None for hidden in _SHOWN})
-    for attempt in (_around_code, _safe, _safe, _escaped):
+    for attempt in (_clean_around_code, _clean_html, _clean_html, _escape):
         text = attempt(text)
         if _is_harmless(behind + text):
             break
     return text
 
 
-def _around_code(text: str) -> str:
+def _clean_around_code(text: str) -> str:
     parts, at = [], 0
     for code in _CODE.finditer(text):
         if _TAG_START.search(_AUTOLINK.sub("", text[at : code.start()])):
             break
-        parts += [_safe(text[at : code.start()]), code[0]]
+        parts += [_clean_html(text[at : code.start()]), code[0]]
         at = code.end()
-    return "".join([*parts, _safe(text[at:])])
+    return "".join([*parts, _clean_html(text[at:])])
 
 
-def _escaped(text: str) -> str:
-    """Return a text without any HTML or link: what is left when cleaning gives rise to new marks again and again."""
+def _escape(text: str) -> str:
+    """Return a text with all HTML and links escaped: the last resort if cleaning keeps producing new markup."""
     return text.replace("<", "&lt;").replace("](", "] (").replace("]:", "] :")
 
 
 def _is_harmless(text: str) -> bool:
-    """Return whether a Markdown parser finds nothing in a text that could run or lead where it should not."""
+    """Return whether a Markdown parser finds neither active HTML nor unsafe links in a text."""
     if "<" not in text and "](" not in text and "]:" not in text:
         return True
-    tokens, definitions = _parsed(text)
+    tokens, definitions = _parse(text)
     for token in tokens:
         if token.type in ("html_block", "html_inline") and not _is_plain(token.content):
             return False
         if not all(is_safe(str(token.attrs.get(name, ""))) for name in ("href", "src")):
             return False
-    # One that nothing refers to so far: a paragraph that is still to come may.
-    return all(is_safe(place) for place in definitions)
+    # Unused definitions count too: a later paragraph may refer to them.
+    return all(is_safe(target) for target in definitions)
 
 
-def _parsed(text: str) -> tuple[list[Token], list[str]]:
-    """Return the tokens of Markdown, those within lines too, and where its definitions of links lead."""
+def _parse(text: str) -> tuple[list[Token], list[str]]:
+    """Return the block and inline tokens of Markdown, and the targets of its link definitions."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": True})
-    parser.validateLink = lambda url: True  # type: ignore[method-assign]  # it would hide them from the check
-    found: dict[str, Any] = {}
-    blocks = parser.parse(text, found)
+    parser.validateLink = lambda url: True  # type: ignore[method-assign]  # otherwise unsafe links are not parsed
+    environment: dict[str, Any] = {}
+    blocks = parser.parse(text, environment)
     tokens = [token for block in blocks for token in (block, *(block.children or ()))]
-    return tokens, [str(definition["href"]) for definition in found.get("references", {}).values()]
+    return tokens, [str(definition["href"]) for definition in environment.get("references", {}).values()]
 
 
 def is_closed(text: str) -> bool:
-    """Return whether all that a Markdown text begins ends in it: neither code nor HTML goes on behind a blank line.
+    """Return whether no code or HTML block of a Markdown text continues after it and a blank line.
 
     Example:
         >>> is_closed("It stops.\\n\\n```\\nstop()\\n```"), is_closed("It stops.\\n\\n```\\nstop()")
@@ -199,7 +205,7 @@ def is_closed(text: str) -> bool:
     """
     if not any(sign in text for sign in ("<", "```", "~~~")):
         return True
-    tokens, _ = _parsed(f"{text}\n\nnext")
+    tokens, _ = _parse(f"{text}\n\nnext")
     return [token.type for token in tokens[-4:]] == ["paragraph_open", "inline", "text", "paragraph_close"]
 
 
@@ -209,15 +215,16 @@ def _is_plain(html: str) -> bool:
 
 
 def _has_safe_href(tag: str) -> bool:
-    return all(is_safe(unescape(place)) for place in _HREF.findall(tag))
+    return all(is_safe(unescape(target)) for target in _HREF.findall(tag))
 
 
-def _safe(text: str) -> str:
+def _clean_html(text: str) -> str:
     try:
         import nh3
     except ImportError as error:
         raise ConfigurationError(
-            "Answers cannot be sanitised: pip install 'llama-index-contextual[answering]', or set sanitise=False.",
+            "Sanitising answers needs another package: pip install 'llama-index-contextual[answering]', or set"
+            " sanitise=False.",
             setting="sanitise",
         ) from error
     text = _AUTOLINK.sub(lambda link: _hide(link[0]), text)
@@ -226,41 +233,44 @@ def _safe(text: str) -> str:
         parts += [_hide(text[at : tag.start()]), tag[0]]
         at = tag.end()
     cleaned = nh3.clean("".join([*parts, _hide(text[at:])]), tags=set(_TAGS), url_schemes=set(SCHEMES), link_rel=None)
-    return _safe_links("".join(_SHOWN.get(sign, sign) for sign in cleaned))
+    return _clean_links("".join(_SHOWN.get(sign, sign) for sign in cleaned))
 
 
 def _hide(text: str) -> str:
-    """Return a text in which the HTML parser sees no markup."""
+    """Return a text with its markup replaced by private characters, which the HTML parser ignores."""
     return "".join(_HIDDEN.get(sign, sign) for sign in text)
 
 
-def _safe_links(text: str) -> str:
+def _clean_links(text: str) -> str:
     text = _LINK.sub(lambda link: link[0] if is_safe(link["place"]) else link["text"], text)
     text = _OPEN_LINK.sub(lambda link: link[0] if is_safe(link[2]) else f"{link[1]}#", text)
     return _DEFINITION.sub(lambda link: link[0] if is_safe(link[2]) else "", text)
 
 
-def is_safe(place: str) -> bool:
-    """Return whether a link leads to the web, to a mailbox, to a phone, or to a place within the document.
+def is_safe(target: str) -> bool:
+    """Return whether the target of a link is a web, mail or phone address or a place within the document.
 
     Example:
-        >>> [is_safe(place) for place in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
+        >>> [is_safe(target) for target in ("https://a.org", "#part", "java&#115;cript:x", "data:text/html,x")]
         [True, True, False, False]
     """
-    plain = place.strip("<>")
+    plain = target.strip("<>")
     while (decoded := unescape(plain).replace("\\", "")) != plain:
         plain = decoded
     scheme = _SCHEME.match("".join(sign for sign in plain if sign.isprintable() and not sign.isspace()))
     return scheme is None or scheme[1].lower() in SCHEMES
 
 
+# ---- Both ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guards:
-    """What is done to every answer before it is shown, checked and kept.
+    """Guards that clean every answer before it is shown, checked and cached.
 
     Attributes:
-        sanitise: Whether HTML and links that could do harm are removed.
-        mask: Personal data to hide; empty for none.
+        sanitise: Whether to remove harmful HTML and links.
+        mask: Kinds of personal data to mask; empty for none.
         region: Country of phone numbers without a country code.
     """
 
@@ -269,9 +279,9 @@ class Guards:
     region: str = "US"
 
     def clean(self, text: str, *, behind: str = "") -> str:
-        """Return an answer as it may be shown, or a part of one behind what is shown already."""
+        """Return a cleaned answer, or a cleaned part of one; `behind` is the part already shown."""
         return self.hide(sanitise(text, behind=behind) if self.sanitise else text)
 
     def hide(self, text: str) -> str:
-        """Return a text without personal data, of the same length."""
+        """Return a text of the same length with its personal data masked."""
         return mask_personal_data(text, kinds=self.mask, region=self.region)[0]

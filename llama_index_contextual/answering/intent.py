@@ -1,4 +1,8 @@
-"""What a question wants, and how to search for it: by patterns, then by words, then, if there is one, by a model."""
+"""Query routing by intent: classify the question, then search with the plan of its intent.
+
+Patterns classify first, then scored words, then a model if there is one; a question that none of them decides is
+"factual". `PLANS` holds the default search plan of each intent.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +45,15 @@ INTENTS: tuple[Intent, ...] = get_args(Intent)
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """How a question is searched.
+    """Search options for the questions of one intent.
 
     Attributes:
-        top_k: Passages; 0 retrieves nothing.
-        mode: Which indexes; None takes the project's.
-        semantic_weight: Share of the semantic ranking, 0 to 1; None takes the project's.
-        by_aspect: Whether each side of a comparison is searched on its own.
-        from_conversation: Whether what only asks back, such as "What do you mean by that?", is answered from the
-            conversation, if there is one, and not searched.
+        top_k: Number of passages; 0 retrieves nothing.
+        mode: Indexes to search; None for the project's.
+        semantic_weight: Weight of the semantic ranking, from 0 to 1; None for the project's.
+        by_aspect: Whether to search for each side of a comparison separately.
+        from_conversation: Whether a question about the previous answer, such as "What do you mean by that?", is
+            answered from the conversation, if there is one, without a search.
     """
 
     top_k: int
@@ -73,16 +77,16 @@ PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
         "temporal": SearchPlan(top_k=6),
     }
 )
-"""What each intent is searched with, unless a table of one's own says otherwise."""
+"""The default search plan of each intent."""
 
 
 @dataclass(frozen=True)
 class IntentGuess:
-    """What a question seems to want.
+    """The probable intent of a question.
 
     Attributes:
         intent: The intent.
-        tier: What decided: a pattern, the scores of words, a model, or nothing ("default": factual).
+        tier: How it was decided: by a pattern, by scored words, by a model, or not at all ("default", always factual).
     """
 
     intent: Intent
@@ -90,7 +94,7 @@ class IntentGuess:
 
 
 _OPENING = r"^(?:(?:and|so|but|ok|okay|well|then|also|thanks|thank you|got it|great|please|by the way)[\s,.!]+)*"
-_WRITTEN: tuple[tuple[Intent, str], ...] = (
+_PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     (
         "chitchat",
         r"^\W*(?:(?:hi|hello|hey|ok|okay|thanks?|thank you|thx|bye|goodbye|omg|wow|great|cool|nice|perfect|alright"
@@ -148,7 +152,7 @@ _WRITTEN: tuple[tuple[Intent, str], ...] = (
         r"|what happens|in what way)|\b(?:explain|the reasons? (?:why|for)|meaning of|works?\?)",
     ),
 )
-_PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _WRITTEN)
+_PATTERNS = tuple((intent, re.compile(pattern, re.IGNORECASE)) for intent, pattern in _PATTERN_TEXTS)
 _WORDS: Mapping[str, tuple[Intent, float]] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -172,19 +176,19 @@ _ASKS_BACK = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[a-z']+")
-_LEAST = 1.0
-_READ = 2_000
-"""Characters of a question in which its intent is looked for."""
+_MIN_SCORE = 1.0
+_MAX_CHARS = 2_000
+"""Number of characters at the beginning of a question that are examined."""
 
 
 def guess_intent(question: str) -> IntentGuess:
-    """Return what a question seems to want, without a model; English only, any other language is "factual".
+    """Return the probable intent of a question, without a model; for English only, other languages are "factual".
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
         ['chitchat', 'procedural', 'comparison', 'factual']
     """
-    question = question[:_READ]
+    question = question[:_MAX_CHARS]
     for intent, pattern in _PATTERNS:
         if pattern.search(question):
             return IntentGuess(intent, "pattern")
@@ -193,20 +197,20 @@ def guess_intent(question: str) -> IntentGuess:
         if word in _WORDS:
             intent, weight = _WORDS[word]
             scores[intent] = scores.get(intent, 0.0) + weight
-    best = max(scores, key=lambda found: scores[found], default=None)
-    if best is None or scores[best] < _LEAST:
+    best = max(scores, key=lambda intent: scores[intent], default=None)
+    if best is None or scores[best] < _MIN_SCORE:
         return IntentGuess("factual", "default")
     return IntentGuess(best, "words")
 
 
 def asks_back(question: str) -> bool:
-    """Return whether a message asks about what was said just before, and names nothing to search for; English only.
+    """Return whether a message asks about the previous answer and names nothing to search for; for English only.
 
     Example:
         >>> [asks_back(text) for text in ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")]
         [True, False, False]
     """
-    return _ASKS_BACK.match(question[:_READ]) is not None
+    return _ASKS_BACK.match(question[:_MAX_CHARS]) is not None
 
 
 _ASK = """\
@@ -217,12 +221,12 @@ Question: {question}"""
 
 def intent_messages(question: str) -> list[ChatMessage]:
     """Return the messages that ask a model for an intent."""
-    prompt = fill(_ASK, {"intents": ", ".join(INTENTS), "question": question[:_READ]})
+    prompt = fill(_ASK, {"intents": ", ".join(INTENTS), "question": question[:_MAX_CHARS]})
     return [ChatMessage(role=MessageRole.USER, content=prompt)]
 
 
 def read_intent(answer: str) -> Intent | None:
-    """Return the intent that a model named, or None when it named none or several.
+    """Return the intent named in the reply of a model, or None if it names none or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
@@ -241,29 +245,30 @@ _SIDES = re.compile(
 
 
 def aspects_of(question: str) -> Sequence[str]:
-    """Return the sides of a comparison, or nothing where it does not name them.
+    """Return the two sides of a comparison, or an empty tuple if they are not named.
 
     Example:
         >>> aspects_of("What is the difference between debit cards and credit cards?")
         ('debit cards', 'credit cards')
     """
-    match = _SIDES.search(" ".join(question[:_READ].split()))  # a pattern for white space would try every length of it
+    # Collapse white space first: a pattern for it would backtrack over every length.
+    match = _SIDES.search(" ".join(question[:_MAX_CHARS].split()))
     if match is None:
         return ()
     return tuple(match[name].strip() for name in ("abcd"[at] for at in range(4)) if match[name])
 
 
 class IntentRetriever(CheckedRetriever):
-    """Guesses the intent of a question and searches it as a table says.
+    """Retriever that guesses the intent of a question and searches with the plan of that intent.
 
-    A comparison is searched as a whole and by each side, which take turns; chitchat and what is out of scope retrieve
-    nothing, nor does what only asks back in a conversation. Where neither patterns nor words decide and there is a
-    model, the model does.
+    A comparison is searched as a whole and by each side, and the results are interleaved. Chitchat, questions that are
+    out of scope, and messages that only ask back in a conversation retrieve nothing. If neither patterns nor words
+    decide, the model does, if there is one.
 
     Args:
-        make: Gives a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
-        plans: How each intent is searched; those that are left out are searched as `PLANS` says.
-        llm: Decides where nothing else does; None leaves such a question factual.
+        make: Return a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
+        plans: Search plans by intent; for the others `PLANS` applies.
+        llm: Model for questions that patterns and words do not decide; None treats them as factual.
 
     Example:
         >>> make = lambda plan: project.as_retriever(mode=plan.mode, similarity_top_k=plan.top_k)  # doctest: +SKIP
@@ -280,46 +285,46 @@ class IntentRetriever(CheckedRetriever):
         super().__init__()
         self._make = make
         self.plans: dict[Intent, SearchPlan] = {**PLANS, **(plans or {})}
-        self._speaker = None if llm is None else AnswerStream(llm)
+        self._answer_stream = None if llm is None else AnswerStream(llm)
 
     async def aguess(self, question: str) -> IntentGuess:
-        """Return what a question wants."""
+        """Return the probable intent of a question."""
         guess = guess_intent(question)
-        if guess.tier != "default" or self._speaker is None:
+        if guess.tier != "default" or self._answer_stream is None:
             return guess
         try:
-            spoken = await self._speaker.aspeak(intent_messages(question))
+            completion = await self._answer_stream.acomplete(intent_messages(question))
         except ModelError:
-            return guess  # a search need not wait for a model
-        named = read_intent(spoken.text)
-        return guess if named is None else IntentGuess(named, "llm")
+            return guess  # the search works without the model
+        intent = read_intent(completion.text)
+        return guess if intent is None else IntentGuess(intent, "llm")
 
     def guess(self, question: str) -> IntentGuess:
-        """Do as `aguess` does, for callers without an event loop."""
-        return guess_intent(question) if self._speaker is None else run_sync(lambda: self.aguess(question))
+        """Return the probable intent like `aguess`, from synchronous code."""
+        return guess_intent(question) if self._answer_stream is None else run_sync(lambda: self.aguess(question))
 
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Return the results with their evidence, and the intent that they were searched for."""
+        """Return the results with their evidence and the intent of the question."""
         intent = self.guess(bundle.query_str).intent
         plan = self.plans[intent]
         if _needs_no_search(bundle, plan):
-            return _unsearched(bundle, intent)
+            return _empty_response(bundle, intent)
         retriever = self._make(plan)
-        found = [respond_of(retriever, query) for query in _queries(bundle, plan)]
-        return _by_turns(found, plan.top_k, intent)
+        responses = [respond_of(retriever, query) for query in _queries(bundle, plan)]
+        return _interleave(responses, plan.top_k, intent)
 
     async def arespond(self, bundle: QueryBundle) -> RetrievalResponse:
-        """Do as `respond` does, without blocking the event loop."""
+        """Search like `respond`, without blocking the event loop."""
         intent = (await self.aguess(bundle.query_str)).intent
         plan = self.plans[intent]
         if _needs_no_search(bundle, plan):
-            return _unsearched(bundle, intent)
+            return _empty_response(bundle, intent)
         retriever = self._make(plan)
-        found = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
-        return _by_turns(found, plan.top_k, intent)
+        responses = await asyncio.gather(*(arespond_of(retriever, query) for query in _queries(bundle, plan)))
+        return _interleave(responses, plan.top_k, intent)
 
     def specificity(self, text: str) -> float | None:
-        """Return how specific a text is among the passages; see `specificity_of`."""
+        """Return the specificity of a text; see `specificity_of`."""
         return specificity_of(self._make(self.plans["factual"]), text)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -330,25 +335,25 @@ class IntentRetriever(CheckedRetriever):
 
 
 def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
-    within = plan.from_conversation and bool(getattr(bundle, "history", ()))
-    return plan.top_k < 1 or (within and asks_back(bundle.query_str))
+    in_conversation = plan.from_conversation and bool(getattr(bundle, "history", ()))
+    return plan.top_k < 1 or (in_conversation and asks_back(bundle.query_str))
 
 
 def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
     return [bundle, *(QueryBundle(side) for side in (aspects_of(bundle.query_str) if plan.by_aspect else ()))]
 
 
-def _unsearched(bundle: QueryBundle, intent: Intent) -> RetrievalResponse:
+def _empty_response(bundle: QueryBundle, intent: Intent) -> RetrievalResponse:
     return RetrievalResponse(query=bundle.query_str, mode_requested="none", mode_used="none", results=(), intent=intent)
 
 
-def _by_turns(found: Sequence[RetrievalResponse], count: int, intent: Intent) -> RetrievalResponse:
-    """Return the first search's response with the first results of every search by turns, each once."""
-    taken: dict[str, RetrievedChunk] = {}
-    for rank in range(max(map(len, found))):
-        for response in found:
+def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: Intent) -> RetrievalResponse:
+    """Return the first response with the results of all responses interleaved, without duplicates."""
+    chunks: dict[str, RetrievedChunk] = {}
+    for rank in range(max(map(len, responses))):
+        for response in responses:
             if rank < len(response):
-                taken.setdefault(response[rank].node_id, response[rank])
-    chosen = list(taken.values())[:count]
-    results = tuple(replace(chunk, rank=rank) for rank, chunk in enumerate(chosen, start=1))
-    return replace(found[0], results=results, intent=intent)
+                chunks.setdefault(response[rank].node_id, response[rank])
+    first = list(chunks.values())[:count]
+    results = tuple(replace(chunk, rank=rank) for rank, chunk in enumerate(first, start=1))
+    return replace(responses[0], results=results, intent=intent)

@@ -1,4 +1,4 @@
-"""A second look at an answer: one structured call that says whether the passages bear it out."""
+"""LLM as a judge: one structured call that checks whether the passages support an answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ states what no source says, "relevant": true if it answers the question, "confid
 
 
 class Verdict(BaseModel):
-    """What a judge says of an answer."""
+    """The verdict of a judge on an answer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -59,15 +59,15 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True)
 class Judge:
-    """Asks a model whether an answer is borne out by its passages, and blocks it when it is not.
+    """Judge that asks a model whether the passages support an answer, and blocks the answer if they do not.
 
-    A judge that fails says nothing: the answer is shown, and the failure is in the verdict's place.
+    If the judge fails, the verdict is the error, and the answer is shown unless `on_failure` is "block".
 
     Args:
-        llm: The judge; better another model than the one that answers.
-        min_confidence: A verdict against an answer counts from this confidence on.
-        fallback: What is shown in place of a blocked answer.
-        on_failure: What becomes of the answer when the judge cannot be asked or understood.
+        llm: The model; preferably not the one that answers.
+        min_confidence: Minimum confidence of a negative verdict that blocks an answer.
+        fallback: The text that replaces a blocked answer.
+        on_failure: Whether to show or block the answer if the judge cannot be reached or its reply is not a verdict.
         timeouts: How long to wait.
     """
 
@@ -79,45 +79,45 @@ class Judge:
 
     @property
     def settings(self) -> str:
-        """What decides which answers are shown."""
+        """The settings on which the shown answer depends, as part of the cache key."""
         name = model_name(self.llm)
         name = name if is_named(name) else f"{name} {id(self.llm)}"
         return f"{name} {self.min_confidence} {self.fallback} {self.on_failure}"
 
     async def ajudge(self, question: str, answer: str, hits: Sequence[NodeWithScore]) -> Verdict:
-        """Return what the judge says.
+        """Return the verdict on an answer.
 
         Raises:
-            ModelError: The judge cannot be reached, or what it says is no verdict.
+            ModelError: The judge cannot be reached, or its reply is not a verdict.
         """
         prompt = fill(_PROMPT, {"passages": passages_prompt(hits), "question": question, "answer": answer})
         message = ChatMessage(role=MessageRole.USER, content=prompt)
-        spoken = await AnswerStream(self.llm, self.timeouts).aspeak([message])
-        start, end = spoken.text.find("{"), spoken.text.rfind("}")
+        reply = (await AnswerStream(self.llm, self.timeouts).acomplete([message])).text
+        start, end = reply.find("{"), reply.rfind("}")
         try:
-            return Verdict.model_validate(json.loads(spoken.text[start : end + 1]))
+            return Verdict.model_validate(json.loads(reply[start : end + 1]))
         except (ValueError, ValidationError, RecursionError) as error:
-            raise ModelError("The judge did not say what was asked for: its reply holds no verdict.") from error
+            raise ModelError("The reply of the judge does not contain a valid verdict.") from error
 
     async def areview(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Return an answer with its verdict; a blocked one is replaced, and kept as `original`."""
+        """Return an answer with its verdict; a blocked answer is replaced by `fallback` and kept as `original`."""
         if not response.found or not response.source_nodes:
             return response
         try:
             verdict = await self.ajudge(question, str(response), response.source_nodes)
         except ModelError as error:
-            failed: dict[str, object] = {"error": str(error)}
-            return self._blocked(response, failed) if self.on_failure == "block" else _noted(response, failed)
-        told = verdict.model_dump()
+            failure: dict[str, object] = {"error": str(error)}
+            return self._block(response, failure) if self.on_failure == "block" else _with_verdict(response, failure)
+        values = verdict.model_dump()
         if verdict.passes or verdict.confidence < self.min_confidence:
-            return _noted(response, told)
-        return self._blocked(response, told)
+            return _with_verdict(response, values)
+        return self._block(response, values)
 
     def review(self, question: str, response: GroundedResponse) -> GroundedResponse:
-        """Do as `areview` does, for callers without an event loop."""
+        """Review an answer like `areview`, from synchronous code."""
         return run_sync(lambda: self.areview(question, response))
 
-    def _blocked(self, response: GroundedResponse, verdict: dict[str, object]) -> GroundedResponse:
+    def _block(self, response: GroundedResponse, verdict: dict[str, object]) -> GroundedResponse:
         metadata = {**(response.metadata or {}), "original": response.original or str(response)}
         blocked = replace(
             response,
@@ -127,8 +127,8 @@ class Judge:
             original=metadata["original"],
             metadata=metadata,
         )
-        return _noted(blocked, verdict)
+        return _with_verdict(blocked, verdict)
 
 
-def _noted(response: GroundedResponse, verdict: dict[str, object]) -> GroundedResponse:
+def _with_verdict(response: GroundedResponse, verdict: dict[str, object]) -> GroundedResponse:
     return replace(response, metadata={**(response.metadata or {}), "verdict": verdict}, verdict=verdict)

@@ -1,4 +1,7 @@
-"""What stands in the prompt for an answer: the rules of a style, the passages, the conversation, the question."""
+"""Prompts of answers: the rules of a style, the passages, the conversation and the question.
+
+The texts are part of cache and ledger keys: changing one invalidates the stored replies.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ STYLES: Mapping[str, str] = {
     "chain_of_thought": "Think step by step: name what each source contributes to the question, then put it together."
     f" Write your answer at the end, after a line that says only Answer:\n\n{_RULES}",
 }
-"""The system prompts by name; `{not_found}` is filled in."""
+"""The system prompts by name, with the placeholder `{not_found}`."""
 
 ANSWER_MARK = "Answer:"
 
@@ -43,11 +46,11 @@ def system_prompt(style: str, not_found: str) -> str:
     """Return the rules of a style.
 
     Args:
-        style: A name in `STYLES`, or rules of one's own, which are taken as they are.
-        not_found: What the model says when the sources do not answer.
+        style: A name in `STYLES`, or your own rules, which are used unchanged.
+        not_found: The answer to give if the sources do not answer the question.
 
     Raises:
-        ConfigurationError: It is a single word that names no style.
+        ConfigurationError: The style is a single word and not a name in `STYLES`.
 
     Example:
         >>> system_prompt("Answer in rhymes, from the sources only.", "Alas.")
@@ -55,18 +58,16 @@ def system_prompt(style: str, not_found: str) -> str:
     """
     if style not in STYLES and len(style.split()) < 2:
         known = ", ".join(STYLES)
-        raise ConfigurationError(
-            f"Style {style!r} is unknown: use {known}, or write out the rules of your own.", setting="style"
-        )
+        raise ConfigurationError(f"Style {style!r} is unknown: use {known}, or write your own rules.", setting="style")
     return STYLES.get(style, style).replace("{not_found}", not_found)
 
 
 def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> str:
-    """Return the passages with their numbers; the generated context is marked as background.
+    """Return the numbered passages, with the generated context marked as background.
 
     Args:
-        hits: The first is Source 1.
-        context: Whether the model sees the context.
+        hits: The passages; the first is Source 1.
+        context: Whether to include the context.
     """
     return "\n\n".join(_passage(number, hit, context=context) for number, hit in enumerate(hits, start=1))
 
@@ -81,24 +82,24 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def _defused(text: str) -> str:
-    """Return a text in which nothing looks like the number of a source."""
+    """Return a text with anything that looks like a citation put into parentheses."""
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 
-def confidence_line(found: RetrievalResponse) -> str:
-    """Return the line that tells a model how sure the search is; empty where a search has no confidence.
+def confidence_line(response: RetrievalResponse) -> str:
+    """Return the line of the prompt with the confidence of a search; empty if the search has none.
 
     Example:
         >>> modes = {"mode_requested": "hybrid", "mode_used": "hybrid"}
-        >>> found = RetrievalResponse(query="Why?", results=[], confidence=0.07, confidence_level="low", **modes)
-        >>> confidence_line(found)
+        >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.07, confidence_level="low", **modes)
+        >>> confidence_line(response)
         'Confidence of the search: low (0.07 of 1), estimated from matching words. Decide by what the sources say.'
     """
-    if found.confidence is None:
+    if response.confidence is None:
         return ""
     return (
-        f"Confidence of the search: {found.confidence_level} ({found.confidence:.2f} of 1), estimated from matching"
-        f" words. Decide by what the sources say."
+        f"Confidence of the search: {response.confidence_level} ({response.confidence:.2f} of 1), estimated from"
+        " matching words. Decide by what the sources say."
     )
 
 
@@ -112,7 +113,7 @@ def answer_messages(
     context: bool = True,
     confidence: str = "",
 ) -> list[ChatMessage]:
-    """Return the messages that ask a model for an answer.
+    """Return the messages that ask a model to answer a question.
 
     Args:
         question: The question.
@@ -120,15 +121,15 @@ def answer_messages(
         style: As in `system_prompt`.
         not_found: As in `system_prompt`.
         history: The conversation before the question.
-        context: Whether the model sees the generated context.
-        confidence: What `confidence_line` says of the search.
+        context: Whether to include the generated context.
+        confidence: The line from `confidence_line`.
     """
     parts = ["Sources:", passages_prompt(hits, context=context), confidence, f"Question: {question}"]
-    asked = "\n\n".join(part for part in parts if part)
+    prompt = "\n\n".join(part for part in parts if part)
     return [
         ChatMessage(role=MessageRole.SYSTEM, content=system_prompt(style, not_found)),
         *history,
-        ChatMessage(role=MessageRole.USER, content=asked),
+        ChatMessage(role=MessageRole.USER, content=prompt),
     ]
 
 
@@ -139,7 +140,7 @@ does not answer it, write exactly: {not_found}"""
 
 
 def clarification_messages(question: str, history: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
-    """Return the messages that ask a model to explain what was said."""
+    """Return the messages that ask a model to explain its previous answer."""
     rules = fill(CLARIFY, {"not_found": not_found})
     return [
         ChatMessage(role=MessageRole.SYSTEM, content=rules),
@@ -159,7 +160,7 @@ Last question: {question}"""
 
 
 def condense_messages(question: str, history: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages that ask a model to make a question stand alone."""
-    told = "\n".join(f"{message.role.value}: {message.content}" for message in history)
-    prompt = fill(CONDENSE, {"history": told, "question": question})
+    """Return the messages that ask a model for a standalone question."""
+    conversation = "\n".join(f"{message.role.value}: {message.content}" for message in history)
+    prompt = fill(CONDENSE, {"history": conversation, "question": question})
     return [ChatMessage(role=MessageRole.USER, content=prompt)]

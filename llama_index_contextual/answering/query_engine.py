@@ -1,4 +1,8 @@
-"""What an answer is written by, and what it is written from."""
+"""The query engine: search, pack the passages into a prompt, answer, check the citations.
+
+Every step takes and returns a `Draft`, the prepared prompt of one answer, so that the chat engine and the evaluation
+can run the search and the answer separately.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from llama_index_contextual.answering.prompts import (
     system_prompt,
 )
 from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
-from llama_index_contextual.answering.streaming import AnswerStream, Spoken, StreamFilter, Timeouts, split_reasoning
+from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.retrievers.base import without_span
@@ -42,19 +46,19 @@ from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """How an answer is written.
+    """Options of an answer.
 
     Attributes:
-        style: "instruction", "persona" (few words), "chain_of_thought", or rules of one's own.
-        answer_tokens: Tokens of the passages that the model reads, at most.
-        max_passages: Passages that the model reads, at most; None for as many as fit.
-        context: Whether the model sees the generated context, marked as background.
-        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model; it
-            holds for follow-ups too, which then need a second search each. None leaves the decision to the model,
-            which is told the confidence. Searches without a confidence are always answered.
-        not_found: The answer where nothing was found, and what the model is told to write when the passages do not
-            answer.
-        small_talk: What is said to chitchat, where questions are searched by their intent.
+        style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+        answer_tokens: Maximum number of tokens of the passages in the prompt.
+        max_passages: Maximum number of passages in the prompt; None for as many as fit.
+        context: Whether the prompt includes the generated context, marked as background.
+        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model. It
+            also applies to follow-up questions, each of which then needs a second search. None leaves the decision to
+            the model, whose prompt states the confidence. Searches without a confidence are always answered.
+        not_found: The answer if nothing was found, and the answer the model is asked to give if the passages do not
+            answer the question.
+        small_talk: The answer to chitchat, if questions are searched by their intent.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -74,21 +78,21 @@ class AnswerOptions:
                 raise ConfigurationError(f"{name}={value} is invalid: it must be at least 1.", setting=name)
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ConfigurationError(
-                f"min_confidence={self.min_confidence} is invalid: it is a probability, 0 to 1.",
+                f"min_confidence={self.min_confidence} is invalid: it is a probability from 0 to 1.",
                 setting="min_confidence",
             )
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an answer is about to be written from.
+    """The prepared prompt of an answer.
 
     Attributes:
-        question: What was asked.
-        retrieval: The search.
-        hits: The passages that the model reads.
-        messages: All that it reads.
-        ready: The answer, where the model need not be asked: there is nothing to answer from, or it was given before.
+        question: The question.
+        retrieval: The result of the search.
+        hits: The passages in the prompt.
+        messages: The whole prompt.
+        ready: The answer, if no call to the model is needed: there are no passages, or the answer is in the cache.
     """
 
     question: str
@@ -99,24 +103,25 @@ class Draft:
 
 
 class GroundedQueryEngine(BaseQueryEngine):
-    """Answers from passages only, names their sources, and checks what it says of them.
+    """Query engine that answers from passages only, cites its sources, and checks the citations.
 
-    Hits that stand side by side become one passage, and the best that fit the budget are read. When the search is not
-    confident, `wider` is asked too. Where nothing was found, the answer is `options.not_found`, without a call to the
-    model; otherwise the model decides whether the passages answer, and is told how confident the search is.
+    Adjacent hits are merged into one passage, and the best passages that fit the budget go into the prompt. If the
+    confidence of the search is low, `wider` is searched too. If nothing was found, the answer is `options.not_found`,
+    without a call to the model; otherwise the model decides whether the passages answer the question, and its prompt
+    states the confidence of the search.
 
     Args:
-        retriever: What searches; a `ConversationalRetriever` takes `ConversationQuery`s.
-        llm: Writes the answer.
-        wider: What is asked when the search is not confident: more candidates, more results.
-        merging: Gives what merges the hits of a search that stand side by side; None merges what touches.
-        options: How the answer is written.
+        retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
+        llm: The model that writes the answer.
+        wider: A retriever with more candidates and results, used if the confidence of the search is low.
+        merging: Return the postprocessor that merges adjacent hits of a search; None merges hits that touch.
+        options: Options of the answer.
         timeouts: How long to wait for the model.
-        node_postprocessors: Put before the merging and packing, such as a reranker.
-        streaming: Whether `query` returns the answer as it comes.
-        guards: What every answer passes before it is shown; None shows the model's words.
-        cache: Answers that were given before; None asks the model every time.
-        judge: Looks at every answer before it is shown, streamed and partial ones too; None shows them at once.
+        node_postprocessors: Postprocessors that run before merging and packing, such as a reranker.
+        streaming: Whether `query` streams the answer.
+        guards: Clean every answer before it is shown; None shows the text of the model as it is.
+        cache: Cache of answers; None asks the model every time.
+        judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
 
     Example:
         >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
@@ -145,7 +150,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self.wider = None if wider is None else _conversational(wider)
         self.options = options or AnswerOptions()
         self.streaming = streaming
-        self.speaker = AnswerStream(llm, timeouts)
+        self.answer_stream = AnswerStream(llm, timeouts)
         self.guards = guards
         self.cache = cache
         self.judge = judge
@@ -153,7 +158,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         self._postprocessors = list(node_postprocessors)
         most = self.options.answer_tokens
         self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
-        system_prompt(self.options.style, self.options.not_found)  # an unknown style is told at once
+        system_prompt(self.options.style, self.options.not_found)  # raise for an unknown style now, not at a query
 
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
@@ -163,60 +168,60 @@ class GroundedQueryEngine(BaseQueryEngine):
         """Answer a question.
 
         Raises:
-            InputError: It is empty, or neither a text nor a QueryBundle.
-            ModelError: The model cannot be reached, or does not begin in time.
+            InputError: The question is empty, or neither a string nor a QueryBundle.
+            ModelError: The model cannot be reached, or does not begin to answer in time.
         """
-        as_bundle(str_or_query_bundle)  # LlamaIndex would say in pydantic's words what is wrong
+        as_bundle(str_or_query_bundle)  # raises a clearer error than LlamaIndex's pydantic model
         return super().query(str_or_query_bundle)
 
     @without_span
     async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
-        """Do as `query` does, without blocking the event loop."""
+        """Answer a question like `query`, without blocking the event loop."""
         as_bundle(str_or_query_bundle)
         return await super().aquery(str_or_query_bundle)
 
-    # ---- the search --------------------------------------------------------------------------------------------------
+    # ---- Search ------------------------------------------------------------------------------------------------------
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return the passages that an answer would be written from."""
+        """Return the passages for the prompt of an answer."""
         return self.draft(query_bundle).hits
 
     def draft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
-        """Search, and return what an answer would be written from.
+        """Search, and return the prepared prompt of the answer.
 
         Raises:
             InputError: The question is empty, or not a question.
         """
-        query, notes = bounded(query)  # what is not searched is not read by the model either
-        found = self.retriever.respond(query)
-        if self.wider is not None and self._wants_more(found):
-            found = _better(found, self.wider.respond(query))
-        return self._drafted(query, with_warnings(found, notes), history)
+        query, notes = bounded(query)  # the part that is not searched does not go into the prompt either
+        response = self.retriever.respond(query)
+        if self.wider is not None and self._needs_wider(response):
+            response = _better(response, self.wider.respond(query))
+        return self._prepare(query, with_warnings(response, notes), history)
 
     async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
-        """Do as `draft` does, without blocking the event loop."""
+        """Search like `draft`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, query)
-        found = await self.retriever.arespond(query)
-        if self.wider is not None and self._wants_more(found):
-            found = _better(found, await self.wider.arespond(query))
-        return await asyncio.to_thread(self._drafted, query, with_warnings(found, notes), history)
+        response = await self.retriever.arespond(query)
+        if self.wider is not None and self._needs_wider(response):
+            response = _better(response, await self.wider.arespond(query))
+        return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
 
-    def _wants_more(self, found: RetrievalResponse) -> bool:
-        if found.mode_used == "none":  # a question that needs no search needs no wider one either
+    def _needs_wider(self, response: RetrievalResponse) -> bool:
+        if response.mode_used == "none":  # a question that needs no search needs no wider search either
             return False
         if self.options.min_confidence is None:
-            return not found.results or found.confidence_level in ("low", "none")
-        return self._refuses(found)
+            return not response.results or response.confidence_level in ("low", "none")
+        return self._is_refused(response)
 
-    def _refuses(self, found: RetrievalResponse) -> bool:
-        """Return whether the model is not asked: there are no hits, or the caller wants more confidence."""
+    def _is_refused(self, response: RetrievalResponse) -> bool:
+        """Return whether to answer without the model: there are no hits, or the confidence is below the minimum."""
         least = self.options.min_confidence
-        too_low = least is not None and found.confidence is not None and found.confidence < least
-        return too_low or not found.results
+        too_low = least is not None and response.confidence is not None and response.confidence < least
+        return too_low or not response.results
 
-    def _drafted(self, query: QueryBundle, found: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
+    def _prepare(self, query: QueryBundle, response: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._refuses(found) else self._packed(query, found)
+        hits = [] if self._is_refused(response) else self._pack(query, response)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
@@ -226,29 +231,29 @@ class GroundedQueryEngine(BaseQueryEngine):
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
-                confidence=confidence_line(found),
+                confidence=confidence_line(response),
             )
-        elif history and found.intent == "clarification" and found.mode_used == "none":
+        elif history and response.intent == "clarification" and response.mode_used == "none":
             messages = clarification_messages(question, history, not_found=options.not_found)
         else:
-            words = options.small_talk if found.intent == "chitchat" else options.not_found
-            nothing = GroundedResponse(words, [], found=False, retrieval=found)
-            return Draft(question, found, [], [], _with_metadata(nothing))
-        kept = None if self.cache is None else self.cache.get(self._key(messages, found))
-        ready = None if kept is None else _with_metadata(replace(kept, retrieval=found, from_cache=True))
-        return Draft(question, found, hits, messages, ready)
+            text = options.small_talk if response.intent == "chitchat" else options.not_found
+            no_answer = GroundedResponse(text, [], found=False, retrieval=response)
+            return Draft(question, response, [], [], _with_metadata(no_answer))
+        cached = None if self.cache is None else self.cache.get(self._key(messages, response))
+        ready = None if cached is None else _with_metadata(replace(cached, retrieval=response, from_cache=True))
+        return Draft(question, response, hits, messages, ready)
 
-    def _packed(self, query: QueryBundle, found: RetrievalResponse) -> list[NodeWithScore]:
-        """Return the passages that fit, of the hits that the postprocessors leave."""
-        hits = found.to_nodes()
+    def _pack(self, query: QueryBundle, response: RetrievalResponse) -> list[NodeWithScore]:
+        """Return the passages that fit the budget, after the postprocessors."""
+        hits = response.to_nodes()
         for postprocessor in self._postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
-        # Before they are merged, too: of a passage of many hits, the best might be what is cut away.
+        # Pack before merging too: trimming a passage that was merged from many hits could remove the best of them.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
-        packed = self._merging(found).postprocess_nodes(packed, query_bundle=query)
+        packed = self._merging(response).postprocess_nodes(packed, query_bundle=query)
         return self._packer.postprocess_nodes(packed, query_bundle=query)
 
-    # ---- the answer --------------------------------------------------------------------------------------------------
+    # ---- Answer ------------------------------------------------------------------------------------------------------
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         return self.answer(self.draft(query_bundle), streaming=self.streaming)
@@ -257,90 +262,95 @@ class GroundedQueryEngine(BaseQueryEngine):
         return await self.aanswer(await self.adraft(query_bundle), streaming=self.streaming)
 
     def answer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | GroundedStream:
-        """Write the answer to a draft.
+        """Return the answer to a prepared prompt.
 
         Raises:
-            ModelError: The model cannot be reached, or does not begin in time.
+            ModelError: The model cannot be reached, or does not begin to answer in time.
         """
         if streaming:
-            spoken = Spoken()
-            return GroundedStream(self.shown(draft, spoken), draft.hits, finish=lambda: self.finished(draft, spoken))
+            completion = Completion()
+            pieces = self.stream(draft, completion)
+            return GroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
         if draft.ready is not None:
             return draft.ready
-        return self.finished(draft, run_sync(lambda: self.speaker.aspeak(draft.messages)))
+        return self.finish(draft, run_sync(lambda: self.answer_stream.acomplete(draft.messages)))
 
     async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
-        """Do as `answer` does, without blocking the event loop."""
+        """Answer like `answer`, without blocking the event loop."""
         if streaming:
-            spoken = Spoken()
-            pieces = self.ashown(draft, spoken)
-            return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finished(draft, spoken))
+            completion = Completion()
+            pieces = self.astream(draft, completion)
+            return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
         if draft.ready is not None:
             return draft.ready
-        return await asyncio.to_thread(self.finished, draft, await self.speaker.aspeak(draft.messages))
+        return await asyncio.to_thread(self.finish, draft, await self.answer_stream.acomplete(draft.messages))
 
-    def shown(self, draft: Draft, spoken: Spoken) -> Generator[str, None, None]:
-        """Yield what is to be read of an answer, as it comes."""
+    def stream(self, draft: Draft, completion: Completion) -> Generator[str, None, None]:
+        """Yield the pieces of an answer that can be shown."""
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        reveal = StreamFilter(self.options.style, self.guards)
-        for piece in self.speaker.stream(draft.messages, spoken):
-            if (part := reveal.feed(piece)) and self.judge is None:
+        stream_filter = StreamFilter(self.options.style, self.guards)
+        for piece in self.answer_stream.stream(draft.messages, completion):
+            if (part := stream_filter.feed(piece)) and self.judge is None:
                 yield part
-        if part := reveal.rest() if self.judge is None else str(self.finished(draft, spoken)):
+        if part := stream_filter.rest() if self.judge is None else str(self.finish(draft, completion)):
             yield part
 
-    async def ashown(self, draft: Draft, spoken: Spoken) -> AsyncGenerator[str, None]:
-        """Yield what is to be read of an answer, as it comes."""
+    async def astream(self, draft: Draft, completion: Completion) -> AsyncGenerator[str, None]:
+        """Yield the pieces of an answer that can be shown, without blocking the event loop."""
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        reveal = StreamFilter(self.options.style, self.guards)
-        async with aclosing(self.speaker.astream(draft.messages, spoken)) as pieces:
+        stream_filter = StreamFilter(self.options.style, self.guards)
+        async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
             async for piece in pieces:
-                if (part := reveal.feed(piece)) and self.judge is None:
+                if (part := stream_filter.feed(piece)) and self.judge is None:
                     yield part
-        if part := reveal.rest() if self.judge is None else str(await asyncio.to_thread(self.finished, draft, spoken)):
+        if self.judge is None:
+            part = stream_filter.rest()
+        else:
+            part = str(await asyncio.to_thread(self.finish, draft, completion))
+        if part:
             yield part
 
-    def finished(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
-        """Return the answer with what the check of its citations found; it is kept if it is whole."""
+    def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
+        """Return the answer made of a completion: checked, judged, and put into the cache."""
         if draft.ready is not None:
             return draft.ready
-        if spoken.answer is None:
-            answer = self._made(draft, spoken)
+        if completion.answer is None:
+            answer = self._response(draft, completion)
             if self.judge is not None:
-                answer = self.judge.review(self._hidden(draft.question), answer)
-            spoken.answer = _with_metadata(answer)
+                answer = self.judge.review(self._mask(draft.question), answer)
+            completion.answer = _with_metadata(answer)
             if self.cache is not None:
-                self.cache.put(self._key(draft.messages, draft.retrieval), spoken.answer)
-        return cast(GroundedResponse, spoken.answer)
+                self.cache.put(self._key(draft.messages, draft.retrieval), completion.answer)
+        return cast(GroundedResponse, completion.answer)
 
-    def _made(self, draft: Draft, spoken: Spoken) -> GroundedResponse:
-        reasoning, text = split_reasoning(spoken.text, self.options.style)
-        passages = [Passage(self._hidden(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
+    def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
+        reasoning, text = split_reasoning(completion.text, self.options.style)
+        passages = [Passage(self._mask(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
         clean = text if self.guards is None else self.guards.clean(text)
-        # What is said from the conversation cites nothing.
-        report = check_citations(clean, passages, question=self._hidden(draft.question)) if passages else None
+        # An answer from the conversation alone has no passages to cite.
+        report = check_citations(clean, passages, question=self._mask(draft.question)) if passages else None
         shown = clean if report is None else report.text
         return GroundedResponse(
             shown,
             draft.hits,
             found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
-            partial=spoken.problem,
+            partial=completion.problem,
             citations=report,
             retrieval=draft.retrieval,
-            original=None if spoken.text == shown else self._hidden(spoken.text),
-            reasoning=None if reasoning is None else self._hidden(reasoning),
+            original=None if completion.text == shown else self._mask(completion.text),
+            reasoning=None if reasoning is None else self._mask(reasoning),
         )
 
-    def _hidden(self, text: str) -> str:
+    def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)
 
-    def _key(self, messages: Sequence[ChatMessage], found: RetrievalResponse) -> str:
+    def _key(self, messages: Sequence[ChatMessage], response: RetrievalResponse) -> str:
         settings = f"{self.options} {self.guards} {self.judge and self.judge.settings}"
-        return cache_key(messages, model=self.speaker.identity, version=found.version, settings=settings)
+        return cache_key(messages, model=self.answer_stream.identity, version=response.version, settings=settings)
 
 
 class _AnswerPacker(ContextWindowPacker):
@@ -352,13 +362,13 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response of more confidence; of no hits against some, those with hits."""
-    rows = [(bool(found.results), found.confidence or 0.0) for found in (first, second)]
-    return second if rows[1] > rows[0] else first
+    """Return the response with hits, or with the higher confidence if both have some."""
+    order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
+    return second if order[1] > order[0] else first
 
 
 def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-    """Return the hits of highest score, in the order in which they are."""
+    """Return the hits with the highest scores, in their present order."""
     if count is None or len(hits) <= count:
         return hits
     chosen = sorted(range(len(hits)), key=lambda at: (-(hits[at].score or 0.0), at))[:count]
@@ -366,7 +376,7 @@ def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
 
 
 def _with_metadata(response: GroundedResponse) -> GroundedResponse:
-    """Return the response with the metadata of its nodes, as LlamaIndex's engines give it, and with our findings."""
+    """Return the response with the metadata of its nodes, as LlamaIndex's engines do, and a summary of the answer."""
     by_node: dict[str, Any] = {hit.node.node_id: hit.node.metadata for hit in response.source_nodes}
-    findings = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
-    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": findings})
+    summary = {key: value for key, value in response.to_dict().items() if key not in ("answer", "retrieval")}
+    return replace(response, metadata={**by_node, **(response.metadata or {}), "answer": summary})

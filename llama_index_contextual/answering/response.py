@@ -1,4 +1,4 @@
-"""Answers as LlamaIndex responses that say what they rest on."""
+"""Answers as LlamaIndex responses with their sources and the report on their citations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 
 @dataclass
 class GroundedResponse(Response):
-    """An answer with what it was written from and what the check of its citations found.
+    """An answer with its passages and the report on its citations.
 
     Attributes:
-        found: Whether the documents answer the question, as far as the search and the model say.
-        partial: Why the answer is not whole, in a sentence; None when it is.
-        citations: What the check found; None for an answer without a model's words, or from the conversation alone.
-        retrieval: The search that the passages come from.
-        original: What the model wrote, where that is not what is shown.
-        reasoning: What a model that thinks step by step wrote before its answer.
-        from_cache: Whether the answer was given before.
-        verdict: What a judge said, or why it said nothing; None where none was asked.
+        found: Whether the documents answer the question, according to the search and the model.
+        partial: Why the answer is not complete, in a sentence; None when it is.
+        citations: Report on the citations; None if no model was called, or the answer is from the conversation alone.
+        retrieval: The search that returned the passages.
+        original: The text of the model, if it differs from the answer.
+        reasoning: The reasoning before the answer, in the style "chain_of_thought".
+        from_cache: Whether the answer comes from the cache.
+        verdict: The verdict of the judge, or its error; None without a judge.
     """
 
     found: bool = True
@@ -39,7 +39,7 @@ class GroundedResponse(Response):
 
     @property
     def sources(self) -> list[Source]:
-        """Where the passages stand; the first is Source 1."""
+        """The sources of the passages; the first is Source 1."""
         return [Source.of(hit.node) for hit in self.source_nodes]
 
     @property
@@ -50,7 +50,7 @@ class GroundedResponse(Response):
 
     @property
     def shown_sources(self) -> list[tuple[int, Source]]:
-        """What is listed under the answer: the sources that it cites, else all; none where nothing was found."""
+        """The sources to list under the answer: the cited ones, or all if none is cited; empty if `found` is False."""
         return (self.cited_sources or list(enumerate(self.sources, start=1))) if self.found else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,12 +67,12 @@ class GroundedResponse(Response):
 
 @dataclass
 class GroundedStream(StreamingResponse):
-    """An answer as it comes; `get_response` reads it to its end and returns it checked."""
+    """A streamed answer; `get_response` reads it to the end and returns the checked answer."""
 
     finish: Callable[[], GroundedResponse] = field(repr=False, kw_only=True)
 
     def get_response(self) -> GroundedResponse:
-        """Return the whole answer, checked."""
+        """Return the complete, checked answer."""
         for _ in self.response_gen:
             pass
         return self.finish()
@@ -80,16 +80,16 @@ class GroundedStream(StreamingResponse):
 
 @dataclass
 class AsyncGroundedStream(AsyncStreamingResponse):
-    """An answer as it comes; `aget_response` reads it to its end and returns it checked."""
+    """A streamed answer; `aget_response` reads it to the end and returns the checked answer."""
 
     finish: Callable[[], GroundedResponse] = field(repr=False, kw_only=True)
 
     async def aget_response(self) -> GroundedResponse:
-        """Return the whole answer, checked."""
+        """Return the complete, checked answer."""
         async for _ in self.response_gen:
             pass
         return await asyncio.to_thread(self.finish)
 
     async def get_response(self) -> GroundedResponse:
-        """Do as `aget_response` does, under LlamaIndex's name."""
+        """Return the same as `aget_response`; this is LlamaIndex's name for it."""
         return await self.aget_response()

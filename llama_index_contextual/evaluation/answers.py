@@ -1,4 +1,4 @@
-"""A project's documents with several chunk sizes, modes and numbers of results: what is answered, beside the truth."""
+"""Sweep of settings with answers: chunk sizes, modes and numbers of results, scored against the right answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llama_index_contextual.config import ContextKind, Mode
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.charts import line_chart
 from llama_index_contextual.evaluation.compare import Origin, price_of_all, require_affordable, workspace
-from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, told
+from llama_index_contextual.evaluation.run import ShowVariants, VariantProgress, build_progress
 from llama_index_contextual.evaluation.sweep import SweepSetting, variant_config
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.storage import files
@@ -28,7 +28,7 @@ TOP_KS = (3, 5, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRow(SweepSetting):
-    """One setting, and what was answered with it.
+    """The answers with one setting.
 
     Attributes:
         predictions: The answers.
@@ -37,29 +37,33 @@ class AnswerRow(SweepSetting):
     predictions: Predictions = field(repr=False)
 
     def figures(self) -> dict[str, Any]:
-        """Return the setting and what came of it as JSON values; None where no question has a right answer."""
-        found = self.predictions
+        """Return the setting and its figures as JSON values; scores are None if no question has a right answer."""
+        predictions = self.predictions
         return {
             "context": self.context,
             "chunk_size": self.chunk_size,
             "mode": self.mode,
             "top_k": self.top_k,
-            "exact": found.exact,
-            "f1": found.f1,
-            "failed_retrievals": len(found.failed_retrievals),
-            "errors": sum(row.error is not None for row in found.rows),
-            "questions": len(found.rows),
+            "exact": predictions.exact,
+            "f1": predictions.f1,
+            "failed_retrievals": len(predictions.failed_retrievals),
+            "errors": sum(row.error is not None for row in predictions.rows),
+            "questions": len(predictions.rows),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerSweep:
-    """The settings that were tried, in the order of contexts, chunk sizes, modes and numbers of results."""
+    """The result of a sweep with answers.
+
+    Attributes:
+        rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
+    """
 
     rows: Sequence[AnswerRow]
 
     def best(self) -> AnswerRow:
-        """Return the setting with the highest F1, then the most exact matches, then the fewest results."""
+        """Return the setting with the highest F1; exact match, then fewer results break ties."""
         return max(self.rows, key=lambda row: (row.predictions.f1 or 0, row.predictions.exact or 0, -row.top_k))
 
     def table(self) -> list[dict[str, Any]]:
@@ -75,7 +79,7 @@ class AnswerSweep:
         return out.getvalue()
 
     def chart(self) -> str:
-        """Return an SVG: F1 by the number of results, a line for each setting.
+        """Return an SVG with F1 by number of results, one line for each setting.
 
         Raises:
             ConfigurationError: matplotlib is not installed.
@@ -86,10 +90,10 @@ class AnswerSweep:
         return line_chart(lines, x="results (top k)", y="F1 in per cent")
 
     def write(self, path: str | Path) -> None:
-        """Write `to_csv` into a .csv file, or `chart` into a .svg file.
+        """Write a .csv file (see `to_csv`) or an .svg file (see `chart`).
 
         Raises:
-            InputError: The name ends otherwise.
+            InputError: The file name has another extension.
         """
         writers: dict[str, Callable[[], str]] = {".csv": self.to_csv, ".svg": self.chart}
         if (suffix := Path(path).suffix.lower()) not in writers:
@@ -111,15 +115,15 @@ def sweep_answers(
     progress: ShowVariants | None = None,
     options: EngineOptions | None = None,
 ) -> AnswerSweep:
-    """Answer the questions with every combination; versions are built for it, and removed afterwards.
+    """Answer the questions with every combination of settings; variants are built for it and removed afterwards.
 
     Args:
         origin: The project.
         questions: Questions with their right answers.
-        llm: Answers.
-        chunk_sizes: Tokens; none takes the project's.
-        contexts: Kinds of context; none takes the project's.
-        modes: Which indexes answer; none takes the project's.
+        llm: The model that answers.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's.
+        contexts: Kinds of context; empty for the project's.
+        modes: Modes of retrieval; empty for the project's.
         top_ks: Numbers of results.
         concurrency: Maximum number of questions answered at the same time.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
@@ -128,25 +132,25 @@ def sweep_answers(
         options: Options of the answers, as for `Project.as_query_engine`; None takes the defaults.
 
     Raises:
-        InputError: There is nothing to try, or the cost would be higher than `max_cost`.
-        ConfigurationError: A chunk size, kind of context or mode cannot be.
+        InputError: There are no settings or questions, or the cost is higher than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode is invalid.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
     if not questions or not top_ks or min(top_ks) < 1:
-        raise InputError("There is nothing to try: give at least one question and one number of results, from 1 on.")
+        raise InputError("There is nothing to evaluate: pass at least one question and one positive number of results.")
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
     kinds = tuple(contexts) or (origin.config.context,)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, left_out=frozenset())
     require_affordable(dollars, max_cost, len(origin.version.manifest.documents))
-    tell(VariantProgress(stage="price", dollars=dollars))
+    report(VariantProgress(stage="price", dollars=dollars))
     rows: list[AnswerRow] = []
     with workspace(origin) as space:
         for config in configs:
             name = f"{config.context}, {config.chunk_size} tokens"
-            variant = space.build(config, progress=told(tell, name))
+            variant = space.build(config, progress=build_progress(report, name))
             for mode, k in product(modes or (config.mode,), sorted(set(top_ks))):
                 retriever = ProjectRetriever(variant.live, config, mode=mode, similarity_top_k=k)
                 engine = grounded_engine(retriever, origin.load_embed_model, llm, options or EngineOptions())
@@ -157,6 +161,6 @@ def sweep_answers(
                     top_k=k,
                     predictions=answer_many(engine, questions, concurrency=concurrency),
                 )
-                tell(VariantProgress(stage="ask", name=row.name, done=len(questions), total=len(questions)))
+                report(VariantProgress(stage="ask", name=row.name, done=len(questions), total=len(questions)))
                 rows.append(row)
     return AnswerSweep(rows=tuple(rows))

@@ -1,4 +1,4 @@
-"""Charts of an evaluation as SVG, drawn by matplotlib without its global state."""
+"""Charts as SVG, drawn by matplotlib without its global state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PIP = 'pip install "llama-index-contextual[eval]"'
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
+"""The palette of Okabe and Ito, which is distinguishable with any colour vision."""
 
 _GREY = "#555555"
 _WIDTH = 48
@@ -33,11 +33,11 @@ def line_chart(
     """Return an SVG with one line for each name.
 
     Args:
-        lines: (x, y in per cent) by name, in the order of the legend.
-        x: What the horizontal axis says.
-        y: What the vertical axis says.
-        looks: (colour, stroke, mark) of each name, as numbers from 0, so that lines of one kind look alike; None gives
-            each line a colour and a mark of its own.
+        lines: Points (x, y in per cent) by name, in the order of the legend.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+        looks: Numbers of the colour, stroke and marker by name, from 0; lines that share a setting can share a number.
+            None gives each line its own colour and marker.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
@@ -62,9 +62,9 @@ def line_chart(
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
         if len(lines) > 1:
             legend = axes.legend(
-                axes.get_lines(), _shown(lines), frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0)
+                axes.get_lines(), _labels(lines), frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0)
             )
-            _as_they_are(legend.get_texts())
+            _disable_math(legend.get_texts())
 
     return _svg(draw, height=max(3.4, 0.27 * len(lines) + 0.6))
 
@@ -73,8 +73,8 @@ def bar_chart(bars: Mapping[str, tuple[float, float, float]], *, x: str) -> str:
     """Return an SVG with a horizontal bar and its interval for each name.
 
     Args:
-        bars: (value, lower end, upper end) in per cent, by name, from top to bottom.
-        x: What the axis says.
+        bars: Value, lower end and upper end in per cent, by name, from top to bottom.
+        x: Label of the axis.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
@@ -84,49 +84,49 @@ def bar_chart(bars: Mapping[str, tuple[float, float, float]], *, x: str) -> str:
         for at, (value, low, high) in enumerate(bars.values()):
             axes.barh(at, value, height=0.55, color=COLOURS[at % len(COLOURS)])
             axes.plot([low, high], [at, at], color="black", linewidth=1.4, marker="|", markersize=8)
-        _rows(axes, _shown(bars), x)
+        _rows(axes, _labels(bars), x)
         axes.set_xlim(0, 100)
 
     return _svg(draw, height=0.9 + 0.45 * len(bars))
 
 
 def interval_chart(differences: Sequence[Difference], *, x: str) -> str:
-    """Return an SVG with the interval of each difference, in points of a per cent, beside the line of no difference.
+    """Return an SVG with the interval of each difference in percentage points, and a line at zero.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
     """
 
     def draw(axes: Axes) -> None:
-        for at, found in enumerate(differences):
-            colour = _GREY if not found.significant else (COLOURS[2] if found.mean > 0 else COLOURS[1])
-            axes.plot([100 * found.low, 100 * found.high], [at, at], color=colour, linewidth=2.2)
-            axes.plot([100 * found.mean], [at], color=colour, marker="o", markersize=7)
+        for at, row in enumerate(differences):
+            colour = _GREY if not row.significant else (COLOURS[2] if row.mean > 0 else COLOURS[1])
+            axes.plot([100 * row.low, 100 * row.high], [at, at], color=colour, linewidth=2.2)
+            axes.plot([100 * row.mean], [at], color=colour, marker="o", markersize=7)
         axes.axvline(0, color="black", linewidth=0.9)
-        _rows(axes, _shown(f"{found.variant} − {found.baseline}" for found in differences), x)
+        _rows(axes, _labels(f"{row.variant} − {row.baseline}" for row in differences), x)
 
     return _svg(draw, height=0.9 + 0.42 * len(differences))
 
 
 def _rows(axes: Axes, names: Sequence[str], x: str) -> None:
     axes.set_yticks(range(len(names)), list(names))
-    _as_they_are(axes.get_yticklabels())
+    _disable_math(axes.get_yticklabels())
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel(x)
     axes.grid(axis="x", color="#dddddd", linewidth=0.8)
 
 
-def _shown(names: Iterable[str]) -> list[str]:
+def _labels(names: Iterable[str]) -> list[str]:
     return [one_line(name, _WIDTH) for name in names]
 
 
-def _as_they_are(texts: Sequence[Any]) -> None:
+def _disable_math(texts: Sequence[Any]) -> None:
     for text in texts:
-        text.set_parse_math(False)  # a name with two $ is no formula
+        text.set_parse_math(False)  # a name with two $ is not a formula
 
 
 def require_matplotlib() -> None:
-    """Do nothing where charts can be drawn.
+    """Check that matplotlib is installed.
 
     Raises:
         ConfigurationError: matplotlib is not installed.

@@ -1,4 +1,8 @@
-"""Two or more retrievers on the same questions: differences with intervals and p-values, and what to use."""
+"""Comparing retrievers on the same questions, with intervals, p-values and a recommendation.
+
+`compare` takes any retrievers. `compare_variants` builds a project's documents with several kinds of context in a
+temporary `Workspace` and compares those.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,9 @@ from llama_index_contextual.evaluation.run import (
     ShowProgress,
     ShowVariants,
     VariantProgress,
+    build_progress,
     evaluate,
     read,
-    told,
 )
 from llama_index_contextual.evaluation.sample import Sample, absent_files, draw
 from llama_index_contextual.ingestion.estimate import estimate
@@ -50,23 +54,23 @@ from llama_index_contextual.storage.scratch import scratch
 from llama_index_contextual.storage.version import OpenVersion
 
 ALPHA = 0.05
-"""Differences with a smaller p-value are called significant."""
+"""Level of significance: a difference with a smaller p-value is significant."""
 
 _MAIN_K = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much better one retriever is than another, question by question.
+    """The paired difference between two retrievers.
 
     Attributes:
         metric: Name of the metric.
-        baseline: Name of the retriever that is compared with.
-        variant: Name of the other.
-        mean: Mean difference, above 0 where the variant is better.
+        baseline: Name of the baseline.
+        variant: Name of the other retriever.
+        mean: Mean difference over the questions; above 0 if the variant is better.
         low: Lower end of the 95 % interval (paired bootstrap).
-        high: Upper end.
-        p_value: Two-sided, of a paired permutation test.
+        high: Upper end of the interval.
+        p_value: Two-sided p-value of a paired permutation test.
     """
 
     metric: str
@@ -79,25 +83,25 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone gives such a difference in fewer than 5 % of cases."""
+        """Whether the p-value is below 5 %."""
         return self.p_value < ALPHA
 
     def __str__(self) -> str:
-        """Return the difference in points of a per cent."""
+        """Return the difference in percentage points."""
         mean, low, high = (100 * value for value in (self.mean, self.low, self.high))
         return f"{mean:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, p = {self.p_value:.2g}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several retrievers on the same questions; the first one is what the others are compared with.
+    """The evaluations of several retrievers on the same questions; the first retriever is the baseline.
 
     Attributes:
-        evaluations: In the order given, cheapest first.
-        metric: What the recommendation goes by.
-        costs: Dollars that a variant costs on these documents, by name, as far as known.
-        notes: Sentences about what the figures stand for.
-        seed: Of the random numbers.
+        evaluations: The evaluations in the order given, cheapest first.
+        metric: Metric of the recommendation.
+        costs: Cost of the retrievers on these documents in dollars, by name, as far as known.
+        notes: Notes on the figures, in sentences.
+        seed: Seed of the random numbers.
     """
 
     evaluations: Sequence[Evaluation]
@@ -135,27 +139,24 @@ class Comparison:
         return [self.difference(one, other, metric) for one, other in combinations(self.names, 2)]
 
     def cost_per_point(self, variant: str, metric: str | None = None) -> float | None:
-        """Return the dollars that one point of a per cent more than the baseline costs.
-
-        None where the cost is not known or there is no gain.
-        """
+        """Return the dollars per percentage point gained over the baseline; None if unknown or without a gain."""
         cost, baseline = self.costs.get(variant), self.costs.get(self.names[0])
         points = 100 * self.difference(self.names[0], variant, metric).mean
         return None if cost is None or points <= 0 else (cost - (baseline or 0.0)) / points
 
     @property
     def recommended(self) -> str:
-        """Name of the retriever to use: the first one that no later one beats significantly."""
+        """Name of the recommended retriever: the first one that no later one beats significantly."""
         chosen = self.names[0]
         for name in self.names[1:]:
-            found = self.difference(chosen, name)
-            if found.significant and found.mean > 0:
+            difference = self.difference(chosen, name)
+            if difference.significant and difference.mean > 0:
                 chosen = name
         return chosen
 
     @property
     def recommendation(self) -> str:
-        """What to use and why, in one sentence."""
+        """The recommendation and its reasons, in one sentence."""
         chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
         on = f"in {self.metric} on {pluralize(number, 'question')}"
         others = [name for name in self.names if name not in (chosen, first)]
@@ -188,22 +189,22 @@ def compare(
     seed: int = 0,
     progress: ShowProgress | None = None,
 ) -> Comparison:
-    """Ask several retrievers the same questions.
+    """Evaluate several retrievers on the same questions.
 
     Args:
-        retrievers: LlamaIndex retrievers or projects by name: first what the others are compared with, then from the
-            cheapest to the dearest.
-        questions: Questions, or a file of them.
-        ks: Numbers of results to look at.
-        metric: What the recommendation goes by; None takes recall@10, or recall at the largest of `ks` without a 10.
-        costs: Dollars that each costs on these documents, as far as known.
-        notes: Sentences about what the figures stand for.
-        embed_model: For the context relevance; None leaves it out.
-        seed: Of the random numbers behind intervals and p-values.
-        progress: Called as questions are answered, over all retrievers.
+        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the others in order of cost.
+        questions: Questions, or the path of a question file.
+        ks: Numbers of results to evaluate.
+        metric: Metric of the recommendation; None for recall@10, or for recall at the largest of `ks` if 10 is not in
+            it.
+        costs: Cost of each retriever on these documents in dollars, as far as known.
+        notes: Notes on the figures, in sentences.
+        embed_model: Model for the context relevance; None leaves it out.
+        seed: Seed of the random numbers for intervals and p-values.
+        progress: Called after each question, counting over all retrievers.
 
     Raises:
-        InputError: There are fewer than two retrievers, no questions, or no such metric.
+        InputError: There are fewer than two retrievers, there are no questions, or the metric is unknown.
 
     Example:
         >>> print(compare({"plain": plain, "hybrid": hybrid}, "questions.jsonl").recommendation)  # doctest: +SKIP
@@ -215,27 +216,29 @@ def compare(
     evaluations = []
     for at, (name, retriever) in enumerate(retrievers.items()):
         before = at * len(asked)
-        told = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, asked, name=name, ks=ks, embed_model=embed_model, progress=told))
-    most = max(ks)
-    metric = metric or (f"recall@{_MAIN_K}" if _MAIN_K in ks else f"recall@{most}")
-    evaluations[0].values(metric)
+        report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
+        evaluations.append(evaluate(retriever, asked, name=name, ks=ks, embed_model=embed_model, progress=report))
+    metric = metric or f"recall@{_MAIN_K if _MAIN_K in ks else max(ks)}"
+    evaluations[0].values(metric)  # raises if there is no such metric
     return Comparison(
         evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
     )
 
 
+# ---- Variants of a project -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What variants need of their project.
+    """The project from which variants are built.
 
     Attributes:
-        directory: Where it is.
-        config: Its settings.
-        live: Its live version.
-        llm: Writes contexts; None makes the one that the settings name when the first context is due.
-        load_embed_model: Gives the model that embeds chunks and queries.
-        model_id: What to call the model of `llm`; None takes its own name.
+        directory: Directory of the project.
+        config: Settings of the project.
+        live: The live version.
+        llm: Model that writes contexts; None loads the one in the settings when the first context is needed.
+        load_embed_model: Return the model that embeds chunks and queries.
+        model_id: Name to use for `llm`; None for its own name.
     """
 
     directory: Path
@@ -247,7 +250,7 @@ class Origin:
 
     @property
     def llm_name(self) -> str:
-        """Name of the LLM, as prices and reports know it."""
+        """Name of the LLM, as used in prices and reports."""
         return self.config.llm if self.llm is None else model_name(self.llm, self.model_id)
 
     @property
@@ -262,14 +265,14 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A project's documents with other settings, ready for questions.
+    """A project's documents, indexed with other settings.
 
     Attributes:
         config: The settings.
-        live: The version.
+        live: The indexes.
         chunks: Number of chunks.
-        cost: Dollars that its contexts cost, whenever they were paid; None where it is not known.
-        failures: Chunks whose context the LLM failed to write; they have the structural one.
+        cost: Cost of its contexts in dollars, including those from earlier runs; None if unknown.
+        failures: Number of chunks with a structural context because the LLM failed.
     """
 
     config: ProjectConfig
@@ -279,16 +282,16 @@ class Variant:
     failures: int = 0
 
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
-        """Return a retriever that gives so many results."""
+        """Return a retriever that returns `similarity_top_k` results."""
         return ProjectRetriever(self.live, self.config, mode=mode, similarity_top_k=similarity_top_k)
 
 
 class Workspace:
-    """Builds the variants of one comparison.
+    """A temporary directory with the variants of one comparison.
 
     Args:
         origin: The project.
-        directory: An empty directory that is removed afterwards.
+        directory: An empty directory, which the caller removes afterwards.
     """
 
     def __init__(self, origin: Origin, directory: Path) -> None:
@@ -303,17 +306,17 @@ class Workspace:
         left_out: frozenset[str] = frozenset(),
         progress: ReportProgress | None = None,
     ) -> Variant:
-        """Return the project's documents with these settings; what was paid for before comes from the ledger.
+        """Build a variant with these settings; contexts and embeddings in the ledger are reused.
 
-        Where the live version has been built with them, it is asked itself.
+        If the live version was built with the same settings, it is the variant.
 
         Args:
             config: The settings.
-            left_out: Ids of documents that the variant does not have.
+            left_out: Ids of documents to leave out.
             progress: Called as the work proceeds.
 
         Raises:
-            ModelError: A model cannot be made or reached; what was paid for is in the ledger.
+            ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
         origin, version = self._origin, self._origin.version
@@ -363,17 +366,17 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(origin: Origin) -> Iterator[Workspace]:
-    """Give a place for variants beside the project, and remove it at the end, also what an interrupted one left.
+    """Open a workspace next to the project and remove it at the end, along with the remains of an interrupted run.
 
     Raises:
-        ProjectLockedError: The project is being compared by another process.
+        ProjectLockedError: Another process is comparing variants of the project.
     """
     with scratch(origin.directory) as directory, contextlib.closing(Workspace(origin, directory)) as space:
         yield space
 
 
 def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger) -> float | None:
-    """Return the dollars that the LLM's contexts of a version cost by the ledger."""
+    """Return the cost of the LLM's contexts of a version in dollars, computed from the ledger."""
     if config.context != "llm":
         return 0.0
     contexts = [
@@ -394,14 +397,14 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
 
 
 def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
-    """Return the dollars that building a variant would cost now, or None where a price is not known.
+    """Return the cost of building a variant now in dollars, or None if a price is unknown.
 
-    What is in the project's ledger costs nothing.
+    Contexts and embeddings in the project's ledger cost nothing.
 
     Args:
         origin: The project.
         config: The settings of the variant.
-        left_out: Ids of documents that it does not have.
+        left_out: Ids of documents to leave out.
     """
     model = origin.load_embed_model() if config.faiss else None
     name = None if model is None else embedding_identity(model)
@@ -420,35 +423,35 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
 
 
 def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, left_out: frozenset[str]) -> float | None:
-    """Return the dollars that building several variants would cost now, or None where a price is not known."""
+    """Return the cost of building several variants now in dollars, or None if a price is unknown."""
     prices = [price(origin, config, left_out=left_out) for config in configs]
     known = [dollars for dollars in prices if dollars is not None]
     return sum(known) if len(known) == len(prices) else None
 
 
 def require_affordable(dollars: float | None, max_cost: float | None, documents: int) -> None:
-    """Do nothing where a price is within the limit, or there is none.
+    """Raise an error if the cost is above the limit.
 
     Raises:
-        InputError: It is higher, or not known.
+        InputError: There is a limit, and the cost is higher or unknown.
     """
     if max_cost is None:
         return
     if dollars is None:
         raise InputError(
-            "The cost cannot be told beforehand: give the models' prices in the setting `prices`, or leave max_cost out"
-            " and take a small sample."
+            "The cost cannot be estimated: set the prices of the models in the setting `prices`, or omit max_cost and"
+            " use a small sample."
         )
     if dollars > max_cost:
         raise InputError(
             f"{pluralize(documents, 'document')} would cost about ${dollars:.4f}, more than max_cost (${max_cost:.4f}):"
-            f" take a smaller sample or a cheaper LLM.",
+            f" use a smaller sample or a cheaper LLM.",
             value=max_cost,
         )
 
 
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
-"""From the cheapest to the dearest."""
+"""The kinds of context, from the cheapest to the most expensive."""
 
 
 def compare_variants(
@@ -464,35 +467,36 @@ def compare_variants(
     seed: int = 0,
     progress: ShowVariants | None = None,
 ) -> Comparison:
-    """Build the documents of a project with several kinds of context, ask all the same questions, and say which pays.
+    """Index the documents of a project with several kinds of context and evaluate all on the same questions.
 
-    The variants are built beside the project and removed afterwards; contexts and embeddings that are paid for stay in
-    its ledger. Answers to a sample of the documents are easier to find than among all: compare the differences.
+    The variants are built next to the project and removed afterwards; their contexts and embeddings stay in the
+    ledger of the project. Evidence is easier to find in a sample than among all documents: compare the differences,
+    not the levels.
 
     Args:
         origin: The project.
-        questions: Questions, or a file of them; None lets the project's LLM write some.
-        variants: Kinds of context, at least two; the first one is what the others are compared with.
-        sample: Documents to build, at most: those with evidence first; None takes all.
-        ks: Numbers of results to look at.
-        metric: What the recommendation goes by; None takes recall@10.
-        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
-            Questions that the LLM writes are not counted.
-        number: Questions to write when there are none.
-        seed: Of the random numbers.
-        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
+        questions: Questions, or the path of a question file; None has the project's LLM write some.
+        variants: Kinds of context, at least two; the first is the baseline.
+        sample: Maximum number of documents to build, preferring those with evidence; None for all.
+        ks: Numbers of results to evaluate.
+        metric: Metric of the recommendation; None for recall@10.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown. Questions written by the LLM are not included.
+        number: Number of questions to write if none are given.
+        seed: Seed of the random numbers.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
         InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
-            the cost would be higher than `max_cost`.
-        ModelError: A variant or the questions need an LLM that cannot be made or reached.
+            the cost is higher than `max_cost`.
+        ModelError: A variant or the questions need an LLM that cannot be loaded or reached.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
     kinds = _checked(variants)
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     if questions is None:
-        tell(VariantProgress(stage="questions", total=number))
+        report(VariantProgress(stage="questions", total=number))
         llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
         asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
@@ -501,11 +505,11 @@ def compare_variants(
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
     dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
     require_affordable(dollars, max_cost, drawn.documents)
-    tell(VariantProgress(stage="price", dollars=dollars))
+    report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=told(tell, kind))
+            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=build_progress(report, kind))
         return compare(
             built,
             drawn.questions,
@@ -514,7 +518,7 @@ def compare_variants(
             costs={kind: variant.cost for kind, variant in built.items()},
             notes=_notes(origin, asked, drawn, built, generated=questions is None),
             seed=seed,
-            progress=lambda done, total: tell(VariantProgress(stage="ask", done=done, total=total)),
+            progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
@@ -537,15 +541,15 @@ def _notes(
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
     if not sample.is_whole:
         outside = pluralize(len(asked) - len(sample.questions), "question")
-        notes[0] += f" Left out for evidence outside the sample: {outside}."
-        notes.append("Fewer documents compete in a sample: the differences count, not the levels.")
+        notes[0] += f" Left out because of evidence outside the sample: {outside}."
+        notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
     notes += absent_files(origin.version.manifest.documents, sample.questions)
     if generated:
         notes.append(f"The questions were written by {origin.llm_name}, each from one chunk.")
     notes += [
-        f"The LLM failed for {pluralize(variant.failures, 'chunk')} of {name!r}: there the context is structural."
+        f"The LLM failed for {pluralize(variant.failures, 'chunk')} of {name!r}: their context is structural."
         for name, variant in built.items()
         if variant.failures
     ]

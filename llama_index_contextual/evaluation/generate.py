@@ -1,4 +1,4 @@
-"""Questions about the documents, written by an LLM through LlamaIndex's own generator."""
+"""Generating questions about the documents with an LLM, by LlamaIndex's `DatasetGenerator`."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ def generate_questions(
     left_out: frozenset[str] = frozenset(),
     seed: int = 0,
 ) -> list[Question]:
-    """Let an LLM write questions about chunks drawn at random, by LlamaIndex's `DatasetGenerator`.
+    """Return questions that an LLM writes about chunks drawn at random.
 
-    The LLM sees the text of a chunk and nothing of its document or context, so the evidence is that chunk. Questions
-    written from a passage share its words: they are easier than those of people, for every way of retrieval.
+    The prompt contains the text of a chunk without its document and context, so that chunk is the evidence. Questions
+    written from a passage share its words, which makes them easier than real questions for every retriever.
 
     Args:
-        version: Where the chunks are.
-        llm: Any LlamaIndex LLM; one call for every two questions, eight calls at a time.
-        number: Questions, at most.
-        left_out: Ids of documents that are not asked about.
-        seed: Of the random numbers.
+        version: The version with the chunks.
+        llm: Any LlamaIndex LLM; one call for every two questions, up to eight calls at a time.
+        number: Maximum number of questions.
+        left_out: Ids of documents to leave out.
+        seed: Seed of the random numbers.
 
     Raises:
         InputError: `number` is not positive, or the LLM wrote no question.
-        ModelError: The LLM cannot be reached, or refuses.
+        ModelError: The LLM cannot be reached, or rejects the request.
     """
     if number < 1:
-        raise InputError(f"{number} questions were asked for: take at least one.", value=number)
+        raise InputError(f"number={number} is invalid: it must be at least 1.", value=number)
     documents = [record.doc_id for record in version.manifest.documents if record.doc_id not in left_out]
     ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
     chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
     with warnings.catch_warnings(record=True):
-        # The generator calls itself deprecated in favour of one that is in no release of llama-index-core any more.
+        # The deprecation warning recommends a class that llama-index-core no longer contains.
         warnings.simplefilter("always")
         answers = run_sync(lambda: _ask_all(llm, chunks))
     questions: list[Question] = []
@@ -62,22 +62,22 @@ def generate_questions(
         for text in texts:
             questions.append(Question(text=text, evidence=(_evidence(chunk),), id=f"generated-{len(questions) + 1}"))
     if not questions:
-        raise InputError("The LLM wrote no question about the documents: name a file of questions.")
+        raise InputError("The LLM wrote no question about the documents: pass a question file.")
     return questions[:number]
 
 
 async def _ask_all(llm: LLM, chunks: Sequence[BaseNode]) -> list[Sequence[str]]:
-    free = asyncio.Semaphore(CONCURRENCY)
+    semaphore = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(connected: LLM, chunk: BaseNode) -> Sequence[str]:
-        async with free:
+        async with semaphore:
             return await acall(lambda: _ask(connected, chunk), RetryPolicy())
 
     async with own_client(llm) as connected:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(connected, chunk)) for chunk in chunks]
-        except ExceptionGroup as errors:  # any LLM class may raise anything; the first one has ended the others
+        except ExceptionGroup as errors:  # any LLM class may raise anything; the first error cancels the other tasks
             error = errors.exceptions[0]
             raise ModelError(describe(error, setting="llm", model=model_name(llm)), setting="llm") from error
     return [task.result() for task in tasks]
@@ -87,8 +87,8 @@ async def _ask(llm: LLM, chunk: BaseNode) -> Sequence[str]:
     from llama_index.core.evaluation import DatasetGenerator
 
     generator = DatasetGenerator([TextNode(text=chunk.get_content())], llm=llm, num_questions_per_chunk=PER_CHUNK)
-    found = await generator.agenerate_questions_from_nodes()
-    texts = (scrub(storable_text(text)).strip() for text in found)
+    questions = await generator.agenerate_questions_from_nodes()
+    texts = (scrub(storable_text(text)).strip() for text in questions)
     return [text for text in dict.fromkeys(texts) if text][:PER_CHUNK]
 
 

@@ -1,7 +1,8 @@
-"""Metrics of one ranking against the evidence of one question: pure functions.
+"""Retrieval metrics, bootstrap intervals and permutation tests, as pure functions.
 
-`ranks` holds, for each evidence item, the rank (from 1) of the first result that holds it, or None where no result
-does; it is never empty. Every metric is between 0 and 1, and 0 for an empty retrieval.
+A metric compares the ranking of one question with its evidence. `ranks` contains for each evidence item the rank (from
+1) of the first result that contains it, or None if no result does; it is never empty. Every metric is between 0 and 1,
+and 0 for an empty retrieval.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Ranks = Sequence[int | None]
 
 
 def recall(ranks: Ranks, k: int) -> float:
-    """Return the share of evidence items that the first k results hold.
+    """Return the share of evidence items in the first k results.
 
     Example:
         >>> recall([1, 7, None], 5)
@@ -27,7 +28,7 @@ def recall(ranks: Ranks, k: int) -> float:
 
 
 def hit(ranks: Ranks, k: int) -> float:
-    """Return 1 where the first k results hold at least one evidence item, otherwise 0.
+    """Return 1 if the first k results contain at least one evidence item, otherwise 0.
 
     Example:
         >>> hit([None, 5], 5)
@@ -37,11 +38,11 @@ def hit(ranks: Ranks, k: int) -> float:
 
 
 def precision(relevant: Sequence[bool], k: int) -> float:
-    """Return how many of the first k places hold a result with some evidence; a missing result counts as a miss.
+    """Return the share of the first k results that contain evidence; missing results count as irrelevant.
 
     Args:
-        relevant: For each result, in its order, whether it holds any evidence item.
-        k: Places.
+        relevant: For each result, in order, whether it contains any evidence item.
+        k: Number of results.
 
     Example:
         >>> precision([True, False, True], 5)
@@ -51,7 +52,7 @@ def precision(relevant: Sequence[bool], k: int) -> float:
 
 
 def reciprocal_rank(ranks: Ranks) -> float:
-    """Return 1 / rank of the first result that holds any evidence; its mean over questions is the MRR.
+    """Return 1 / rank of the first result with any evidence; its mean over questions is the MRR.
 
     Source: Voorhees, "The TREC-8 Question Answering Track Report", 1999.
 
@@ -63,9 +64,9 @@ def reciprocal_rank(ranks: Ranks) -> float:
 
 
 def average_precision(ranks: Ranks) -> float:
-    """Return the mean over evidence items of the precision at the rank where each is found; over questions, the MAP.
+    """Return the mean over evidence items of the precision at their ranks; its mean over questions is the MAP.
 
-    With every item in a result of its own this is the usual average precision; items that share a result count as
+    If every item is in a different result, this is the usual average precision. Items in the same result count as
     found there together, and no precision exceeds 1.
 
     Source: Buckley, Voorhees, "Evaluating Evaluation Measure Stability", SIGIR 2000.
@@ -74,16 +75,16 @@ def average_precision(ranks: Ranks) -> float:
         >>> average_precision([1, 4, None])  # (1/1 + 2/4 + 0) / 3
         0.5
     """
-    found = sorted(rank for rank in ranks if rank is not None)
-    # The number of items found up to a rank: the last place of that rank in the sorted list.
-    upto = {rank: count for count, rank in enumerate(found, start=1)}
-    return math.fsum(min(1.0, upto[rank] / rank) for rank in found) / len(ranks)
+    ordered = sorted(rank for rank in ranks if rank is not None)
+    # The number of items up to a rank is the last position of that rank in the sorted list.
+    up_to = {rank: count for count, rank in enumerate(ordered, start=1)}
+    return math.fsum(min(1.0, up_to[rank] / rank) for rank in ordered) / len(ranks)
 
 
 def ndcg(ranks: Ranks, k: int = 10) -> float:
-    """Return nDCG@k with a gain of 1 for each result that is the first to hold some evidence item.
+    """Return nDCG@k with a gain of 1 for each result that is the first to contain some evidence item.
 
-    The ideal ranking holds one item in each of the first results; a result that holds several counts once.
+    The ideal ranking has one item in each of the first results; a result with several items counts once.
 
     Source: Järvelin, Kekäläinen, "Cumulated Gain-Based Evaluation of IR Techniques", TOIS 2002 (binary gains, log2).
 
@@ -99,6 +100,8 @@ def _within(ranks: Ranks, k: int) -> list[int]:
     return [rank for rank in ranks if rank is not None and rank <= k]
 
 
+# ---- Significance ----------------------------------------------------------------------------------------------------
+
 RESAMPLES = 10_000
 
 _BLOCK = 500_000
@@ -107,12 +110,12 @@ _EXACT_UP_TO = 12
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the interval that holds it with the chosen confidence.
+    """A mean and its confidence interval.
 
     Attributes:
         mean: Mean of the values.
-        low: Lower end.
-        high: Upper end.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
     """
 
     mean: float
@@ -129,9 +132,9 @@ def bootstrap_interval(
 
     Args:
         values: At least one number, shape (questions,).
-        confidence: Share of resampled means that the interval holds.
-        resamples: How often the questions are drawn anew, with replacement.
-        seed: Of the random numbers.
+        confidence: Share of the resampled means within the interval.
+        resamples: Number of resamples, drawn with replacement.
+        seed: Seed of the random numbers.
 
     Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
 
@@ -150,15 +153,15 @@ def bootstrap_interval(
 
 
 def permutation_p_value(differences: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
-    """Return the two-sided p-value of a paired randomisation test: how often chance alone gives such a mean.
+    """Return the two-sided p-value of a paired randomisation test.
 
-    If both sides were equal, each difference could have had the other sign. Up to 12 differences other than 0 all
-    signs are tried; with more, `resamples` random ones, where the observed one counts too (so p is never 0).
+    Under the null hypothesis the sign of each difference is random. With up to 12 nonzero differences all assignments
+    of signs are tested; with more, `resamples` random ones and the observed one, so that p is never 0.
 
     Args:
-        differences: One per question, shape (questions,).
-        resamples: Random assignments of signs.
-        seed: Of the random numbers.
+        differences: One difference per question, shape (questions,).
+        resamples: Number of random assignments of signs.
+        seed: Seed of the random numbers.
 
     Source: Smucker, Allan, Carterette, "A Comparison of Statistical Significance Tests for Information Retrieval
     Evaluation", CIKM 2007.
@@ -171,7 +174,7 @@ def permutation_p_value(differences: ArrayLike, *, resamples: int = RESAMPLES, s
     row = row[row != 0]
     if not len(row):
         return 1.0
-    # Sums that are equal on paper must not differ by rounding.
+    # Tolerance for rounding: sums that are mathematically equal must count as equal.
     observed = abs(row.sum()) - 1e-9 * np.abs(row).sum()
     if len(row) <= _EXACT_UP_TO:
         signs = 1 - 2 * ((np.arange(2 ** len(row))[:, None] >> np.arange(len(row))) & 1)
@@ -187,12 +190,12 @@ def permutation_p_value(differences: ArrayLike, *, resamples: int = RESAMPLES, s
 def _row(values: ArrayLike) -> NDArray[np.float64]:
     row = np.asarray(values, dtype=np.float64)
     if row.ndim != 1 or not len(row) or not np.isfinite(row).all():
-        raise ValueError("there must be at least one value per side, one for each question, and all of them finite")
+        raise ValueError("there must be at least one value, one for each question, and all values must be finite")
     return row
 
 
 def _blocks(total: int, width: int) -> Iterator[int]:
-    """Yield sizes that add up to `total`, so that one block of random numbers stays small."""
+    """Yield block sizes that add up to `total`, to limit the memory for random numbers."""
     size = max(1, _BLOCK // width)
     for start in range(0, total, size):
         yield min(size, total - start)

@@ -1,13 +1,13 @@
-"""Questions with the evidence that answers them, and when a result holds it.
+"""Questions and their evidence, the question file, and whether a result contains an evidence item.
 
-A question set is a file of JSON lines. What all lines have in common is `question`; the evidence is one of
+A question set is a file of JSON lines. Every line has a `question`; its evidence has one of these forms:
 
     {"question": "…", "relevant": ["chunk id", …]}                                    the chunks themselves
     {"question": "…", "file": "a.pdf", "evidence": [{"start": 120, "end": 340}]}      character spans
     {"question": "…", "file": "a.pdf", "evidence": [{"page": 3}, {"pages": [5, 6]}]}  physical pages, from 1
     {"question": "…", "file": "a.pdf", "evidence": ["…", {"text": "…"}]}              the text that answers it
 
-`file` may also stand in an evidence item; only texts may do without. Other keys are ignored, `id` is kept.
+`file` may also be in an evidence item, and is optional for texts only. `id` is optional; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from llama_index_contextual.storage import files
 from llama_index_contextual.storage.storable import has_surrogate
 
 SPAN_SHARE = 0.5
-"""Share of a span's characters (or of a range's pages) that a result must cover."""
+"""Minimum share of the characters of a span (or of the pages of a range) that a result must cover."""
 TEXT_SHARE = 0.8
-"""Share of a text's word tokens that a result must hold."""
+"""Minimum share of the word tokens of a text that a result must contain."""
 
-# Runs of ASCII letters and digits; any other letter stands alone, since many scripts write without spaces.
+# Runs of ASCII letters and digits; any other letter is a token of its own, since many scripts have no spaces.
 _WORD = re.compile(r"[a-z0-9]+|[^\W_\x00-\x7f]")
 
 
 def words(text: str) -> list[str]:
-    """Return the lower-case word tokens of a text, whatever its white space.
+    """Return the lower-case word tokens of a text, regardless of white space.
 
     Example:
         >>> words("Clause 4(b): 第四条")
@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Passage:
-    """A result, prepared for comparing it with evidence.
+    """A result, prepared for comparison with evidence.
 
     Attributes:
         chunk: The result.
@@ -62,21 +62,21 @@ class Passage:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What its document may be called."""
+        """The names that evidence may use for its document."""
         source = self.chunk.source
         return frozenset(name for name in (source.file_name, source.file_path, source.doc_id) if name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One item that answers a question: exactly one of chunk, span, pages and text.
+    """One item of evidence for a question: exactly one of a chunk, a span, pages and a text.
 
     Attributes:
-        file: File name, path or document id; None for chunks and for texts that may stand anywhere.
+        file: File name, path or document id; None for chunks and for texts that may be in any file.
         chunk_id: Id of the chunk.
-        span: First character and the one behind the last.
+        span: Start and end offset; the end is exclusive.
         pages: First and last physical page, from 1.
-        text: The words.
+        text: The text.
     """
 
     file: str | None = None
@@ -88,29 +88,29 @@ class Evidence:
     def __post_init__(self) -> None:
         given = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
         if len(given) != 1:
-            raise InputError("Evidence is one of a chunk id, a span, pages or a text.", value=given)
+            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=given)
         if self.file is None and (self.span or self.pages):
             raise InputError("Evidence by characters or pages needs a `file`.", value=given)
         if self.span and not 0 <= self.span[0] < self.span[1]:
             raise InputError(f"The span {self.span[0]}–{self.span[1]} is empty or negative.", value=self.span)
         if self.pages and not 1 <= self.pages[0] <= self.pages[1]:
-            raise InputError(f"The pages {self.pages[0]}–{self.pages[1]} are none: count from 1.", value=self.pages)
-        if self.text is not None and not self._need:
+            raise InputError(f"The pages {self.pages[0]}–{self.pages[1]} are invalid: count from 1.", value=self.pages)
+        if self.text is not None and not self._tokens:
             raise InputError("The text of an evidence item has no words.", value=self.text)
 
     @cached_property
-    def _need(self) -> Counter[str]:
+    def _tokens(self) -> Counter[str]:
         tokens = words(self.text or "")
         ascii_tokens = [token for token in tokens if token.isascii()]
         letters = len(tokens) - len(ascii_tokens)
-        # A few foreign letters in a text say little: each would weigh as much as a word.
+        # Ignore a few non-ASCII letters: each would weigh as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
     def held_by(self, passage: Passage) -> bool:
-        """Return whether a result holds this item.
+        """Return whether a result contains this item.
 
-        It is the chunk itself; or it is of the same file and covers at least half of the characters or pages, or holds
-        at least 80 % of the word tokens.
+        A result contains a chunk if it is that chunk. It contains other items if it is from the same file and covers
+        at least half of the characters or pages, or has at least 80 % of the word tokens.
         """
         if self.chunk_id is not None:
             return passage.chunk.node_id == self.chunk_id
@@ -127,18 +127,18 @@ class Evidence:
             first, last = self.pages
             shared = min(last, source.page_end or source.page_start) - max(first, source.page_start) + 1
             return shared >= SPAN_SHARE * (last - first + 1)
-        have = passage.words
-        return sum(min(n, have[word]) for word, n in self._need.items()) >= TEXT_SHARE * self._need.total()
+        words = passage.words
+        return sum(min(n, words[word]) for word, n in self._tokens.items()) >= TEXT_SHARE * self._tokens.total()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question and the evidence that answers it.
+    """A question and its evidence.
 
     Attributes:
         text: The question.
-        evidence: At least one item.
-        id: What the question is called in reports.
+        evidence: The evidence, at least one item.
+        id: Identifier of the question in reports.
 
     Raises:
         InputError: The question is empty or has no evidence.
@@ -156,17 +156,17 @@ class Question:
         if not self.text.strip():
             raise InputError("The question is empty.", value=self.text)
         if not self.evidence:
-            raise InputError("The question has no evidence: without it, nothing can be counted as found.")
+            raise InputError("The question has no evidence, so its results cannot be evaluated.")
 
     def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
-        """Return for each evidence item the rank (from 1) of the first result that holds it."""
+        """Return for each evidence item the rank (from 1) of the first result that contains it, or None."""
         return [
             next((rank for rank, passage in enumerate(passages, start=1) if item.held_by(passage)), None)
             for item in self.evidence
         ]
 
     def held_by(self, passage: Passage) -> bool:
-        """Return whether a result holds any evidence item."""
+        """Return whether a result contains any evidence item."""
         return any(item.held_by(passage) for item in self.evidence)
 
 
@@ -175,7 +175,7 @@ _MAX_NUMBER = 2**53
 
 
 def load_questions(path: str | Path) -> list[Question]:
-    """Read a question set; see `evaluation/questions.py` for what a line holds.
+    """Read a question file; the module docstring of `evaluation/questions.py` describes its format.
 
     Raises:
         InputError: The file cannot be read, or a line is not a question with evidence; the message names the line.
@@ -188,19 +188,19 @@ def load_questions(path: str | Path) -> list[Question]:
         data = files.read(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read ({reason}): name a file of JSON lines.", value=str(path)) from error
+        raise InputError(f"{path} cannot be read ({reason}): pass a file of JSON lines.", value=str(path)) from error
     return parse_questions(data, name=path.name)
 
 
 def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
-    """Read a question set from the bytes of a file; empty lines are skipped.
+    """Parse the content of a question file; empty lines are skipped.
 
     Args:
         data: JSON lines in UTF-8.
-        name: What the file is called in messages.
+        name: Name of the file in messages.
 
     Raises:
-        InputError: A line is not a question with evidence, two have one id, or there is none at all.
+        InputError: A line is not a question with evidence, two questions have the same id, or there are no questions.
     """
     questions: list[Question] = []
     lines: dict[str, int] = {}
@@ -213,16 +213,16 @@ def parse_questions(data: bytes, *, name: str = "questions") -> list[Question]:
             raise InputError(f"{name}, line {number}: {error}", value=number) from error
         if question.id and question.id in lines:
             first = lines[question.id]
-            raise InputError(f"{name}, line {number}: has the id of line {first}: give it its own.", value=number)
+            raise InputError(f"{name}, line {number}: has the same id as line {first}: ids must differ.", value=number)
         lines[question.id] = number
         questions.append(question)
     if not questions:
-        raise InputError(f'{name} holds no question: write one JSON object a line, with "question" and {_FORMS}.')
+        raise InputError(f'{name} has no questions: write one JSON object per line, with "question" and {_FORMS}.')
     return questions
 
 
 def write_questions(questions: Sequence[Question], path: str | Path) -> None:
-    """Write a question set that `load_questions` reads; an existing file is replaced."""
+    """Write a question file for `load_questions`; an existing file is replaced."""
     rows = [_row(question) for question in questions]
     files.replace(Path(path), "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
@@ -231,7 +231,7 @@ def _object(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON in UTF-8 ({type(error).__name__}): write one JSON object a line.") from error
+        raise InputError(f"is not JSON in UTF-8 ({type(error).__name__}): write one JSON object per line.") from error
     if not isinstance(row, dict):
         raise InputError('is not a JSON object: write {"question": …, "evidence": …}.')
     return row
@@ -240,11 +240,11 @@ def _object(line: bytes) -> dict[str, Any]:
 def _question(row: Mapping[str, Any]) -> Question:
     evidence = tuple(_evidence(row))
     if not evidence:
-        raise InputError(f"has no evidence: give {_FORMS}.")
-    given = row.get("id", "")
-    if isinstance(given, bool) or not isinstance(given, (str, int)):
-        raise InputError('"id" is neither a text nor a whole number.')
-    return Question(text=_text(row, "question"), evidence=evidence, id=_clean(str(given), "id"))
+        raise InputError(f"has no evidence: add {_FORMS}.")
+    identifier = row.get("id", "")
+    if isinstance(identifier, bool) or not isinstance(identifier, (str, int)):
+        raise InputError('"id" is neither a string nor an integer.')
+    return Question(text=_text(row, "question"), evidence=evidence, id=_clean(str(identifier), "id"))
 
 
 def _evidence(row: Mapping[str, Any]) -> Iterator[Evidence]:
@@ -256,7 +256,7 @@ def _evidence(row: Mapping[str, Any]) -> Iterator[Evidence]:
 
 def _item(item: Any, row: Mapping[str, Any]) -> Evidence:
     if not isinstance(item, dict):
-        raise InputError(f"an evidence item is neither a text nor an object: give {_FORMS}.")
+        raise InputError(f"an evidence item is neither a string nor an object: use {_FORMS}.")
     place = item if item.get("file") is not None else row
     file = None if place.get("file") is None else _text(place, "file")
     if "chunk_id" in item:
@@ -273,33 +273,33 @@ def _item(item: Any, row: Mapping[str, Any]) -> Evidence:
         return Evidence(file=file, pages=(_number({"pages": pages[0]}, "pages"), _number({"pages": pages[1]}, "pages")))
     if "text" in item:
         return Evidence(file=file, text=_text(item, "text"))
-    raise InputError(f"an evidence item says nothing of where it stands: give {_FORMS}.")
+    raise InputError(f"an evidence item has no chunk, span, page or text: use {_FORMS}.")
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f'"{key}" is missing, empty or no text.')
+        raise InputError(f'"{key}" is missing, empty or not a string.')
     return _clean(value, key)
 
 
 def _clean(value: str, key: str) -> str:
     if has_surrogate(value):
-        raise InputError(f'"{key}" holds half a character (a lone surrogate): remove it.')
+        raise InputError(f'"{key}" contains half a character (a lone surrogate): remove it.')
     return value
 
 
 def _number(row: Mapping[str, Any], key: str) -> int:
     value = row.get(key)
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise InputError(f'"{key}" is missing or no whole number from 0.')
+        raise InputError(f'"{key}" is missing or not a non-negative integer.')
     return value
 
 
 def _list(row: Mapping[str, Any], key: str) -> list[Any]:
     value = row.get(key, [])
     if not isinstance(value, list):
-        raise InputError(f'"{key}" is no list.')
+        raise InputError(f'"{key}" is not a list.')
     return value
 
 

@@ -1,4 +1,7 @@
-"""The HTML page of a report, by Jinja2 with autoescape: what documents and questions say stays text."""
+"""Reports of evaluations, comparisons and sweeps, as CSV, JSON or one HTML page.
+
+The page is rendered by Jinja2 with autoescape, so that documents and questions cannot inject markup.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.evaluation import report as page
 from llama_index_contextual.evaluation.charts import PIP, bar_chart, interval_chart, line_chart, require_matplotlib
 from llama_index_contextual.evaluation.compare import Comparison, Difference
 from llama_index_contextual.evaluation.metrics import bootstrap_interval
@@ -28,15 +30,155 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-FAILURES = 50
-"""Failed questions on a page, at most."""
-NEGATIVES = 3
+Result = Evaluation | Comparison | Sweep
+
+MAX_FAILURES = 50
+"""Maximum number of failed questions on a page."""
+MAX_NEGATIVES = 5
+"""Maximum number of hard negatives of a failed question in the JSON report."""
+MAX_PAGE_NEGATIVES = 3
+"""Maximum number of hard negatives of a failed question on a page."""
 
 _SNIPPET = 280
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+# ---- Reports ---------------------------------------------------------------------------------------------------------
+
+
+def check_report(path: str | Path) -> None:
+    """Check that a report can be written, before a long evaluation.
+
+    Raises:
+        InputError: The extension is not .csv, .json or .html, or the folder does not exist.
+        ConfigurationError: A package for the HTML page is not installed.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _WRITERS:
+        raise InputError(f"{path.name} is not a report: use the extension .csv, .json or .html.", value=str(path))
+    files.require_folder(path)
+    if path.suffix.lower() == ".html":
+        require_packages()
+
+
+def write_report(result: Result, path: str | Path) -> Path:
+    """Write a report, in the format of the extension: .csv, .json or .html.
+
+    Raises:
+        InputError: The extension is another one, or the folder does not exist.
+        ConfigurationError: A package for the HTML page is not installed.
+    """
+    check_report(path)
+    path = Path(path)
+    files.replace(path, _WRITERS[path.suffix.lower()](result).encode("utf-8", "replace"))
+    return path
+
+
+def to_csv(result: Result) -> str:
+    """Return one row for each question and retriever, or for each setting of a sweep.
+
+    An apostrophe is put before any text that a spreadsheet would interpret as a formula.
+    """
+    rows = result.table() if isinstance(result, Sweep) else _question_rows(evaluations_of(result))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def to_json(result: Result) -> str:
+    """Return the figures, all questions with their results, and the hard negatives of failed questions, as JSON."""
+    return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
+
+
+def to_html(result: Result) -> str:
+    """Return a self-contained HTML page with charts.
+
+    Raises:
+        ConfigurationError: matplotlib or Jinja2 is not installed.
+    """
+    if isinstance(result, Sweep):
+        return sweep_page(result)
+    return comparison_page(result) if isinstance(result, Comparison) else evaluation_page(result)
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """Return a result as JSON values."""
+    if isinstance(result, Sweep):
+        return {"questions": result.questions, "notes": list(result.notes), "settings": result.table()}
+    evaluations = [
+        {"summary": evaluation.summary(), "questions": [_question(evaluation, result) for result in evaluation.results]}
+        for evaluation in evaluations_of(result)
+    ]
+    if isinstance(result, Evaluation):
+        return evaluations[0]
+    return {
+        "recommendation": result.recommendation,
+        "metric": result.metric,
+        "notes": list(result.notes),
+        "costs": dict(result.costs),
+        "cost_per_point": {name: result.cost_per_point(name) for name in result.names[1:]},
+        "differences": [difference_row(difference) for difference in all_differences(result)],
+        "variants": evaluations,
+    }
+
+
+def evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
+    """Return the evaluations in a result."""
+    return result.evaluations if isinstance(result, Comparison) else (result,)
+
+
+def _question(evaluation: Evaluation, result: QuestionResult) -> dict[str, Any]:
+    k = max(evaluation.ks)
+    failed = any(rank is None for rank in result.ranks)
+    return {
+        "id": result.question.id,
+        "question": result.question.text,
+        "ranks": list(result.ranks),
+        "ms": 1000 * result.seconds,
+        "context_relevance": result.context_relevance,
+        "results": [chunk.node_id for chunk in result.results],
+        "hard_negatives": [
+            {"node_id": chunk.node_id, "source": str(chunk.source), "rank": chunk.rank, "text": chunk.text}
+            for chunk in (result.hard_negatives(k)[:MAX_NEGATIVES] if failed else ())
+        ],
+    }
+
+
+def _question_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    rows = []
+    for evaluation in evaluations:
+        columns = {metric: evaluation.values(metric) for metric in evaluation.metrics}
+        for at, result in enumerate(evaluation.results):
+            rows.append(
+                {
+                    "variant": evaluation.name,
+                    "id": result.question.id,
+                    "question": result.question.text,
+                    **{metric: round(float(values[at]), 6) for metric, values in columns.items()},
+                    "ms": round(1000 * result.seconds, 3),
+                    "context_relevance": result.context_relevance,
+                    "ranks": " ".join("absent" if rank is None else str(rank) for rank in result.ranks),
+                }
+            )
+    return rows
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+_WRITERS = {".csv": to_csv, ".json": to_json, ".html": to_html}
+
+
+# ---- The HTML page ---------------------------------------------------------------------------------------------------
 
 
 def require_packages() -> None:
-    """Do nothing where pages can be made.
+    """Check that the packages for HTML pages are installed.
 
     Raises:
         ConfigurationError: matplotlib or Jinja2 is not installed.
@@ -46,15 +188,15 @@ def require_packages() -> None:
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
-    """Return the page of one evaluation."""
+    """Return the HTML page of an evaluation."""
     title = f"Retrieval of {evaluation.name}" if evaluation.name else "Retrieval"
     return _render(title=title, evaluations=[evaluation])
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Return the page of a comparison."""
+    """Return the HTML page of a comparison."""
     differences = all_differences(comparison)
-    on_metric = [found for found in differences if found.metric == comparison.metric]
+    on_metric = [difference for difference in differences if difference.metric == comparison.metric]
     chart = _image(interval_chart(on_metric, x=f"{comparison.metric}: difference in points, 95 % interval"))
     return _render(
         title="Retrieval compared",
@@ -69,7 +211,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def sweep_page(sweep: Sweep) -> str:
-    """Return the page of a sweep: one table, one chart."""
+    """Return the HTML page of a sweep, with one table and one chart."""
     lines: dict[str, list[tuple[int, float]]] = {}
     looks: dict[str, tuple[int, int, int]] = {}
     kinds = [list(dict.fromkeys(column)) for column in zip(*map(_kind, sweep.rows), strict=True)]
@@ -93,17 +235,17 @@ def _kind(row: SweepRow) -> tuple[str | int, ...]:
 
 
 def all_differences(comparison: Comparison) -> list[Difference]:
-    """Return the differences of all pairs in the metric that decides, then in the others of the page."""
+    """Return the differences of all pairs, first in the metric of the recommendation, then in the others."""
     shown = [
         comparison.metric,
         *(metric for metric in _columns(comparison.evaluations[0]) if not metric.startswith(("precision@", "hit@"))),
     ]
-    return [found for metric in dict.fromkeys(shown) for found in comparison.differences(metric)]
+    return [difference for metric in dict.fromkeys(shown) for difference in comparison.differences(metric)]
 
 
-def difference_row(found: Difference) -> dict[str, Any]:
+def difference_row(difference: Difference) -> dict[str, Any]:
     """Return a difference as JSON values."""
-    return {**asdict(found), "significant": found.significant}
+    return {**asdict(difference), "significant": difference.significant}
 
 
 def _render(*, evaluations: Sequence[Evaluation] = (), **values: Any) -> str:
@@ -113,8 +255,8 @@ def _render(*, evaluations: Sequence[Evaluation] = (), **values: Any) -> str:
         evaluations=evaluations,
         summaries=[evaluation.summary() for evaluation in evaluations],
         columns=columns,
-        most_failures=FAILURES,
-        negatives=NEGATIVES,
+        most_failures=MAX_FAILURES,
+        negatives=MAX_PAGE_NEGATIVES,
         snippet=_SNIPPET,
         pluralize=pluralize,
         **charts,
@@ -139,8 +281,8 @@ def _charts(evaluations: Sequence[Evaluation], columns: Sequence[str]) -> dict[s
     ndcg = columns[len(recalls) + 2]
     bars = {}
     for evaluation in evaluations:
-        found = bootstrap_interval(evaluation.values(ndcg))
-        bars[evaluation.name or ndcg] = (100 * found.mean, 100 * found.low, 100 * found.high)
+        interval = bootstrap_interval(evaluation.values(ndcg))
+        bars[evaluation.name or ndcg] = (100 * interval.mean, 100 * interval.low, 100 * interval.high)
     return {
         "recall_chart": _image(line_chart(lines, x="results (k)", y="recall@k in per cent")),
         "ndcg_chart": _image(bar_chart(bars, x=f"{ndcg} in per cent, with its 95 % interval")),
@@ -153,7 +295,7 @@ def _costs(comparison: Comparison) -> list[tuple[str, float | None, float | None
 
 
 def _image(svg: str) -> str:
-    """Return an SVG as the address of an image, in which no script runs."""
+    """Return an SVG as a data URL for an image element, where scripts do not run."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
@@ -166,139 +308,3 @@ def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = (package_files(__package__) / "report.html.jinja").read_text(encoding="utf-8")
     return environment.from_string(text)
-
-
-Result = Evaluation | Comparison | Sweep
-
-NEGATIVES_FILE = 5
-"""Results of a failed question that are reported as hard negatives, at most."""
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-def check_report(path: str | Path) -> None:
-    """Do nothing where a report of that name can be written, so that nobody waits for figures that get lost.
-
-    Raises:
-        InputError: The name ends otherwise than .csv, .json or .html, or its folder is not there.
-        ConfigurationError: A package for the HTML page is not installed.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in _WRITERS:
-        raise InputError(f"{path.name} is no report: end its name with .csv, .json or .html.", value=str(path))
-    files.require_folder(path)
-    if path.suffix.lower() == ".html":
-        page.require_packages()
-
-
-def write_report(result: Result, path: str | Path) -> Path:
-    """Write a report; the name's ending says which kind: .csv, .json or .html.
-
-    Raises:
-        InputError: The ending is another one, or the folder is not there.
-        ConfigurationError: A package for the HTML page is not installed.
-    """
-    check_report(path)
-    path = Path(path)
-    files.replace(path, _WRITERS[path.suffix.lower()](result).encode("utf-8", "replace"))
-    return path
-
-
-def to_csv(result: Result) -> str:
-    """Return one row for each question and retriever, or for each setting of a sweep.
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
-    rows = result.table() if isinstance(result, Sweep) else _question_rows(evaluations_of(result))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    return file.getvalue()
-
-
-def to_json(result: Result) -> str:
-    """Return the figures, every question with its results, and what failed, as JSON."""
-    return json.dumps(to_dict(result), ensure_ascii=False, indent=1, allow_nan=False)
-
-
-def to_html(result: Result) -> str:
-    """Return one HTML page with charts, which loads nothing else.
-
-    Raises:
-        ConfigurationError: matplotlib or Jinja2 is not installed.
-    """
-    if isinstance(result, Sweep):
-        return page.sweep_page(result)
-    return page.comparison_page(result) if isinstance(result, Comparison) else page.evaluation_page(result)
-
-
-def to_dict(result: Result) -> dict[str, Any]:
-    """Return a result as JSON values."""
-    if isinstance(result, Sweep):
-        return {"questions": result.questions, "notes": list(result.notes), "settings": result.table()}
-    evaluations = [
-        {"summary": evaluation.summary(), "questions": [_question(evaluation, found) for found in evaluation.results]}
-        for evaluation in evaluations_of(result)
-    ]
-    if isinstance(result, Evaluation):
-        return evaluations[0]
-    return {
-        "recommendation": result.recommendation,
-        "metric": result.metric,
-        "notes": list(result.notes),
-        "costs": dict(result.costs),
-        "cost_per_point": {name: result.cost_per_point(name) for name in result.names[1:]},
-        "differences": [page.difference_row(found) for found in page.all_differences(result)],
-        "variants": evaluations,
-    }
-
-
-def evaluations_of(result: Evaluation | Comparison) -> Sequence[Evaluation]:
-    """Return the evaluations in a result."""
-    return result.evaluations if isinstance(result, Comparison) else (result,)
-
-
-def _question(evaluation: Evaluation, found: QuestionResult) -> dict[str, Any]:
-    k = max(evaluation.ks)
-    failed = any(rank is None for rank in found.ranks)
-    return {
-        "id": found.question.id,
-        "question": found.question.text,
-        "ranks": list(found.ranks),
-        "ms": 1000 * found.seconds,
-        "context_relevance": found.context_relevance,
-        "results": [chunk.node_id for chunk in found.results],
-        "hard_negatives": [
-            {"node_id": chunk.node_id, "source": str(chunk.source), "rank": chunk.rank, "text": chunk.text}
-            for chunk in (found.hard_negatives(k)[:NEGATIVES_FILE] if failed else ())
-        ],
-    }
-
-
-def _question_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    rows = []
-    for evaluation in evaluations:
-        columns = {metric: evaluation.values(metric) for metric in evaluation.metrics}
-        for at, found in enumerate(evaluation.results):
-            rows.append(
-                {
-                    "variant": evaluation.name,
-                    "id": found.question.id,
-                    "question": found.question.text,
-                    **{metric: round(float(values[at]), 6) for metric, values in columns.items()},
-                    "ms": round(1000 * found.seconds, 3),
-                    "context_relevance": found.context_relevance,
-                    "ranks": " ".join("absent" if rank is None else str(rank) for rank in found.ranks),
-                }
-            )
-    return rows
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-_WRITERS = {".csv": to_csv, ".json": to_json, ".html": to_html}

@@ -1,4 +1,7 @@
-"""How far a comparison or a sweep is."""
+"""Evaluating a retriever on a question set: results, ranks, metrics, and an assertion for tests.
+
+Also here: the progress of comparisons and sweeps, which evaluate several retrievers.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ from llama_index_contextual.storage.manifest import DocumentRecord
 
 @dataclass(frozen=True, kw_only=True)
 class VariantProgress:
-    """How far a comparison or a sweep is.
+    """Progress of a comparison or a sweep.
 
     Attributes:
-        stage: What is being done.
-        name: Name of the variant, or "" where it concerns all.
-        done: Chunks or questions that are done.
-        total: Questions in all; 0 where it is not known.
-        dollars: What is about to be spent ("price"), or None where it is not known.
+        stage: The current stage.
+        name: Name of the variant, or "" for all variants.
+        done: Number of chunks or questions done.
+        total: Number of questions; 0 if unknown.
+        dollars: Estimated cost, in the stage "price"; None if unknown.
     """
 
     stage: Literal["questions", "price", "build", "ask"]
@@ -46,32 +49,32 @@ class VariantProgress:
 ShowVariants = Callable[[VariantProgress], None]
 
 
-def told(tell: ShowVariants, name: str) -> ReportProgress:
-    """Return what tells how far the building of a variant is."""
-    return lambda progress: tell(VariantProgress(stage="build", name=name, done=progress.chunks_done))
+def build_progress(report: ShowVariants, name: str) -> ReportProgress:
+    """Return a callback that reports the progress of building a variant."""
+    return lambda progress: report(VariantProgress(stage="build", name=name, done=progress.chunks_done))
 
 
 FIRST = 5
-"""Passages of a question that are looked at."""
+"""Number of passages per question that count for the context relevance."""
 
 
 def context_relevance(embed_model: BaseEmbedding, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
-    """Return for each question the mean cosine similarity with its first five passages; 0 without any.
+    """Return the mean cosine similarity of each question with its first five passages; 0 without passages.
 
-    It needs no evidence and measures no correctness: passages that share the question's words are similar to it,
-    whether they answer it or not. Each text is embedded once, without its context.
+    The figure needs no evidence and does not measure correctness: passages that share words with the question are
+    similar to it whether they answer it or not. Each text is embedded once, without its context.
 
     Args:
         embed_model: Any LlamaIndex embedding.
-        answers: (question, passages, best first).
+        answers: Pairs of a question and its passages, best first.
     """
     texts = list(dict.fromkeys(text for _, passages in answers for text in passages[:FIRST]))
     vectors = dict(zip(texts, map(_unit, embed_model.get_text_embedding_batch(texts)), strict=True)) if texts else {}
-    found = []
+    means = []
     for question, passages in answers:
         query = _unit(embed_model.get_query_embedding(question)) if passages else None
-        found.append(float(np.mean([query @ vectors[text] for text in passages[:FIRST]])) if query is not None else 0.0)
-    return found
+        means.append(float(np.mean([query @ vectors[text] for text in passages[:FIRST]])) if query is not None else 0.0)
+    return means
 
 
 def _unit(vector: Sequence[float]) -> NDArray[np.float64]:
@@ -86,19 +89,19 @@ NDCG_K = 10
 _AT_K = {"recall": metrics.recall, "hit": metrics.hit, "nDCG": metrics.ndcg}
 
 ShowProgress = Callable[[int, int], None]
-"""Called with (questions answered, questions in all)."""
+"""Callback with the number of questions done and the total."""
 
 
 class HasRetriever(Protocol):
-    """What is not a retriever itself but gives one, such as a `Project`."""
+    """An object that has a retriever, such as a `Project`."""
 
     def as_retriever(self, *, similarity_top_k: int) -> BaseRetriever:
-        """Return a retriever that gives so many results."""
+        """Return a retriever that returns `similarity_top_k` results."""
 
 
 @runtime_checkable
 class HasDocuments(Protocol):
-    """What can list its documents, such as a `Project`."""
+    """An object that can list its documents, such as a `Project`."""
 
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents."""
@@ -110,15 +113,15 @@ Questions = Sequence[Question] | str | Path
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionResult:
-    """What a retriever answered to one question.
+    """The results of a retriever for one question.
 
     Attributes:
         question: The question.
-        results: Best first.
-        ranks: For each evidence item, the rank (from 1) of the first result that holds it, or None.
-        relevant: For each result, whether it holds any evidence.
-        seconds: From the question to the results.
-        context_relevance: Mean cosine similarity of question and first passages, or None where it was not asked for.
+        results: The results, best first.
+        ranks: For each evidence item, the rank (from 1) of the first result that contains it, or None.
+        relevant: For each result, whether it contains any evidence.
+        seconds: Response time.
+        context_relevance: Mean cosine similarity of the question and its first passages; None if not computed.
     """
 
     question: Question
@@ -129,23 +132,23 @@ class QuestionResult:
     context_relevance: float | None = None
 
     def hard_negatives(self, k: int) -> list[RetrievedChunk]:
-        """Return those of the first k results that hold no evidence: what came instead."""
+        """Return those of the first k results that contain no evidence."""
         return [chunk for chunk, good in zip(self.results[:k], self.relevant, strict=False) if not good]
 
     def __repr__(self) -> str:
         ranks = ", ".join("not found" if rank is None else f"rank {rank}" for rank in self.ranks)
-        among = pluralize(len(self.results), "result")
-        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {among})"
+        count = pluralize(len(self.results), "result")
+        return f"QuestionResult({self.question.text!r}: {ranks or 'no evidence'} in {count})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A retriever's answers to a question set.
+    """The results of a retriever for a question set.
 
     Attributes:
-        name: What the retriever is called.
+        name: Name of the retriever.
         results: One per question, in the order of the set.
-        ks: The numbers of results that are looked at, ascending.
+        ks: Evaluated numbers of results, ascending.
     """
 
     name: str
@@ -154,18 +157,19 @@ class Evaluation:
 
     @property
     def metrics(self) -> list[str]:
-        """The names that `values` and `mean` take."""
+        """The metrics in reports; `values` and `mean` accept others too."""
         at_k = [f"{metric}@{k}" for metric in ("recall", "precision", "hit") for k in self.ks]
         return [*at_k, "MRR", "MAP", f"nDCG@{min(NDCG_K, max(self.ks))}"]
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """Return a metric of every question, shape (questions,), between 0 and 1.
+        """Return a metric for every question, shape (questions,), between 0 and 1.
 
         Args:
-            metric: "MRR", "MAP", or recall, precision, hit, nDCG with a number up to the largest of `ks`: "recall@5".
+            metric: "MRR", "MAP", or recall, precision, hit or nDCG at a number up to the largest of `ks`, such as
+                "recall@5".
 
         Raises:
-            InputError: There is no such metric.
+            InputError: The metric is unknown.
         """
         score = _metric(metric, max(self.ks))
         return np.array([score(result) for result in self.results])
@@ -175,17 +179,17 @@ class Evaluation:
         return float(self.values(metric).mean())
 
     def response_time(self, percentile: float) -> float:
-        """Return a percentile (0 to 100) of the seconds from question to results."""
+        """Return a percentile (0 to 100) of the response times in seconds."""
         return float(np.percentile([result.seconds for result in self.results], percentile))
 
     @property
     def context_relevance(self) -> float | None:
-        """Mean embedding similarity of questions and passages, or None where it was not asked for."""
-        found = [r.context_relevance for r in self.results if r.context_relevance is not None]
-        return float(np.mean(found)) if found else None
+        """Mean embedding similarity of questions and passages; None if not computed."""
+        values = [r.context_relevance for r in self.results if r.context_relevance is not None]
+        return float(np.mean(values)) if values else None
 
     def failures(self, k: int | None = None) -> list[QuestionResult]:
-        """Return the questions with evidence that the first k results (default: all) do not hold, worst first."""
+        """Return the questions whose evidence is not all in the first k results (default: all), worst first."""
         k = max(self.ks) if k is None else k
         failed = [result for result in self.results if metrics.recall(result.ranks, k) < 1]
         return sorted(failed, key=lambda result: metrics.recall(result.ranks, k))
@@ -218,31 +222,31 @@ def evaluate(
     embed_model: BaseEmbedding | None = None,
     progress: ShowProgress | None = None,
 ) -> Evaluation:
-    """Ask a retriever every question, one after the other, and compare what it finds with the evidence.
+    """Evaluate a retriever on a question set, one question after the other.
 
     Args:
         retriever: Any LlamaIndex retriever, or a project.
-        questions: Questions, or a file of them.
-        name: What the retriever is called in reports.
-        ks: Numbers of results to look at; the largest is what is asked for.
-        embed_model: Embeds questions and passages for the context relevance; None leaves it out.
-        progress: Called as the questions are answered.
+        questions: Questions, or the path of a question file.
+        name: Name of the retriever in reports.
+        ks: Numbers of results to evaluate; the largest one is retrieved.
+        embed_model: Model for the context relevance; None leaves it out.
+        progress: Called after each question.
 
     Raises:
-        InputError: There is no question, a number of results is not positive, the file cannot be read, the retriever
-            gives fewer results than are looked at, or a project has none of the files that hold the evidence.
+        InputError: There are no questions, a number of results is not positive, the file cannot be read, the retriever
+            returns fewer results than the largest of `ks`, or a project contains none of the files with evidence.
 
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
     asked = read(questions)
-    ks = _checked(ks)
+    ks = _sorted_ks(ks)
     if isinstance(retriever, HasDocuments):
         require_files(retriever.documents(), asked)
-    answering = _retriever(retriever, max(ks))
+    base_retriever = _retriever(retriever, max(ks))
     results: list[QuestionResult] = []
     for done, question in enumerate(asked, start=1):
-        results.append(_answer(answering, question, max(ks)))
+        results.append(_result(base_retriever, question, max(ks)))
         if progress is not None:
             progress(done, len(asked))
     if embed_model is not None:
@@ -252,20 +256,20 @@ def evaluate(
 
 
 def read(questions: Questions) -> Sequence[Question]:
-    """Return the questions, read from their file where one is named.
+    """Return the questions, loaded from the file if a path is given.
 
     Raises:
-        InputError: There is none, or the file cannot be read.
+        InputError: There are no questions, or the file cannot be read.
     """
-    found = load_questions(questions) if isinstance(questions, (str, Path)) else list(questions)
-    if not found:
-        raise InputError("There is no question to ask: give at least one.", value=questions)
-    return found
+    loaded = load_questions(questions) if isinstance(questions, (str, Path)) else list(questions)
+    if not loaded:
+        raise InputError("There are no questions: pass at least one.", value=questions)
+    return loaded
 
 
-def _checked(ks: Sequence[int]) -> tuple[int, ...]:
+def _sorted_ks(ks: Sequence[int]) -> tuple[int, ...]:
     if not ks or min(ks) < 1:
-        raise InputError(f"The numbers of results are {list(ks)}: give at least one, from 1.", value=ks)
+        raise InputError(f"ks={list(ks)} is invalid: pass at least one number of results, each at least 1.", value=ks)
     return tuple(sorted(set(ks)))
 
 
@@ -275,14 +279,14 @@ def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
     given = getattr(retriever, "similarity_top_k", None)
     if isinstance(given, int) and given < k:
         raise InputError(
-            f"The retriever gives {pluralize(given, 'result')}, but {k} are looked at: make it with"
-            f" similarity_top_k={k}, or give smaller `ks`.",
+            f"The retriever returns {pluralize(given, 'result')}, but the evaluation needs {k}: create it with"
+            f" similarity_top_k={k}, or use smaller `ks`.",
             value=given,
         )
     return retriever
 
 
-def _answer(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:
+def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionResult:
     started = time.perf_counter()
     nodes = retriever.retrieve(QueryBundle(question.text))[:k]
     seconds = time.perf_counter() - started
@@ -312,17 +316,17 @@ def _metric(name: str, most: int) -> Callable[[QuestionResult], float]:
     return lambda result: _AT_K[kind](result.ranks, k)
 
 
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, at_least: float) -> Evaluation:
-    """Fail a test when the mean recall@k of a question set is too low; the message lists the worst questions.
+    """Fail a test if the mean recall@k of a question set is too low; the message lists the worst questions.
 
     Args:
         retriever: A project, or any LlamaIndex retriever.
-        questions: Questions, or a file of them.
-        k: Results to look at.
-        at_least: Between 0 and 1.
+        questions: Questions, or the path of a question file.
+        k: Number of results to evaluate.
+        at_least: Minimum recall, between 0 and 1.
 
     Returns:
         The evaluation, for further checks.
@@ -337,19 +341,19 @@ def assert_recall(retriever: Retrievable, questions: Questions, *, k: int = 10, 
     if not 0 <= at_least <= 1:
         raise InputError(f"at_least is {at_least}: recall is between 0 and 1.", value=at_least)
     evaluation = evaluate(retriever, questions, ks=[k])
-    found = evaluation.mean(f"recall@{k}")
-    if found < at_least:
-        raise AssertionError(_message(evaluation, found, k, at_least))
+    recall = evaluation.mean(f"recall@{k}")
+    if recall < at_least:
+        raise AssertionError(_message(evaluation, recall, k, at_least))
     return evaluation
 
 
-def _message(evaluation: Evaluation, found: float, k: int, at_least: float) -> str:
+def _message(evaluation: Evaluation, recall: float, k: int, at_least: float) -> str:
     failed = evaluation.failures(k)
     missed = f"{len(failed)} of {pluralize(len(evaluation.results), 'question')}, the worst first"
-    lines = [f"recall@{k} is {found:.4f}, below {at_least}; without all evidence: {missed}:"]
-    for result in failed[:_SHOWN]:
+    lines = [f"recall@{k} is {recall:.4f}, below {at_least}; without all evidence: {missed}:"]
+    for result in failed[:_MAX_LISTED]:
         instead = next(iter(result.hard_negatives(k)), None)
-        came = f"first came {instead.source}" if instead else "nothing was found"
+        best = f"best result without evidence: {instead.source}" if instead else "no results"
         missing = f"{metrics.recall(result.ranks, k):.2f} of its evidence found"
-        lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {missing}; {came}")
+        lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {missing}; {best}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Fewer documents and the questions about them, so that a comparison costs little."""
+"""Samples: some documents and the questions about them, so that a comparison costs less."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from llama_index_contextual.storage.version import OpenVersion
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a version, and the questions whose evidence stands in them.
+    """Some documents of a version, and the questions with their evidence in them.
 
     Attributes:
-        questions: In the order of the set.
+        questions: The questions, in the order of the set.
         left_out: Ids of the documents that are not in the sample.
-        documents: Number of documents in it.
+        documents: Number of documents in the sample.
     """
 
     questions: Sequence[Question]
@@ -30,29 +30,29 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was left out."""
+        """Whether the sample contains all documents."""
         return not self.left_out
 
 
 def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
-    """Return documents, drawn at random among those that hold evidence, with the questions that they answer whole.
+    """Draw documents with evidence at random, and return them with the questions that have all evidence in them.
 
-    Documents without any question fill up what is left, since they compete with the others.
+    Documents without evidence fill the rest of the sample, since they compete in retrieval.
 
     Args:
-        version: Where the documents are.
-        questions: The whole set.
-        size: Documents at most; None takes all.
-        seed: Of the random numbers.
+        version: The version with the documents.
+        questions: The whole question set.
+        size: Maximum number of documents; None for all.
+        seed: Seed of the random numbers.
 
     Raises:
-        InputError: The size is not positive, or too small for any question, or all evidence is in files that are not
+        InputError: The size is not positive or too small for any question, or all evidence is in files that are not
             documents of the version.
     """
     require_files(version.manifest.documents, questions)
     ids = [record.doc_id for record in version.manifest.documents]
     if size is not None and size < 1:
-        raise InputError(f"The sample has {size} documents: take at least one.", value=size)
+        raise InputError(f"The sample has {size} documents: use at least one.", value=size)
     if size is None or size >= len(ids):
         return Sample(questions, frozenset(), len(ids))
     needed = _documents_of(version, questions)
@@ -66,7 +66,7 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
     kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
     if not kept:
         raise InputError(
-            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: take a larger one, and"
+            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
             f" name files or chunks in the evidence.",
             value=size,
         )
@@ -76,35 +76,35 @@ def draw(version: OpenVersion, questions: Sequence[Question], size: int | None, 
 
 
 def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
-    """Check that some evidence can be found at all: without, every figure would be zero.
+    """Check that at least some evidence is in the project; otherwise every figure would be zero.
 
     Raises:
         InputError: The evidence of every question is in files that are not documents of the project.
     """
-    there = {name for record in documents for name in (record.doc_id, record.file_name)}
+    present = {name for record in documents for name in (record.doc_id, record.file_name)}
     items = [item for question in questions for item in question.evidence]
-    if items and all(item.file is not None and item.file not in there for item in items):
+    if items and all(item.file is not None and item.file not in present for item in items):
         raise InputError(
             f"The evidence of {pluralize(len(questions), 'question')} is in files that the project does not have, such"
-            f" as {items[0].file!r}: ingest them, or ask about its documents.",
+            f" as {items[0].file!r}: ingest them, or use questions about its documents.",
             value=items[0].file,
         )
 
 
 def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
-    """Return a note where questions have evidence in files that are no documents of a project, which nothing can find.
+    """Return a note if questions have evidence in files that are not documents of the project.
 
     Args:
-        documents: Those of the project.
-        questions: What is asked.
+        documents: The documents of the project.
+        questions: The questions.
     """
-    there = {name for record in documents for name in (record.doc_id, record.file_name)}
-    number = sum(any(item.file not in there for item in q.evidence if item.file is not None) for q in questions)
+    present = {name for record in documents for name in (record.doc_id, record.file_name)}
+    number = sum(any(item.file not in present for item in q.evidence if item.file is not None) for q in questions)
     return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
-    """Return for each question the documents of its evidence; none where an item does not say or is not there."""
+    """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
     by_name: dict[str, set[str]] = defaultdict(set)
     for record in version.manifest.documents:
         for name in (record.doc_id, record.file_name):
@@ -118,11 +118,11 @@ def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[f
             return by_chunk.get(item.chunk_id, set())
         return by_name.get(item.file or "", set())
 
-    found = []
+    groups = []
     for question in questions:
         sets = [documents(item) for item in question.evidence]
-        found.append(frozenset().union(*sets) if all(sets) else frozenset())
-    return found
+        groups.append(frozenset().union(*sets) if all(sets) else frozenset())
+    return groups
 
 
 def _documents_of_chunks(version: OpenVersion, chunk_ids: Sequence[str]) -> dict[str, set[str]]:

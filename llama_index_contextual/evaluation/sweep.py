@@ -1,4 +1,4 @@
-"""A project's documents with several chunk sizes, modes and kinds of context: one table."""
+"""Sweep of retrieval settings: chunk sizes, modes and kinds of context on the same questions, in one table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from llama_index_contextual.evaluation.run import (
     Questions,
     ShowVariants,
     VariantProgress,
+    build_progress,
     evaluate,
     read,
-    told,
 )
 from llama_index_contextual.evaluation.sample import absent_files, draw
 from llama_index_contextual.node_parser.tokens import count_tokens
@@ -29,18 +29,18 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
 TOP_KS = (5, 10, 20)
 OVERLAP = 0.1
-"""Share of a chunk that it has in common with the next, whatever its size."""
+"""Chunk overlap, as a share of the chunk size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSetting:
-    """What is tried.
+    """One combination of settings.
 
     Attributes:
-        context: Who wrote the contexts.
-        chunk_size: Tokens of a chunk, at most.
-        mode: Which indexes answered.
-        top_k: Results of a search.
+        context: Kind of context.
+        chunk_size: Maximum number of tokens of a chunk.
+        mode: Indexes that are searched.
+        top_k: Number of results of a search.
     """
 
     context: ContextKind
@@ -50,22 +50,22 @@ class SweepSetting:
 
     @property
     def name(self) -> str:
-        """The setting without top_k: one line of the chart."""
+        """The setting without `top_k`; each name is one line of the chart."""
         return f"{self.context}, {self.chunk_size} tokens, {self.mode}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow(SweepSetting):
-    """One setting, and how well it retrieves.
+    """The retrieval figures of one setting.
 
     Attributes:
         recall: Mean recall@top_k.
         precision: Mean precision@top_k.
         ndcg: Mean nDCG@top_k.
-        tokens: Mean tokens of the passages that an LLM would read.
-        p50_ms: Median of the response times.
-        chunks: Chunks in the index.
-        cost: Dollars for contexts, or None where it is not known.
+        tokens: Mean number of tokens of the passages of a question.
+        p50_ms: Median response time in milliseconds.
+        chunks: Number of chunks in the index.
+        cost: Cost of the contexts in dollars; None if unknown.
     """
 
     recall: float
@@ -79,12 +79,12 @@ class SweepRow(SweepSetting):
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The settings that were tried.
+    """The result of a sweep.
 
     Attributes:
-        rows: In the order of contexts, chunk sizes, modes and numbers of results.
+        rows: One row per setting, in the order of contexts, chunk sizes, modes and numbers of results.
         questions: Number of questions.
-        notes: Sentences about what the figures stand for.
+        notes: Notes on the figures, in sentences.
     """
 
     rows: Sequence[SweepRow]
@@ -92,7 +92,7 @@ class Sweep:
     notes: Sequence[str] = ()
 
     def best(self, top_k: int | None = None) -> SweepRow:
-        """Return the setting with the highest recall at a number of results (default: the largest), then nDCG."""
+        """Return the setting with the highest recall at `top_k` (default: the largest); nDCG breaks ties."""
         k = max(row.top_k for row in self.rows) if top_k is None else top_k
         return max((row for row in self.rows if row.top_k == k), key=lambda row: (row.recall, row.ndcg))
 
@@ -102,7 +102,7 @@ class Sweep:
 
     def __repr__(self) -> str:
         return (
-            f"{pluralize(len(self.rows), 'setting')} on {pluralize(self.questions, 'question')}, the best one"
+            f"{pluralize(len(self.rows), 'setting')} on {pluralize(self.questions, 'question')}, the best one is"
             f" {self.best()}"
         )
 
@@ -120,24 +120,26 @@ def sweep_variants(
     seed: int = 0,
     progress: ShowVariants | None = None,
 ) -> Sweep:
-    """Try every combination; a version is built for each chunk size and kind of context, and removed afterwards.
+    """Evaluate every combination of settings; a variant is built for each chunk size and kind of context.
 
     Args:
         origin: The project.
-        questions: Questions, or a file of them; their evidence must not be chunks where several sizes are tried.
-        chunk_sizes: Tokens; none takes the project's.
-        contexts: Kinds of context; none takes the project's.
-        modes: Which indexes answer.
+        questions: Questions, or the path of a question file; with several chunk sizes, their evidence must not be
+            chunks.
+        chunk_sizes: Chunk sizes in tokens; empty for the project's.
+        contexts: Kinds of context; empty for the project's.
+        modes: Modes of retrieval.
         top_ks: Numbers of results.
-        sample: Documents to build, at most; None takes all.
-        max_cost: Dollars that contexts and embeddings may cost; nothing is built where the price is higher or unknown.
-        seed: Of the random numbers.
-        progress: Called as the work proceeds; with the price before anything is built, where it may raise.
+        sample: Maximum number of documents to build; None for all.
+        max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
+            unknown.
+        seed: Seed of the random numbers.
+        progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
 
     Raises:
-        InputError: There is nothing to try, the evidence cannot be compared over chunk sizes, or the cost would be
-            higher than `max_cost`.
-        ConfigurationError: A chunk size, kind of context or mode cannot be.
+        InputError: There are no settings, the evidence is not comparable across chunk sizes, or the cost is higher
+            than `max_cost`.
+        ConfigurationError: A chunk size, kind of context or mode is invalid.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
@@ -145,19 +147,19 @@ def sweep_variants(
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
     kinds = tuple(contexts) or (origin.config.context,)
     if not modes or not top_ks or min(top_ks) < 1:
-        raise InputError("There is nothing to try: give at least one mode and one number of results.")
+        raise InputError("There are no settings to evaluate: pass at least one mode and one number of results.")
     _require_comparable(asked, sizes, origin.config)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     drawn = draw(origin.version, asked, sample, seed=seed)
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, left_out=drawn.left_out)
     require_affordable(dollars, max_cost, drawn.documents)
-    tell(VariantProgress(stage="price", dollars=dollars))
+    report(VariantProgress(stage="price", dollars=dollars))
     rows: list[SweepRow] = []
     with workspace(origin) as space:
         for config in configs:
             name = f"{config.context}, {config.chunk_size} tokens"
-            variant = space.build(config, left_out=drawn.left_out, progress=told(tell, name))
+            variant = space.build(config, left_out=drawn.left_out, progress=build_progress(report, name))
             for mode in modes:
                 rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
     documents = origin.version.manifest.documents
@@ -171,12 +173,12 @@ def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], con
     by_chunk = any(item.chunk_id is not None for question in questions for item in question.evidence)
     if by_chunk and set(sizes) != {config.chunk_size}:
         raise InputError(
-            "The evidence names chunks, and chunks of another size have other ids: give spans, pages or texts instead."
+            "The evidence names chunks, and chunks of another size have other ids: use spans, pages or texts instead."
         )
 
 
 def variant_config(config: ProjectConfig, kind: ContextKind, size: int) -> ProjectConfig:
-    """Return the settings with another kind of context and another chunk size; the overlap keeps its share."""
+    """Return the settings with another kind of context and chunk size; the overlap is scaled with the size."""
     if size == config.chunk_size:
         return config.changed(context=kind)
     return config.changed(context=kind, chunk_size=size, chunk_overlap=int(OVERLAP * size))
@@ -184,19 +186,19 @@ def variant_config(config: ProjectConfig, kind: ContextKind, size: int) -> Proje
 
 def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: Sequence[int]) -> list[SweepRow]:
     retriever = variant.as_retriever(similarity_top_k=max(top_ks), mode=mode)
-    found = evaluate(retriever, questions, ks=top_ks)
-    tokens = _tokens(found)
+    evaluation = evaluate(retriever, questions, ks=top_ks)
+    tokens = _tokens(evaluation)
     return [
         SweepRow(
             context=variant.config.context,
             chunk_size=variant.config.chunk_size,
             mode=mode,
             top_k=k,
-            recall=found.mean(f"recall@{k}"),
-            precision=found.mean(f"precision@{k}"),
-            ndcg=float(np.mean([metrics.ndcg(result.ranks, k) for result in found.results])),
+            recall=evaluation.mean(f"recall@{k}"),
+            precision=evaluation.mean(f"precision@{k}"),
+            ndcg=float(np.mean([metrics.ndcg(result.ranks, k) for result in evaluation.results])),
             tokens=float(np.mean([sum(row[:k]) for row in tokens])),
-            p50_ms=1000 * found.response_time(50),
+            p50_ms=1000 * evaluation.response_time(50),
             chunks=variant.chunks,
             cost=variant.cost,
         )
@@ -204,10 +206,11 @@ def _rows(variant: Variant, mode: Mode, questions: Sequence[Question], top_ks: S
     ]
 
 
-def _tokens(found: Evaluation) -> list[list[int]]:
+def _tokens(evaluation: Evaluation) -> list[list[int]]:
+    """Return the token counts of the results of each question."""
     counts: dict[str, int] = {}
-    for result in found.results:
+    for result in evaluation.results:
         for chunk in result.results:
             if chunk.node_id not in counts:
                 counts[chunk.node_id] = chunk.node.metadata.get("token_count") or count_tokens(chunk.text)
-    return [[counts[chunk.node_id] for chunk in result.results] for result in found.results]
+    return [[counts[chunk.node_id] for chunk in result.results] for result in evaluation.results]

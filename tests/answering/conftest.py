@@ -1,4 +1,4 @@
-"""A small project to ask, and a provider to answer."""
+"""A small project and a provider of models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.server import LoopbackProvider
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with the tiny corpus; no test changes it."""
+    """A project with the tiny corpus; tests must not change it."""
     folder: Path = write_texts(tmp_path_factory.mktemp("answering") / "reports")
     (folder / "tariff.pdf").write_bytes(pdf_bytes())
     project = ProjectManager(folder.parent / "knowledge").create("reports", ProjectConfig.local())
@@ -34,5 +34,5 @@ def provider() -> Iterator[LoopbackProvider]:
 
 @pytest.fixture
 def openai(provider: LoopbackProvider) -> OpenAI:
-    """The real client of OpenAI, talking to the provider."""
+    """The real OpenAI client, connected to the provider."""
     return OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="any", max_retries=0, reuse_client=False)

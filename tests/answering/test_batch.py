@@ -1,4 +1,4 @@
-"""Many questions: predictions beside the truth, scores by SQuAD's rules, and the files."""
+"""Answering many questions: predictions, SQuAD scores, and the files."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def predictions() -> Predictions:
     return answer_many(engine, items, concurrency=1)
 
 
-def test_predictions_stand_beside_the_truth_and_a_failure_stops_nothing() -> None:
-    found = predictions()
-    assert [row.answer for row in found.rows] == ["The pump [Source 1]", "", "a valve", "pump"]
-    assert [row.exact for row in found.rows] == [1.0, 0.0, 0.0, None]
-    assert "down" in str(found.rows[1].error)
-    assert found.exact == pytest.approx(1 / 3)
-    assert found.f1 == pytest.approx((1 + 0 + 2 / 3) / 3)
+def test_predictions_are_scored_and_a_failure_does_not_stop_the_rest() -> None:
+    answers = predictions()
+    assert [row.answer for row in answers.rows] == ["The pump [Source 1]", "", "a valve", "pump"]
+    assert [row.exact for row in answers.rows] == [1.0, 0.0, 0.0, None]
+    assert "down" in str(answers.rows[1].error)
+    assert answers.exact == pytest.approx(1 / 3)
+    assert answers.f1 == pytest.approx((1 + 0 + 2 / 3) / 3)
 
 
-def test_failed_retrievals_and_hard_negatives_are_named() -> None:
-    found = predictions()
-    assert [row.retrieved for row in found.rows] == [True, False, False, None]
-    assert [row.qa.question for row in found.failed_retrievals] == ["=two?", "three?"]
-    assert [hit.node.node_id for hit in found.rows[0].hard_negatives] == ["other"]
-    assert found.rows[3].hard_negatives == []
+def test_failed_retrievals_and_hard_negatives_are_listed() -> None:
+    answers = predictions()
+    assert [row.retrieved for row in answers.rows] == [True, False, False, None]
+    assert [row.qa.question for row in answers.failed_retrievals] == ["=two?", "three?"]
+    assert [hit.node.node_id for hit in answers.rows[0].hard_negatives] == ["other"]
+    assert answers.rows[3].hard_negatives == []
 
 
-def test_the_table_can_be_read_and_no_cell_is_a_formula() -> None:
+def test_no_cell_of_the_table_is_a_formula() -> None:
     rows = list(csv.DictReader(io.StringIO(predictions().to_csv())))
     assert [row["question"] for row in rows] == ["one?", "'=two?", "three?", "four?"]
     assert list(rows[0].values()) == ["one?", "The pump [Source 1]", "pump | x", "1.0", "1.0", "True", "", "", "other"]
@@ -86,27 +86,27 @@ def test_ares_lines_have_three_fields() -> None:
     assert all(line.count("\t") == 2 for line in lines)
 
 
-def test_files_are_written_by_their_ending(tmp_path: Path) -> None:
-    found = predictions()
-    found.write(tmp_path / "out.csv")
-    found.write(tmp_path / "out.tsv")
-    assert (tmp_path / "out.csv").read_text() == found.to_csv()
-    assert (tmp_path / "out.tsv").read_text() == found.to_ares()
+def test_the_extension_decides_the_format(tmp_path: Path) -> None:
+    answers = predictions()
+    answers.write(tmp_path / "out.csv")
+    answers.write(tmp_path / "out.tsv")
+    assert (tmp_path / "out.csv").read_text() == answers.to_csv()
+    assert (tmp_path / "out.tsv").read_text() == answers.to_ares()
     with pytest.raises(InputError, match="neither"):
-        found.write(tmp_path / "out.txt")
+        answers.write(tmp_path / "out.txt")
 
 
-def test_many_questions_keep_their_order_and_the_bound(
+def test_answers_keep_the_order_of_questions_and_the_concurrency_limit(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.reply = lambda request: f"About {request.text.rpartition('Question: ')[2]}"
     engine = reports.as_query_engine(llm=openai, min_confidence=0.0)
     assert isinstance(engine, GroundedQueryEngine)
-    found = answer_many(engine, [f"pump number {number}" for number in range(40)], concurrency=4)
-    assert [row.answer for row in found.rows] == [f"About pump number {number}" for number in range(40)]
+    answers = answer_many(engine, [f"pump number {number}" for number in range(40)], concurrency=4)
+    assert [row.answer for row in answers.rows] == [f"About pump number {number}" for number in range(40)]
     assert 1 < provider.in_flight_max <= 4
 
 
-def test_at_least_one_question_must_be_under_way() -> None:
+def test_concurrency_must_be_positive() -> None:
     with pytest.raises(InputError, match="concurrency"):
         answer_many(GroundedQueryEngine(FixedRetriever([]), ScriptedLLM()), ["a"], concurrency=0)

@@ -168,7 +168,7 @@ def test_the_temperature_of_the_answering_model_is_a_setting(tmp_path: Path, mon
         project = ProjectManager(tmp_path).create(f"p{wanted}", ProjectConfig(faiss=False, **settings))
         engine = project.as_query_engine()
         assert isinstance(engine, GroundedQueryEngine)
-        assert engine.speaker._llm.sync().temperature == wanted  # type: ignore[attr-defined]
+        assert engine.answer_stream._llm.sync().temperature == wanted  # type: ignore[attr-defined]
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------

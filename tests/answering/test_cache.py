@@ -1,4 +1,4 @@
-"""Answers that were given before: when they are given again, and when not."""
+"""The answer cache: hits, misses, and answers that are not cached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.server import LoopbackProvider
 QUESTION = "What does error TS-999 mean?"
 
 
-def test_the_same_question_is_paid_for_once(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+def test_the_same_question_is_asked_once(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     engine = reports.as_query_engine(llm=openai, cache=AnswerCache())
     provider.enqueue("The pump runs dry [Source 1].")
     first: Any = engine.query(QUESTION)
@@ -32,7 +32,7 @@ def test_the_same_question_is_paid_for_once(reports: Project, openai: OpenAI, pr
     assert second.metadata["answer"]["from_cache"]
 
 
-def test_a_kept_answer_streams_in_one_piece(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+def test_a_cached_answer_streams_in_one_piece(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     cache = AnswerCache()
     provider.enqueue("The pump runs dry as the manual says.")
     reports.as_query_engine(llm=openai, cache=cache).query(QUESTION)
@@ -44,7 +44,7 @@ def test_a_kept_answer_streams_in_one_piece(reports: Project, openai: OpenAI, pr
 @pytest.mark.parametrize(
     "options", [{"style": "persona"}, {"max_passages": 1}, {"mode": "lexical"}, {"context": False}], ids=str
 )
-def test_what_changes_the_answer_asks_anew(
+def test_a_setting_that_changes_the_answer_misses_the_cache(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, options: dict[str, Any]
 ) -> None:
     cache = AnswerCache()
@@ -53,7 +53,7 @@ def test_what_changes_the_answer_asks_anew(
     assert len(provider.calls()) == 2
 
 
-def test_the_conversation_is_part_of_the_question(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+def test_the_conversation_is_part_of_the_key(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     chat = reports.as_chat_engine(llm=openai, cache=AnswerCache())
     for _ in range(2):
         chat.reset()
@@ -64,7 +64,7 @@ def test_the_conversation_is_part_of_the_question(reports: Project, openai: Open
 
 
 @pytest.mark.parametrize("text", ["cut", "not found"])
-def test_only_whole_answers_that_were_found_are_kept(
+def test_partial_and_not_found_answers_are_not_cached(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, text: str
 ) -> None:
     cache = AnswerCache()
@@ -83,7 +83,7 @@ def test_model_and_version_are_part_of_the_key() -> None:
     assert len(keys) == 6
 
 
-def test_the_answer_that_was_not_asked_for_longest_goes_first() -> None:
+def test_the_least_recently_used_answer_is_dropped_first() -> None:
     cache, answer = AnswerCache(max_entries=2), GroundedResponse("yes")
     cache.put("a", answer)
     cache.put("b", answer)
@@ -99,7 +99,7 @@ def test_the_answer_that_was_not_asked_for_longest_goes_first() -> None:
     [({**GOOD, "grounded": False}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), "The pump runs dry.")],
     ids=["blocked", "passed", "failed"],
 )
-def test_an_answer_that_nobody_judged_is_none_for_an_engine_with_a_judge(
+def test_an_engine_with_a_judge_does_not_use_answers_without_a_verdict(
     reports: Project, verdict: Any, shown: str
 ) -> None:
     cache, judge = AnswerCache(), ScriptedLLM(model_name="judge")

@@ -1,4 +1,4 @@
-"""Conversations: what goes into a turn's search and prompt, what is remembered, and what a failure leaves."""
+"""Conversations: the search and the prompt of a turn, the history, and failures."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def chat(project: Project, *answers: str | BaseException, **options: Any) -> tup
     return project.as_chat_engine(llm=llm, **{"min_confidence": 0.0, **options}), llm
 
 
-def said(engine: GroundedChatEngine) -> list[str | None]:
+def contents(engine: GroundedChatEngine) -> list[str | None]:
     return [message.content for message in engine.chat_history]
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_follow_up_is_searched_and_asked_with_the_exchange_before(reports: Project) -> None:
+def test_a_follow_up_is_searched_and_answered_with_the_previous_exchange(reports: Project) -> None:
     engine, llm = chat(reports, "“the pump runs dry” [Source 1].", "Because of V2 [Source 1].")
     first = engine.chat("What does error TS-999 mean?")
     second = engine.chat("And why is that?")
@@ -47,17 +47,17 @@ def test_a_follow_up_is_searched_and_asked_with_the_exchange_before(reports: Pro
     ]
     assert str(first) in llm.history[1]
     assert llm.history[1].endswith("Question: And why is that?")
-    assert said(engine) == ["What does error TS-999 mean?", str(first), "And why is that?", str(second)]
+    assert contents(engine) == ["What does error TS-999 mean?", str(first), "And why is that?", str(second)]
 
 
-def test_the_three_best_passages_are_read(reports: Project) -> None:
+def test_the_prompt_has_the_three_best_passages(reports: Project) -> None:
     engine, llm = chat(reports)
     assert len(engine.chat("What does it say of pumps, revenue and duty?").source_nodes) <= 3
     assert engine.engine.options.max_passages == 3
     assert "[Source 4]" not in llm.history[0].partition("Sources:")[2]
 
 
-def test_the_last_three_exchanges_count(reports: Project) -> None:
+def test_the_last_three_exchanges_are_used(reports: Project) -> None:
     engine, llm = chat(reports)
     for number in range(5):
         engine.chat(f"question {number}")
@@ -80,7 +80,7 @@ def test_without_turns_every_question_stands_alone(reports: Project) -> None:
     assert "first question" not in llm.history[1]
 
 
-def test_condense_lets_the_model_make_the_question_stand_alone(reports: Project) -> None:
+def test_condense_asks_the_model_for_a_standalone_question(reports: Project) -> None:
     engine, llm = chat(reports, "It runs dry.", "What does error TS-104 mean?", "Not calibrated.", mode="condense")
     engine.chat("What does TS-999 mean?")
     second = engine.chat("And the other one?")
@@ -89,14 +89,14 @@ def test_condense_lets_the_model_make_the_question_stand_alone(reports: Project)
     assert llm.history[2].endswith("Question: And the other one?")
 
 
-def test_a_conversation_that_speaks_of_variables_is_condensed_as_it_is(reports: Project) -> None:
+def test_placeholders_in_a_conversation_are_not_filled_in(reports: Project) -> None:
     engine, llm = chat(reports, "Write {question}.", "What of TS-999?", mode="condense")
     engine.chat("What does TS-999 mean?")
     engine.chat("And {history}?")
     assert "assistant: Write {question}.\n\nLast question: And {history}?" in llm.history[1]
 
 
-def test_how_confident_a_search_must_be_counts_for_follow_ups_too(reports: Project) -> None:
+def test_min_confidence_applies_to_follow_ups(reports: Project) -> None:
     engine, llm = chat(reports, min_confidence=0.4)
     engine.chat("Hello there.", chat_history=[])
     llm.history.clear()
@@ -111,7 +111,7 @@ def test_how_confident_a_search_must_be_counts_for_follow_ups_too(reports: Proje
     assert (follow_up.retrieval.confidence or 0.0) >= 0.4
 
 
-def test_where_condensing_fails_the_conversation_is_blended(reports: Project) -> None:
+def test_condense_falls_back_to_blend_if_the_model_fails(reports: Project) -> None:
     engine, _ = chat(reports, "It runs dry.", ValueError("no"), "So it is.", mode="condense")
     engine.chat("What does TS-999 mean?")
     second = engine.chat("And why?")
@@ -121,7 +121,7 @@ def test_where_condensing_fails_the_conversation_is_blended(reports: Project) ->
     assert blend.lexical
 
 
-def test_simple_searches_the_question_as_it_was_asked(reports: Project) -> None:
+def test_simple_searches_for_the_question_as_it_is(reports: Project) -> None:
     engine, llm = chat(reports, mode="simple")
     engine.chat("What does TS-999 mean?")
     assert engine.chat("And revenue?").grounded.retrieval.blend is None  # type: ignore[union-attr]
@@ -129,7 +129,7 @@ def test_simple_searches_the_question_as_it_was_asked(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("options", [{"mode": "rewrite"}, {"turns": -1}])
-def test_impossible_settings_are_refused(reports: Project, options: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(reports: Project, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         chat(reports, **options)
 
@@ -137,7 +137,7 @@ def test_impossible_settings_are_refused(reports: Project, options: dict[str, An
 # ---- the history -----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_a_chat_engine_that_forgets_when_it_is_told_to(reports: Project) -> None:
+def test_reset_clears_the_history(reports: Project) -> None:
     engine, _ = chat(reports)
     engine.chat("one")
     assert isinstance(engine, BaseChatEngine)
@@ -145,27 +145,27 @@ def test_it_is_a_chat_engine_that_forgets_when_it_is_told_to(reports: Project) -
     assert engine.chat_history == []
 
 
-def test_a_history_that_is_given_replaces_the_one_there(reports: Project) -> None:
+def test_a_given_history_replaces_the_stored_one(reports: Project) -> None:
     engine, _ = chat(reports)
     engine.chat("one")
     history = [ChatMessage(role="user", content="before"), ChatMessage(role="assistant", content="yes")]
     engine.chat("two", history)
-    assert said(engine) == ["before", "yes", "two", "An answer."]
+    assert contents(engine) == ["before", "yes", "two", "An answer."]
     assert len(history) == 2
 
 
-def test_a_conversation_is_saved_and_taken_up_again(reports: Project, tmp_path: Path) -> None:
+def test_a_conversation_is_saved_and_loaded(reports: Project, tmp_path: Path) -> None:
     engine, _ = chat(reports)
     engine.chat("Wie heißt das?")
     engine.save(tmp_path / "talk.json")
     other, llm = chat(reports)
     other.load(tmp_path / "talk.json")
-    assert said(other) == said(engine)
+    assert contents(other) == contents(engine)
     other.chat("And now?")
     assert "Wie heißt das?" in llm.history[0]
 
 
-def test_an_answer_with_what_cannot_be_stored_is_shown_remembered_and_saved_without_it(
+def test_characters_that_cannot_be_stored_are_removed_from_answers_and_history(
     reports: Project, tmp_path: Path
 ) -> None:
     engine, llm = chat(reports)
@@ -181,7 +181,7 @@ def test_an_answer_with_what_cannot_be_stored_is_shown_remembered_and_saved_with
     assert (grounded.response, grounded.partial) == ("", "The model gave an empty answer.")
 
 
-def test_a_conversation_that_cannot_be_saved_leaves_the_file_as_it_was(
+def test_a_failed_save_leaves_the_file_unchanged(
     reports: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = chat(reports)
@@ -201,13 +201,13 @@ def test_a_conversation_that_cannot_be_saved_leaves_the_file_as_it_was(
 
 
 @pytest.mark.parametrize("content", ["", "{}x", '{"a": 1}', "[1]", '[{"role": "nobody", "content": ""}]', "\xff"])
-def test_a_file_that_holds_no_conversation_is_refused(reports: Project, tmp_path: Path, content: str) -> None:
+def test_a_file_without_a_conversation_is_refused(reports: Project, tmp_path: Path, content: str) -> None:
     (tmp_path / "talk.json").write_text(content, encoding="latin-1")
     engine, _ = chat(reports)
     engine.chat("one")
     with pytest.raises(InputError, match=r"talk\.json"):
         engine.load(tmp_path / "talk.json")
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match="does not exist"):
         engine.load(tmp_path / "none.json")
     assert len(engine.chat_history) == 2
 
@@ -229,7 +229,7 @@ def test_an_empty_message_is_refused(reports: Project) -> None:
 # ---- streams and failures, against the real client -------------------------------------------------------------------
 
 
-def test_a_turn_streams_and_is_remembered_when_it_has_been_read(
+def test_a_streamed_turn_is_in_the_history_at_its_end(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.enqueue("The pump runs dry, as the manual of the test bench says [Source 9].")
@@ -239,7 +239,7 @@ def test_a_turn_streams_and_is_remembered_when_it_has_been_read(
     assert len(list(stream.response_gen)) > 2
     assert stream.grounded is not None
     assert stream.grounded.citations.invalid == (9,)  # type: ignore[union-attr]
-    assert said(engine)[1] == "The pump runs dry, as the manual of the test bench says."
+    assert contents(engine)[1] == "The pump runs dry, as the manual of the test bench says."
     assert stream.metadata["answer"]["found"]
 
 
@@ -252,7 +252,7 @@ async def test_a_turn_streams_in_an_event_loop(reports: Project, openai: OpenAI,
     assert len(engine.chat_history) == 4
 
 
-def test_a_turn_that_fails_leaves_the_history_as_it_was(
+def test_a_failed_turn_leaves_the_history_unchanged(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
@@ -264,19 +264,17 @@ def test_a_turn_that_fails_leaves_the_history_as_it_was(
     assert engine.chat_history == []
 
 
-def test_an_answer_that_is_cut_is_remembered_as_far_as_it_came(
-    reports: Project, openai: OpenAI, provider: LoopbackProvider
-) -> None:
+def test_a_partial_answer_is_in_the_history(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen fourteen")
     provider.fault("drop_in_body")
     engine = reports.as_chat_engine(llm=openai, min_confidence=0.0)
     response = engine.chat("What does TS-999 mean?")
     assert response.grounded is not None
     assert response.grounded.partial is not None
-    assert said(engine)[1] == str(response)
+    assert contents(engine)[1] == str(response)
 
 
-def test_whoever_stops_reading_finds_what_was_read_in_the_history(
+def test_if_the_reader_stops_the_partial_answer_is_in_the_history(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.enqueue(" ".join(str(number) for number in range(400)))
@@ -285,14 +283,14 @@ def test_whoever_stops_reading_finds_what_was_read_in_the_history(
     pieces = stream.response_gen
     first = next(pieces)
     stream.chat_stream.close()  # type: ignore[union-attr]
-    assert said(engine)[1].startswith(first.strip())  # type: ignore[union-attr]
+    assert contents(engine)[1].startswith(first.strip())  # type: ignore[union-attr]
     assert stream.grounded is not None
-    assert stream.grounded.partial == "Whoever read the answer stopped before its end."
+    assert stream.grounded.partial == "Reading stopped before the end of the answer."
 
 
-def test_an_answer_without_a_model_is_remembered_by_whoever_stops_behind_it(reports: Project) -> None:
+def test_an_answer_without_a_model_is_in_the_history_if_the_reader_stops_after_it(reports: Project) -> None:
     engine, _ = chat(reports, min_confidence=1.0)
     stream: Any = engine.stream_chat("What does TS-999 mean?")
     shown = next(stream.chat_stream).delta
     stream.chat_stream.close()
-    assert said(engine) == ["What does TS-999 mean?", shown]
+    assert contents(engine) == ["What does TS-999 mean?", shown]

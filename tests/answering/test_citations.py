@@ -1,4 +1,4 @@
-"""What a check without an LLM finds in an answer, and what it leaves alone."""
+"""The check of citations: faults that it detects, and correct answers that it accepts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unsupported(answer: str, *passages: Passage, question: str = "") -> list[str
         ("Food [see 9] [Sourcebook].", "Food [see 9] [Sourcebook].", ()),
     ],
 )
-def test_citations_of_sources_that_do_not_exist_are_removed_and_told(
+def test_citations_of_sources_that_do_not_exist_are_removed_and_reported(
     answer: str, text: str, invalid: tuple[int, ...]
 ) -> None:
     report = check(answer)
@@ -66,7 +66,7 @@ def test_the_cited_sources_come_in_order_of_first_mention() -> None:
 # ---- quotations ------------------------------------------------------------------------------------------------------
 
 
-def test_a_quotation_is_placed_in_its_document() -> None:
+def test_a_verified_quotation_has_its_offsets_in_the_document() -> None:
     (quotation,) = check("They “keep for 24 months” [Source 1].").quotations
     assert (quotation.status, quotation.found_in, quotation.cited) == ("verified", 1, (1,))
     start = 1000 + FOOD.text.index("keep for")
@@ -107,7 +107,7 @@ def test_white_space_hyphenation_marks_and_case_do_not_matter(answer: str) -> No
         ("“Store at least a three-day supp” [Source 1].", "not_found"),
     ],
 )
-def test_what_is_not_in_the_cited_passage_is_called_what_it_is(answer: str, status: str) -> None:
+def test_a_quotation_that_is_not_in_the_cited_passage_has_its_status(answer: str, status: str) -> None:
     assert statuses(answer) == [status]
 
 
@@ -124,7 +124,7 @@ def test_the_generated_context_cannot_be_quoted() -> None:
 @pytest.mark.parametrize(
     "answer", ["“three-day supply”", 'A 5" pipe and a 6" one are here.', "the dogs' and cats' food"]
 )
-def test_terms_inches_and_apostrophes_are_no_quotations(answer: str) -> None:
+def test_terms_inches_and_apostrophes_are_not_quotations(answer: str) -> None:
     assert check(answer).quotations == ()
 
 
@@ -138,7 +138,7 @@ def test_two_quotations_of_one_sentence_have_their_own_sources() -> None:
     assert statuses(answer) == ["verified", "verified"]
 
 
-def test_sources_side_by_side_belong_to_one_quotation() -> None:
+def test_adjacent_sources_belong_to_one_quotation() -> None:
     (quotation,) = check("“boil it for 3 minutes” [Source 1], [Source 2]. Other [Source 1].").quotations
     assert (quotation.cited, quotation.status) == ((1, 2), "verified")
 
@@ -163,7 +163,7 @@ def test_a_citation_after_the_full_stop_belongs_to_the_sentence_before() -> None
         "In 24 months or 3 minutes.",
     ],
 )
-def test_numbers_and_dates_of_the_cited_passage_pass_in_any_writing(answer: str) -> None:
+def test_numbers_and_dates_of_the_cited_passage_are_supported_in_any_notation(answer: str) -> None:
     assert unsupported(answer) == []
 
 
@@ -178,7 +178,7 @@ def test_numbers_and_dates_of_the_cited_passage_pass_in_any_writing(answer: str)
         ("It is 24.5 months [Source 1].", ["24.5"]),
     ],
 )
-def test_numbers_and_dates_that_no_cited_passage_holds_are_flagged(answer: str, flagged: list[str]) -> None:
+def test_numbers_and_dates_that_are_in_no_cited_passage_are_unsupported(answer: str, flagged: list[str]) -> None:
     assert unsupported(answer) == flagged
 
 
@@ -188,17 +188,17 @@ def test_numbers_of_the_question_may_be_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("in_passage", "in_answer"),
     [("two hundred days", "200"), ("$5 million", "5,000,000"), ("1.000,50 EUR", "1,000.50"), ("twenty-five", "25")],
 )
-def test_one_number_in_several_writings(held: str, said: str) -> None:
-    assert unsupported(f"It is {said} [Source 1].", Passage(f"It is {held}.")) == []
+def test_one_number_in_several_notations(in_passage: str, in_answer: str) -> None:
+    assert unsupported(f"It is {in_answer} [Source 1].", Passage(f"It is {in_passage}.")) == []
 
 
 # ---- as a whole ------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_is_json_and_says_whether_it_is_clean() -> None:
+def test_a_report_converts_to_json_with_is_clean() -> None:
     report = check("“keep for 24 months” [Source 1].")
     assert report.is_clean
     assert json.loads(json.dumps(report.to_dict()))["quotations"][0]["source"]["page_start"] == 4
@@ -217,7 +217,7 @@ def test_any_text_is_checked_and_offsets_point_into_the_answer(answer: str, text
 
 
 def synthetic_passages(count: int, seed: int) -> list[str]:
-    """Return passages of made-up words and some numbers, a third of the words in common."""
+    """Return passages of synthetic words and some numbers, with a third of the words in common."""
     source = random.Random(seed)
     syllables = ["ba", "ne", "ti", "ro", "lu", "ka", "ste", "mor", "vin", "da", "pe", "sol"]
     words = ["".join(source.choices(syllables, k=source.randint(1, 4))) for _ in range(400)]
@@ -233,9 +233,9 @@ def synthetic_passages(count: int, seed: int) -> list[str]:
     return passages
 
 
-def test_planted_faults_are_found_and_sound_answers_left_alone() -> None:
-    planted, found, misses = measure(synthetic_passages(60, seed=7), answers=500, seed=7)
+def test_planted_faults_are_detected_with_few_false_alarms() -> None:
+    planted, detected, misses = measure(synthetic_passages(60, seed=7), answers=500, seed=7)
     assert planted["faults"] > 300
     assert min(planted[kind] for kind in ("hyphenated", "stitched", "altered_number", "wrong_source", "invented")) > 30
-    assert found["faults"] / planted["faults"] >= 0.98, misses[:5]
-    assert found["faults"] / (found["faults"] + found["false"]) >= 0.98, misses[:5]
+    assert detected["faults"] / planted["faults"] >= 0.98, misses[:5]
+    assert detected["faults"] / (detected["faults"] + detected["false"]) >= 0.98, misses[:5]

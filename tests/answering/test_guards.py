@@ -1,4 +1,4 @@
-"""What an answer passes before it is shown: nothing that runs, no personal data, every offset as it was."""
+"""Guards: no active HTML, no personal data, unchanged offsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MARKDOWN = """\
 # ---- HTML and links --------------------------------------------------------------------------------------------------
 
 
-def test_markdown_stays_as_it_is() -> None:
+def test_harmless_markdown_is_unchanged() -> None:
     assert sanitise(MARKDOWN) == MARKDOWN
 
 
@@ -76,11 +76,11 @@ def test_markdown_stays_as_it_is() -> None:
         ("<div>\n```\n<script>alert(1)</script>\n```\n</div>", "\n```\n\n```\n"),
     ],
 )
-def test_what_could_run_is_removed(text: str, clean: str | None) -> None:
-    found = sanitise(text)
-    assert "script>" not in found
+def test_active_html_and_unsafe_links_are_removed(text: str, clean: str | None) -> None:
+    cleaned = sanitise(text)
+    assert "script>" not in cleaned
     if clean is not None:
-        assert found == clean
+        assert cleaned == clean
 
 
 @given(
@@ -89,9 +89,9 @@ def test_what_could_run_is_removed(text: str, clean: str | None) -> None:
     )
 )
 def test_without_code_no_script_and_no_unsafe_link_is_left(text: str) -> None:
-    found = sanitise(text.replace("`", "").replace("~", ""))
-    assert "<script" not in found
-    assert "](javascript:" not in found
+    cleaned = sanitise(text.replace("`", "").replace("~", ""))
+    assert "<script" not in cleaned
+    assert "](javascript:" not in cleaned
 
 
 _PIECES = (
@@ -154,12 +154,12 @@ _PIECES = (
         "<<<?<div>data:x> ```[x](",
     ],
 )
-def test_what_a_renderer_makes_of_it_holds_nothing_that_could_run(text: str) -> None:
+def test_rendered_attacks_contain_nothing_active(text: str) -> None:
     assert_harmless(text)
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=14).map("".join))
-def test_what_a_renderer_makes_of_any_text_holds_nothing_that_could_run(text: str) -> None:
+def test_any_rendered_text_contains_nothing_active(text: str) -> None:
     assert_harmless(text)
 
 
@@ -169,21 +169,21 @@ def assert_harmless(text: str) -> None:
 
 
 def assert_renders_harmless(clean: str) -> None:
-    """Render a text by a parser that lets everything through."""
+    """Render a text with a parser that allows everything."""
     renderer = MarkdownIt("commonmark", {"html": True})
     renderer.validateLink = lambda url: True  # type: ignore[method-assign]
     rendered = renderer.render(clean)
     assert not re.search(r"<script|<img src=x on|(?:href|src)=\"\s*(?:javascript|data):", rendered, re.IGNORECASE)
 
 
-# ---- as it streams ---------------------------------------------------------------------------------------------------
+# ---- streaming -------------------------------------------------------------------------------------------------------
 
 
 def streamed(text: str, size: int = 1) -> list[str]:
-    """Return what a reader gets of an answer that comes in pieces."""
-    reveal = StreamFilter("instruction", Guards(mask=()))
-    parts = [reveal.feed(text[at : at + size]) for at in range(0, len(text), size)]
-    return [part for part in (*parts, reveal.rest()) if part]
+    """Return the pieces that a reader gets of a streamed answer."""
+    stream_filter = StreamFilter("instruction", Guards(mask=()))
+    parts = [stream_filter.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    return [part for part in (*parts, stream_filter.rest()) if part]
 
 
 @pytest.mark.parametrize(
@@ -199,23 +199,23 @@ def streamed(text: str, size: int = 1) -> list[str]:
         "<!--\n\n`-->` <script>alert(1)</script>\n\nend",
     ],
 )
-def test_what_is_shown_piece_by_piece_holds_nothing_that_could_run(text: str) -> None:
+def test_streamed_attacks_contain_nothing_active(text: str) -> None:
     assert_renders_harmless("".join(streamed(text)))
 
 
 @given(st.lists(st.sampled_from((*_PIECES, "\n\n", "\n\n", "[r]", "\n```\n", "\n<x>")), max_size=16).map("".join))
-def test_what_is_shown_of_any_text_holds_nothing_that_could_run(text: str) -> None:
+def test_any_streamed_text_contains_nothing_active(text: str) -> None:
     assert_renders_harmless("".join(streamed(text)))
 
 
-def test_blocks_are_shown_when_they_have_ended_and_whole() -> None:
+def test_blocks_are_released_when_they_are_complete() -> None:
     text = "One.\n\n```sh\nstop\n\nstart\n```\n\n- a\n\n  b\n\nLast [1]."
     blocks = ["One.\n\n", "```sh\nstop\n\nstart\n```\n\n", "- a\n\n  b\n\n", "Last [1]."]
     assert streamed(text) == blocks
     assert "".join(streamed(text, size=7)) == "".join(streamed(text, size=10**6)) == text
 
 
-def test_safe_places() -> None:
+def test_safe_link_targets() -> None:
     assert all(
         is_safe(place) for place in ("https://a", "mailto:a@b.org", "tel:+1", "#a", "/a/b", "a.md", "", "?q=a:b")
     )
@@ -239,14 +239,14 @@ def test_safe_places() -> None:
         ("123-45-6789", "ssn"),
     ],
 )
-def test_personal_data_is_hidden_in_its_own_length(text: str, kind: str) -> None:
+def test_masking_keeps_the_length(text: str, kind: str) -> None:
     around = f"Write to {text}, please."
-    found, kinds = mask_personal_data(around)
+    masked, kinds = mask_personal_data(around)
     assert kinds == (kind,)
-    assert len(found) == len(around)
-    assert found.startswith("Write to ")
-    assert found.endswith(", please.")
-    assert not any(sign.isalnum() for sign in found[9:-9])
+    assert len(masked) == len(around)
+    assert masked.startswith("Write to ")
+    assert masked.endswith(", please.")
+    assert not any(sign.isalnum() for sign in masked[9:-9])
 
 
 @pytest.mark.parametrize(
@@ -263,24 +263,24 @@ def test_personal_data_is_hidden_in_its_own_length(text: str, kind: str) -> None
         "name@host",
     ],
 )
-def test_what_only_looks_like_it_stays(text: str) -> None:
+def test_text_that_only_resembles_personal_data_is_unchanged(text: str) -> None:
     assert mask_personal_data(text) == (text, ())
 
 
-def test_only_the_kinds_that_are_asked_for_are_hidden() -> None:
+def test_only_the_requested_kinds_are_masked() -> None:
     text = "a@b.org 123-45-6789"
     assert mask_personal_data(text, kinds=["ssn"]) == ("a@b.org •••-••-••••", ("ssn",))
 
 
 @given(st.text(max_size=80))
-def test_hiding_keeps_the_length_of_any_text_and_twice_is_once(text: str) -> None:
-    found, _ = mask_personal_data(text)
-    assert len(found) == len(text)
-    assert mask_personal_data(found)[0] == found
+def test_masking_any_text_keeps_its_length_and_is_idempotent(text: str) -> None:
+    masked, _ = mask_personal_data(text)
+    assert len(masked) == len(text)
+    assert mask_personal_data(masked)[0] == masked
 
 
 @pytest.mark.parametrize(("module", "call"), [("nh3", sanitise), ("phonenumbers", mask_personal_data)])
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch, module: str, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, module: str, call) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=r"llama-index-contextual\[answering\]"):
         call("text")
@@ -290,9 +290,9 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
 
 
 def engine(answer: str, **options: object) -> GroundedQueryEngine:
-    found = hits(a=1.0)
-    found[0].node.set_content("Call Ann at ann@example.org about the dry pump.")  # type: ignore[attr-defined]
-    return GroundedQueryEngine(FixedRetriever(found), ScriptedLLM(default=answer), guards=Guards(), **options)  # type: ignore[arg-type]
+    nodes = hits(a=1.0)
+    nodes[0].node.set_content("Call Ann at ann@example.org about the dry pump.")  # type: ignore[attr-defined]
+    return GroundedQueryEngine(FixedRetriever(nodes), ScriptedLLM(default=answer), guards=Guards(), **options)  # type: ignore[arg-type]
 
 
 def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
@@ -302,6 +302,6 @@ def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
     assert "ann@example.org" not in str(response.to_dict()["citations"])  # type: ignore[union-attr]
 
 
-def test_a_guarded_stream_comes_by_paragraphs_and_clean() -> None:
+def test_a_guarded_stream_is_released_by_paragraphs_and_clean() -> None:
     stream = engine("Ask ann@example.org\n\nnow [x](\njavascript:y)", streaming=True).query("Whom?")
     assert list(stream.response_gen) == ["Ask •••@•••••••.•••\n\n", "now x"]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What questions want, and how they are searched for it."""
+"""Intents of questions, and the search by intent."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize(("intent", "question"), [(i, q) for i, questions in QUESTIONS.items() for q in questions])
-def test_a_question_is_understood_as_before(intent: str, question: str) -> None:
+def test_the_intent_of_a_question_is_as_recorded(intent: str, question: str) -> None:
     assert guess_intent(question).intent == intent
 
 
@@ -87,7 +87,7 @@ def test_any_text_has_an_intent(text: str) -> None:
     ("answer", "intent"),
     [("comparison", "comparison"), ("  Out of scope. ", "out_of_scope"), ("factual or temporal", None), ("", None)],
 )
-def test_what_a_model_names_is_read(answer: str, intent: str | None) -> None:
+def test_the_intent_in_a_reply_is_parsed(answer: str, intent: str | None) -> None:
     assert read_intent(answer) == intent
 
 
@@ -107,7 +107,7 @@ def test_a_comparison_names_its_sides(question: str, sides: tuple[str, ...]) -> 
 
 
 class Made:
-    """Makes retrievers that find the same nodes, and remembers the plans and queries."""
+    """Factory of retrievers with the same nodes, which records plans and queries."""
 
     def __init__(self, **scores: float) -> None:
         self.retriever = FixedRetriever(hits(**scores))
@@ -119,14 +119,14 @@ class Made:
 
 
 @pytest.mark.parametrize(("question", "top_k"), [("Who paid?", 5), ("List all fees", 15), ("How do I pay?", 6)])
-def test_the_table_says_how_many_passages(question: str, top_k: int) -> None:
+def test_the_plan_decides_the_number_of_passages(question: str, top_k: int) -> None:
     made = Made(a=1.0)
     IntentRetriever(made).retrieve(question)
     assert [plan.top_k for plan in made.plans] == [top_k]
 
 
 @pytest.mark.parametrize("question", ["Thank you!", "Tell me a joke"])
-async def test_chitchat_and_what_is_out_of_scope_retrieve_nothing(question: str) -> None:
+async def test_chitchat_and_out_of_scope_questions_retrieve_nothing(question: str) -> None:
     made = Made(a=1.0)
     retriever = IntentRetriever(made)
     assert (retriever.retrieve(question), await retriever.aretrieve(question), made.plans) == ([], [], [])
@@ -134,13 +134,13 @@ async def test_chitchat_and_what_is_out_of_scope_retrieve_nothing(question: str)
 
 async def test_a_comparison_is_searched_by_each_side_too() -> None:
     made = Made(a=1.0, b=0.5)
-    found = IntentRetriever(made).retrieve("Compare the lease with the loan")
+    nodes = IntentRetriever(made).retrieve("Compare the lease with the loan")
     assert [query.query_str for query in made.retriever.queries] == [
         "Compare the lease with the loan",
         "the lease",
         "the loan",
     ]
-    assert [hit.node.node_id for hit in found] == ["a", "b"]
+    assert [hit.node.node_id for hit in nodes] == ["a", "b"]
     again = await IntentRetriever(made).aretrieve("Compare the lease with the loan")
     assert [hit.node.node_id for hit in again] == ["a", "b"]
 
@@ -156,7 +156,7 @@ def test_the_table_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("answer", "top_k"), [("temporal", 6), ("no idea", 5), (ValueError("down"), 5)], ids=["named", "unclear", "down"]
 )
-def test_where_nothing_decides_a_model_does_if_it_can(answer: Any, top_k: int) -> None:
+def test_the_model_decides_if_patterns_and_words_do_not(answer: Any, top_k: int) -> None:
     llm, made = ScriptedLLM(), Made(a=1.0)
     llm.enqueue(answer)
     retriever = IntentRetriever(made, llm=llm)
@@ -193,7 +193,7 @@ def test_one_argument_searches_every_question_by_its_intent(reports: Project) ->
 
 
 @pytest.mark.parametrize(("question", "words"), [("Thank you!", SMALL_TALK), ("Tell me a joke", NOT_FOUND)])
-def test_chitchat_and_what_is_out_of_scope_need_neither_search_nor_model(
+def test_chitchat_and_out_of_scope_questions_need_neither_search_nor_model(
     reports: Project, question: str, words: str
 ) -> None:
     response, llm = asked(reports, question)
@@ -202,7 +202,7 @@ def test_chitchat_and_what_is_out_of_scope_need_neither_search_nor_model(
     assert (response.retrieval.mode_used, response.retrieval.results) == ("none", ())
 
 
-def test_what_is_said_to_chitchat_can_be_chosen(reports: Project) -> None:
+def test_the_answer_to_chitchat_is_an_option(reports: Project) -> None:
     assert str(asked(reports, "Hello!", small_talk="Ask me.")[0]) == "Ask me."
 
 
@@ -211,10 +211,10 @@ def test_the_passages_of_each_side_are_compared(reports: Project) -> None:
     assert response.retrieval is not None
     searches = ("Compare error TS-999 with error TS-104", "error TS-999", "error TS-104")
     first = dict.fromkeys(reports.retrieve(search)[0].node_id for search in searches)
-    found = [chunk.node_id for chunk in response.retrieval]
-    assert found[: len(first)] == list(first)
-    assert [chunk.rank for chunk in response.retrieval] == list(range(1, len(found) + 1))
-    assert len(set(found)) == len(found)
+    nodes = [chunk.node_id for chunk in response.retrieval]
+    assert nodes[: len(first)] == list(first)
+    assert [chunk.rank for chunk in response.retrieval] == list(range(1, len(nodes) + 1))
+    assert len(set(nodes)) == len(nodes)
 
 
 def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
@@ -231,7 +231,7 @@ def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
     ]
 
 
-def test_the_model_decides_where_it_is_asked_to(reports: Project) -> None:
+def test_intents_llm_lets_the_model_decide(reports: Project) -> None:
     llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
     llm.enqueue("temporal")
     response = reports.as_query_engine(llm=llm, intents="llm").query("Pumps TS-999")
@@ -241,7 +241,7 @@ def test_the_model_decides_where_it_is_asked_to(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_who_only_asks_back_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
+def test_a_message_that_only_asks_back_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
     llm = ScriptedLLM(default="Dry [Source 1].")
     chat = reports.as_chat_engine(llm=llm, intents=True)
     chat.chat("What does error TS-999 mean?")
@@ -276,7 +276,7 @@ def test_a_clarification_that_names_something_is_searched(reports: Project, mess
     assert (answer.retrieval.intent, len(answer.retrieval)) == ("clarification", 3)
 
 
-def test_without_a_conversation_who_asks_back_is_searched() -> None:
+def test_without_a_conversation_a_message_that_asks_back_is_searched() -> None:
     made = Made(a=1.0)
     assert len(IntentRetriever(made).retrieve("What do you mean?")) == 1
 
@@ -295,8 +295,8 @@ def test_a_conversation_is_searched_by_intent_too(reports: Project) -> None:
 async def test_a_project_gives_a_retriever_that_searches_by_intent(reports: Project) -> None:
     retriever = reports.as_retriever(intents=True)
     assert isinstance(retriever, IntentRetriever)
-    found = retriever.retrieve("Compare error TS-999 with error TS-104")
-    assert 0 < len(found) <= 10
+    nodes = retriever.retrieve("Compare error TS-999 with error TS-104")
+    assert 0 < len(nodes) <= 10
     assert await retriever.aretrieve("Thank you!") == []
     narrow = reports.as_retriever(similarity_top_k=9, intents={"comparison": SearchPlan(top_k=1)})
     assert len(narrow.retrieve("Compare error TS-999 with error TS-104")) == 1

@@ -1,4 +1,4 @@
-"""The second look at an answer: what passes, what is blocked, and what happens when the judge fails."""
+"""The judge: answers that pass, answers that are blocked, and errors of the judge."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ GOOD = {"grounded": True, "hallucinated": False, "relevant": True, "confidence":
 BAD = {**GOOD, "grounded": False, "hallucinated": True}
 
 
-def judged(said: Any, *, streaming: bool = False, **options: Any) -> tuple[Any, ScriptedLLM]:
+def judged(reply: Any, *, streaming: bool = False, **options: Any) -> tuple[Any, ScriptedLLM]:
     llm = ScriptedLLM()
-    llm.enqueue(said if isinstance(said, (str, BaseException)) else f"```json\n{json.dumps(said)}\n```")
+    llm.enqueue(reply if isinstance(reply, (str, BaseException)) else f"```json\n{json.dumps(reply)}\n```")
     engine = GroundedQueryEngine(
         FixedRetriever(hits(a=1.0)),
         ScriptedLLM(default="So it is [Source 1]."),
@@ -39,7 +39,7 @@ def judged(said: Any, *, streaming: bool = False, **options: Any) -> tuple[Any, 
     return response, llm
 
 
-def test_an_answer_that_passes_is_shown_with_its_verdict() -> None:
+def test_a_passing_answer_is_shown_with_its_verdict() -> None:
     response, llm = judged(GOOD)
     assert str(response) == "So it is [Source 1]."
     assert response.verdict == GOOD
@@ -48,34 +48,34 @@ def test_an_answer_that_passes_is_shown_with_its_verdict() -> None:
     assert "[Source 1]" in llm.history[0].partition("Question: Is it so?")[0]
 
 
-def test_passages_and_answers_that_speak_of_variables_are_left_as_they_are() -> None:
-    llm, found = ScriptedLLM(default=json.dumps(GOOD)), hits(a=1.0)
-    found[0].node.set_content("Dear {question}, we say {answer}.")  # type: ignore[attr-defined]
+def test_placeholders_in_passages_and_answers_are_not_filled_in() -> None:
+    llm, nodes = ScriptedLLM(default=json.dumps(GOOD)), hits(a=1.0)
+    nodes[0].node.set_content("Dear {question}, we say {answer}.")  # type: ignore[attr-defined]
     answering = ScriptedLLM(default="It says {question} [Source 1].")
-    GroundedQueryEngine(FixedRetriever(found), answering, judge=Judge(llm)).query("What of {passages}?")
+    GroundedQueryEngine(FixedRetriever(nodes), answering, judge=Judge(llm)).query("What of {passages}?")
     assert "Dear {question}, we say {answer}." in llm.history[0]
     assert "Question: What of {passages}?\n\n<answer>\nIt says {question} [Source 1].\n</answer>" in llm.history[0]
 
 
 @pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
-def test_an_answer_that_does_not_is_replaced_and_kept(fault: dict[str, bool]) -> None:
+def test_a_failing_answer_is_replaced_and_kept_as_original(fault: dict[str, bool]) -> None:
     response, _ = judged({**GOOD, **fault})
     assert (str(response), response.found) == (FALLBACK, False)
     assert response.original == response.metadata["original"] == "So it is [Source 1]."
     assert response.citations is None
 
 
-def test_a_judge_that_is_not_sure_blocks_nothing() -> None:
+def test_a_verdict_of_low_confidence_blocks_nothing() -> None:
     assert str(judged({**BAD, "confidence": 0.3})[0]) == "So it is [Source 1]."
     assert str(judged({**BAD, "confidence": 0.3}, min_confidence=0.2)[0]) == FALLBACK
 
 
-@pytest.mark.parametrize("said", ["I think so.", "{}", '{"grounded": "maybe"}', "[1]", ValueError("down")], ids=str)
-def test_a_judge_that_fails_is_noted_and_the_answer_shown_or_blocked(said: Any) -> None:
-    response, _ = judged(said)
+@pytest.mark.parametrize("reply", ["I think so.", "{}", '{"grounded": "maybe"}', "[1]", ValueError("down")], ids=str)
+def test_an_error_of_the_judge_is_the_verdict_and_the_answer_is_shown_or_blocked(reply: Any) -> None:
+    response, _ = judged(reply)
     assert str(response) == "So it is [Source 1]."
     assert response.verdict["error"]
-    assert str(judged(said, on_failure="block")[0]) == FALLBACK
+    assert str(judged(reply, on_failure="block")[0]) == FALLBACK
 
 
 def test_a_stream_waits_for_the_judge() -> None:
@@ -93,14 +93,14 @@ async def test_an_asynchronous_stream_waits_for_the_judge(
     assert [piece async for piece in stream.async_response_gen()] == [FALLBACK]
 
 
-def test_what_was_not_found_is_not_judged() -> None:
+def test_a_not_found_answer_is_not_judged() -> None:
     llm = ScriptedLLM()
     GroundedQueryEngine(FixedRetriever([]), ScriptedLLM(), judge=Judge(llm)).query("Is it so?")
     assert llm.history == []
 
 
 @pytest.mark.parametrize("kind", ["hang", "invalid_key", "drop_in_body"])
-def test_a_judge_behind_the_real_client_that_hangs_fails_or_is_cut_blocks_nothing(
+def test_a_judge_that_hangs_or_fails_behind_the_real_client_blocks_nothing(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, kind: FaultKind
 ) -> None:
     timeouts = Timeouts(first_token=0.3 if kind == "hang" else 30.0)
@@ -112,7 +112,7 @@ def test_a_judge_behind_the_real_client_that_hangs_fails_or_is_cut_blocks_nothin
     assert response.verdict["error"]
 
 
-def test_a_blocked_answer_is_not_kept(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+def test_a_blocked_answer_is_not_cached(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     cache = AnswerCache()
     engine = reports.as_query_engine(llm=openai, judge=Judge(openai), cache=cache)
     provider.enqueue("It flies.", json.dumps(BAD), "It runs dry.", json.dumps(GOOD))
@@ -120,14 +120,14 @@ def test_a_blocked_answer_is_not_kept(reports: Project, openai: OpenAI, provider
     assert (len(cache), len(provider.calls())) == (1, 4)
 
 
-def test_what_front_ends_read_of_a_blocked_answer_says_that_nothing_was_found() -> None:
+def test_the_metadata_of_a_blocked_answer_says_not_found() -> None:
     response, _ = judged(BAD)
     assert response.metadata["answer"]["found"] is False
     assert response.metadata["answer"]["citations"] is None
     assert response.metadata["answer"]["verdict"] == BAD
 
 
-def test_an_answer_that_breaks_off_is_judged_too(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
+def test_a_partial_answer_is_judged(reports: Project, openai: OpenAI, provider: LoopbackProvider) -> None:
     provider.enqueue("It flies over the hills and far away, as the manual says of every pump.", json.dumps(BAD))
     provider.fault("drop_in_body", match=lambda request: "<answer>" not in request.text)
     response: Any = reports.as_query_engine(llm=openai, judge=Judge(openai)).query(QUESTION)
@@ -136,7 +136,7 @@ def test_an_answer_that_breaks_off_is_judged_too(reports: Project, openai: OpenA
 
 
 class _Stalling(ScriptedLLM):
-    """Says a few words, tells that it has, and nothing more."""
+    """A model that sends a few words, sets an event, and then sends nothing."""
 
     _said: asyncio.Event = PrivateAttr(default_factory=asyncio.Event)
 
@@ -150,7 +150,7 @@ class _Stalling(ScriptedLLM):
         return pieces()
 
 
-async def test_what_no_judge_has_seen_is_not_remembered_when_its_reader_is_cancelled(reports: Project) -> None:
+async def test_an_answer_without_a_verdict_is_not_in_the_history_if_its_reader_is_cancelled(reports: Project) -> None:
     llm = _Stalling()
     chat = reports.as_chat_engine(llm=llm, judge=Judge(ScriptedLLM()), min_confidence=0.0)
     stream = await chat.astream_chat(QUESTION)
@@ -162,7 +162,7 @@ async def test_what_no_judge_has_seen_is_not_remembered_when_its_reader_is_cance
     assert chat.chat_history == []
 
 
-def test_whoever_stops_reading_at_the_verdict_finds_it_in_the_history(reports: Project) -> None:
+def test_if_the_reader_stops_after_the_verdict_the_answer_is_in_the_history(reports: Project) -> None:
     judge, llm = ScriptedLLM(default=json.dumps(BAD)), ScriptedLLM(default="It flies.")
     chat = reports.as_chat_engine(llm=llm, judge=Judge(judge), min_confidence=0.0)
     stream: Any = chat.stream_chat(QUESTION)

@@ -1,4 +1,4 @@
-"""Models on the user's own machine, by their names in the settings: Ollama, and servers of OpenAI's protocol."""
+"""Local models, by their names in the settings: Ollama and OpenAI-compatible servers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_ollama_writes_contexts_embeds_and_answers_one_question_after_the_other(
     assert {body["model"] for body in ollama.bodies("/api/embed")} == {"nomic-embed-text"}
 
 
-def test_ollama_chats_in_a_stream_and_what_is_cut_is_partial(
+def test_ollama_streams_a_chat_and_an_interrupted_answer_is_partial(
     ollama: LoopbackOllama, tmp_path: Path, folder: Path
 ) -> None:
     chat = on_ollama(tmp_path, folder).as_chat_engine(min_confidence=0.0)
@@ -88,7 +88,9 @@ def test_ollama_answers_in_several_threads(ollama: LoopbackOllama, tmp_path: Pat
         assert set(threads.map(lambda _: str(engine.query(QUESTION)), range(8))) == {ANSWER}
 
 
-def test_what_ollama_does_not_have_is_told_in_a_sentence(ollama: LoopbackOllama, tmp_path: Path, folder: Path) -> None:
+def test_a_model_that_ollama_does_not_have_is_a_model_error(
+    ollama: LoopbackOllama, tmp_path: Path, folder: Path
+) -> None:
     project = on_ollama(tmp_path, folder)
     project.update_config(llm="ollama:no-such-model")
     with pytest.raises(ModelError, match="does not know the model 'ollama:no-such-model': change the setting 'llm'"):
@@ -96,7 +98,7 @@ def test_what_ollama_does_not_have_is_told_in_a_sentence(ollama: LoopbackOllama,
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
-def test_a_server_that_speaks_openais_protocol_answers_on_the_command_line(
+def test_an_openai_compatible_server_answers_on_the_command_line(
     variable: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("llama_index.llms.openai_like", reason="needs llama-index-llms-openai-like")

@@ -1,4 +1,4 @@
-"""A small corpus with questions, and a retriever that answers what a test decides."""
+"""A small corpus with questions, and a retriever with fixed results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ QUESTIONS = [
 
 
 class FixedRetriever(BaseRetriever):
-    """Answers each question with the chunks that a test names.
+    """Retriever that returns given chunks for each question.
 
     Args:
-        answers: Ids of chunks by question, best first; a question that is not there gets none.
+        answers: Ids of chunks by question, best first; other questions have no results.
         similarity_top_k: What a LlamaIndex retriever says about itself.
     """
 
@@ -38,5 +38,5 @@ class FixedRetriever(BaseRetriever):
 
 
 def by_id(text: str, *chunk_ids: str) -> Question:
-    """Return a question that these chunks answer."""
+    """Return a question with these chunks as evidence."""
     return Question(id=text, text=text, evidence=[Evidence(chunk_id=chunk_id) for chunk_id in chunk_ids])

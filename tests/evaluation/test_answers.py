@@ -1,4 +1,4 @@
-"""Answers swept over settings: every combination is asked, figures stand beside the truth, files are written."""
+"""Sweeps with answers: every combination is answered and scored; table and chart are written."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ def filled(project: Project, tmp_path: Path) -> Project:
     return project
 
 
-def swept(project: Project, **options: Any) -> Any:
+def sweep_answers(project: Project, **options: Any) -> Any:
     llm = ScriptedLLM(default="The pump runs dry [Source 1].")
     return project.sweep_answers(ASKED, llm=llm, min_confidence=0.0, **options)
 
 
-def test_every_combination_is_answered_and_measured(filled: Project) -> None:
+def test_every_combination_is_answered_and_scored(filled: Project) -> None:
     seen: list[VariantProgress] = []
-    found = swept(filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=seen.append)
-    assert [(row.chunk_size, row.mode, row.top_k) for row in found.rows] == [
+    sweep = sweep_answers(
+        filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=seen.append
+    )
+    assert [(row.chunk_size, row.mode, row.top_k) for row in sweep.rows] == [
         (size, mode, k) for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 2)
     ]
-    assert found.rows[0].figures() == {
+    assert sweep.rows[0].figures() == {
         "context": "structural",
         "chunk_size": 20,
         "mode": "lexical",
@@ -50,30 +52,30 @@ def test_every_combination_is_answered_and_measured(filled: Project) -> None:
         "errors": 0,
         "questions": 2,
     }
-    assert {len(row.predictions.rows[0].hits) for row in found.rows if row.top_k == 1} == {1}
+    assert {len(row.predictions.rows[0].hits) for row in sweep.rows if row.top_k == 1} == {1}
     assert [step.stage for step in seen if step.stage != "build"] == ["price", *["ask"] * 8]
     assert [path.name for path in filled.directory.parent.iterdir()] == [filled.name]
 
 
 def test_the_best_setting_has_the_highest_f1_and_then_the_fewest_results(filled: Project) -> None:
-    assert swept(filled, top_ks=[3, 1]).best().top_k == 1
+    assert sweep_answers(filled, top_ks=[3, 1]).best().top_k == 1
 
 
-def test_table_and_chart_are_written_by_their_ending(filled: Project, tmp_path: Path) -> None:
+def test_table_and_chart_are_written_by_extension(filled: Project, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra eval")
-    found = swept(filled, top_ks=[1, 2])
-    found.write(tmp_path / "answers.csv")
-    found.write(tmp_path / "answers.svg")
+    sweep = sweep_answers(filled, top_ks=[1, 2])
+    sweep.write(tmp_path / "answers.csv")
+    sweep.write(tmp_path / "answers.svg")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text())))
     assert [(row["top_k"], row["f1"]) for row in rows] == [("1", "0.5"), ("2", "0.5")]
     assert (tmp_path / "answers.svg").read_text().startswith("<?xml")
     with pytest.raises(InputError, match="neither"):
-        found.write(tmp_path / "answers.html")
+        sweep.write(tmp_path / "answers.html")
 
 
 @pytest.mark.parametrize("options", [{"top_ks": []}, {"top_ks": [0]}])
 def test_a_sweep_of_nothing_is_an_error(filled: Project, options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="nothing to try"):
-        swept(filled, **options)
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="nothing to evaluate"):
+        sweep_answers(filled, **options)
+    with pytest.raises(InputError, match="nothing to evaluate"):
         filled.sweep_answers([], llm=ScriptedLLM())

@@ -1,4 +1,4 @@
-"""`evaluate` on the command line: figures, comparison, sweep, reports; money is asked for before it is spent."""
+"""The command `evaluate`: figures, comparison, sweep, reports, and confirmation of the cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def questions(tmp_path: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def run(*arguments: object, answer: str | None = None, code: int = 0) -> tuple[str, str]:
-    """Run the command and return what it printed on standard output and on standard error."""
+    """Run the command and return its standard output and standard error."""
     result = CliRunner().invoke(cli.app, ["evaluate", *map(str, arguments)], input=answer)
     assert result.exit_code == code, (result.stdout, result.stderr)
     return result.stdout, result.stderr
@@ -42,14 +42,14 @@ def test_the_figures_of_a_project_are_shown(questions: Path) -> None:
     assert "Evidence missing from the first 3 results: 0 of 2 questions." in out
 
 
-def test_failed_questions_are_shown_with_what_came_first(questions: Path) -> None:
+def test_failed_questions_are_shown_with_their_first_result(questions: Path) -> None:
     questions.write_text(json.dumps({"question": "Does the pump run dry?", "relevant": ["absent"]}))
     out, _ = run("a", questions)
     assert ": 1 of 1 question." in out
     assert "Does the pump run dry?: first result manual.txt" in out
 
 
-def test_questions_about_files_that_are_not_there_are_counted_aloud(questions: Path) -> None:
+def test_questions_about_missing_files_are_counted_in_a_note(questions: Path) -> None:
     lines = [{"question": "Does it?", "file": file, "evidence": ["the pump runs dry"]} for file in ("no", "manual.txt")]
     questions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     note = "In files that the project does not have: evidence of 1 question."
@@ -59,7 +59,9 @@ def test_questions_about_files_that_are_not_there_are_counted_aloud(questions: P
 
 
 @pytest.mark.parametrize("arguments", [["--compare", "none,structural"], ["--sweep", "20,800"]])
-def test_ctrl_c_says_what_was_kept(questions: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_reports_what_the_ledger_keeps(
+    questions: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -90,7 +92,7 @@ def test_reports_are_written_and_named(questions: Path, tmp_path: Path) -> None:
     assert all(page.stat().st_size > 100 and f"Wrote {page}." in err for page in pages)
 
 
-def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
+def test_json_output_of_a_comparison_equals_the_report(questions: Path) -> None:
     out, _ = run("a", questions, "--compare", "none,structural", "--json")
     assert [variant["summary"]["name"] for variant in json.loads(out)["variants"]] == ["none", "structural"]
 
@@ -101,26 +103,26 @@ def test_json_of_a_comparison_is_that_of_the_report(questions: Path) -> None:
         (["--k", "0"], "--k is '0': give positive whole numbers"),
         (["--sweep", "a"], "--sweep is 'a': give positive whole numbers"),
         (["--compare", "none,best"], "give two or three of none, structural, llm"),
-        (["--report", "r.pdf"], "end its name with .csv, .json or .html"),
+        (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
     ],
 )
-def test_a_wrong_option_is_one_line(questions: Path, arguments: list[str], message: str) -> None:
+def test_an_invalid_option_is_a_one_line_error(questions: Path, arguments: list[str], message: str) -> None:
     out, err = run("a", questions, *arguments, code=1)
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
 
 
-def test_a_wrong_line_of_questions_is_one_line(questions: Path) -> None:
+def test_an_invalid_question_is_a_one_line_error(questions: Path) -> None:
     questions.write_text("{}\n")
     _, err = run("a", questions, code=1)
-    assert err.startswith("Error: q.jsonl, line 1: has no evidence: give ")
+    assert err.startswith("Error: q.jsonl, line 1: has no evidence: add ")
     assert err.count("\n") == 1
 
 
 def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
-    """Give every project that is loaded an LLM that has a price."""
+    """Give every loaded project an LLM with a price."""
     llm = ScriptedLLM(default="1. What does TS-999 mean?\n2. What grew?")
     prices = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
     load = ProjectManager.load
@@ -145,7 +147,7 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
     assert len(llm.history) == 2
 
 
-def test_a_report_that_cannot_be_written_stops_before_anything_is_asked(
+def test_a_report_that_cannot_be_written_fails_before_the_evaluation(
     questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = with_llm(monkeypatch)
@@ -153,7 +155,7 @@ def test_a_report_that_cannot_be_written_stops_before_anything_is_asked(
     assert llm.history == []
 
 
-def test_questions_that_could_not_be_kept_are_not_written(
+def test_questions_are_not_generated_if_they_cannot_be_saved(
     questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Project, "generate_questions", lambda *_: pytest.fail("asked"))
@@ -173,7 +175,7 @@ def test_a_sweep_with_an_llm_is_confirmed_too(questions: Path, monkeypatch: pyte
     assert out.count("llm") == 3
 
 
-def test_without_a_file_questions_are_written_and_kept(
+def test_without_a_file_questions_are_generated_and_saved(
     questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_llm(monkeypatch)

@@ -1,4 +1,4 @@
-"""Questions that an LLM writes: one call for each chunk, many at a time, a failure told in a sentence."""
+"""Generated questions: one call per chunk, several calls at a time, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
     return made
 
 
-def test_a_call_for_every_two_questions_and_several_at_a_time(project: Project, provider: LoopbackProvider) -> None:
+def test_one_call_for_two_questions_and_several_calls_at_a_time(project: Project, provider: LoopbackProvider) -> None:
     with provider.hold():
         asked: list[int] = []
         thread = threading.Thread(target=lambda: asked.append(len(project.generate_questions(30))))
@@ -51,13 +51,13 @@ def test_the_same_seed_asks_about_the_same_chunks(project: Project) -> None:
     assert [question.evidence for question in first] != [question.evidence for question in other]
 
 
-def test_what_the_provider_refuses_is_told_in_a_sentence(project: Project, provider: LoopbackProvider) -> None:
+def test_a_refusal_by_the_provider_is_a_model_error(project: Project, provider: LoopbackProvider) -> None:
     provider.fault("invalid_key", times=None)
     with pytest.raises(ModelError, match="refused the API key") as raised:
         project.generate_questions(10)
     assert "sk-test" not in str(raised.value)
 
 
-def test_questions_hold_nothing_that_cannot_be_stored(project: Project, provider: LoopbackProvider) -> None:
+def test_questions_contain_nothing_that_cannot_be_stored(project: Project, provider: LoopbackProvider) -> None:
     provider.reply = lambda request: Reply("1. What\x00 is\x1b it?\n2. \x00\x00")
     assert {question.text for question in project.generate_questions(4)} == {"What is it?"}

@@ -1,4 +1,4 @@
-"""Question sets: every form of evidence, when a result holds it, and an error that names the line."""
+"""Question files: every form of evidence, when a result contains it, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def passage(
     return Passage(RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0)))
 
 
-# ---- when a result holds an item -----------------------------------------------------------------------------------
+# ---- matching of evidence ------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_is_held_by_itself_only() -> None:
+def test_a_chunk_is_contained_in_itself_only() -> None:
     assert Evidence(chunk_id="chunk-1").held_by(passage())
     assert not Evidence(chunk_id="chunk-2").held_by(passage())
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "reports/a.pdf", "id-of-a.pdf"])
-def test_a_file_is_known_by_name_path_and_document_id(name: str) -> None:
+def test_a_file_matches_by_name_path_or_document_id(name: str) -> None:
     assert Evidence(file=name, span=(0, 10)).held_by(passage())
     assert not Evidence(file=name, span=(0, 10)).held_by(passage(file="b.pdf"))
 
@@ -57,7 +57,7 @@ def test_half_of_a_span_is_enough_and_less_is_not() -> None:
     assert not Evidence(file="a.pdf", span=(61, 141)).held_by(passage(span=(0, 100)))
 
 
-def test_a_page_is_held_where_the_result_touches_it() -> None:
+def test_a_result_contains_every_page_it_touches() -> None:
     two = passage(page_start=3, page_end=4)
     assert [Evidence(file="a.pdf", pages=(n, n)).held_by(two) for n in (2, 3, 4, 5)] == [False, True, True, False]
     assert not Evidence(file="a.pdf", pages=(3, 3)).held_by(passage())
@@ -77,7 +77,7 @@ def test_four_fifths_of_the_words_are_enough_and_white_space_does_not_matter() -
     assert not Evidence(text="to to to to to").held_by(passage("to be"))
 
 
-def test_a_text_without_a_file_may_stand_anywhere() -> None:
+def test_a_text_without_a_file_may_be_in_any_file() -> None:
     assert Evidence(text="revenue grew").held_by(passage(file="other.pdf"))
 
 
@@ -86,18 +86,18 @@ def test_words_of_scripts_without_spaces_are_compared_letter_by_letter() -> None
     assert not Evidence(text="解除契约须书面通知").held_by(passage("价格另行约定。"))
 
 
-def test_a_few_foreign_letters_in_a_text_are_left_out_and_a_foreign_text_counts_whole() -> None:
+def test_a_few_non_ascii_letters_are_ignored_but_not_in_a_non_ascii_text() -> None:
     assert Evidence(text="the films 杨澜访谈录 and others").held_by(passage("The films and others."))
     assert not Evidence(text="Статья 5 договора").held_by(passage("Пункт 5 закона"))
 
 
-def test_a_question_knows_the_first_rank_of_each_item() -> None:
+def test_ranks_are_the_first_rank_of_each_item() -> None:
     question = Question(
         text="Who?", evidence=[Evidence(file="b.pdf", span=(0, 9)), Evidence(file="c.pdf", span=(0, 9))]
     )
-    found = [passage(), passage(file="b.pdf"), passage(file="b.pdf")]
-    assert question.ranks(found) == [2, None]
-    assert [question.held_by(result) for result in found] == [False, True, True]
+    passages = [passage(), passage(file="b.pdf"), passage(file="b.pdf")]
+    assert question.ranks(passages) == [2, None]
+    assert [question.held_by(result) for result in passages] == [False, True, True]
     assert question.ranks([]) == [None, None]
 
 
@@ -108,8 +108,8 @@ def lines(*rows: Any) -> bytes:
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows).encode()
 
 
-def test_every_form_of_evidence_is_read() -> None:
-    found = parse_questions(
+def test_every_form_of_evidence_is_parsed() -> None:
+    questions = parse_questions(
         lines(
             {"id": "q1", "question": "A?", "relevant": ["c1", "c2"]},
             {
@@ -122,15 +122,15 @@ def test_every_form_of_evidence_is_read() -> None:
             {"question": "E?", "evidence": [{"chunk_id": "c9"}, "anywhere"]},
         )
     )
-    assert [(q.id, q.text) for q in found] == [("q1", "A?"), ("", "B?"), ("3", "C?"), ("", "D?"), ("", "E?")]
-    assert found[0].evidence == (Evidence(chunk_id="c1"), Evidence(chunk_id="c2"))
-    assert found[1].evidence == (Evidence(file="b.md", span=(5, 9)), Evidence(file="c.md", span=(0, 1)))
-    assert found[2].evidence == (Evidence(file="c.pdf", pages=(3, 3)), Evidence(file="c.pdf", pages=(5, 6)))
-    assert found[3].evidence == (Evidence(file="d.txt", text="the words"), Evidence(file="e.txt", text="more"))
-    assert found[4].evidence == (Evidence(chunk_id="c9"), Evidence(text="anywhere"))
+    assert [(q.id, q.text) for q in questions] == [("q1", "A?"), ("", "B?"), ("3", "C?"), ("", "D?"), ("", "E?")]
+    assert questions[0].evidence == (Evidence(chunk_id="c1"), Evidence(chunk_id="c2"))
+    assert questions[1].evidence == (Evidence(file="b.md", span=(5, 9)), Evidence(file="c.md", span=(0, 1)))
+    assert questions[2].evidence == (Evidence(file="c.pdf", pages=(3, 3)), Evidence(file="c.pdf", pages=(5, 6)))
+    assert questions[3].evidence == (Evidence(file="d.txt", text="the words"), Evidence(file="e.txt", text="more"))
+    assert questions[4].evidence == (Evidence(chunk_id="c9"), Evidence(text="anywhere"))
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_question_file_is_read_back(tmp_path: Path) -> None:
     questions = [
         Question(id="ä", text="Wer?", evidence=(Evidence(chunk_id="c"), Evidence(text="überall"))),
         Question(text="Who?", evidence=(Evidence(file="a", span=(0, 3)), Evidence(file="a", pages=(1, 2)))),
@@ -139,7 +139,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert load_questions(tmp_path / "q.jsonl") == questions
 
 
-def test_a_byte_order_mark_empty_lines_and_windows_line_ends_do_no_harm() -> None:
+def test_byte_order_mark_empty_lines_and_windows_line_ends_are_accepted() -> None:
     row = b'{"question": "A?", "relevant": ["c"]}'
     assert len(parse_questions(b"\xef\xbb\xbf" + row + b"\r\n\r\n  \n" + row)) == 2
 
@@ -147,31 +147,37 @@ def test_a_byte_order_mark_empty_lines_and_windows_line_ends_do_no_harm() -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "is not JSON in UTF-8 (JSONDecodeError): write one JSON object a line"),
+        ("{", "is not JSON in UTF-8 (JSONDecodeError): write one JSON object per line"),
         ("[1]", "is not a JSON object"),
-        ({"relevant": ["c"]}, '"question" is missing, empty or no text'),
-        ({"question": " ", "relevant": ["c"]}, '"question" is missing, empty or no text'),
-        ({"question": "A?"}, 'has no evidence: give "relevant"'),
-        ({"question": "A?", "evidence": []}, 'has no evidence: give "relevant"'),
-        ({"question": "A?", "evidence": "x"}, '"evidence" is no list'),
-        ({"question": "A?", "relevant": [7]}, '"relevant" is missing, empty or no text'),
-        ({"question": "A?", "evidence": [7]}, "an evidence item is neither a text nor an object"),
-        ({"question": "A?", "evidence": [{}]}, "an evidence item says nothing of where it stands"),
+        ({"relevant": ["c"]}, '"question" is missing, empty or not a string'),
+        ({"question": " ", "relevant": ["c"]}, '"question" is missing, empty or not a string'),
+        ({"question": "A?"}, 'has no evidence: add "relevant"'),
+        ({"question": "A?", "evidence": []}, 'has no evidence: add "relevant"'),
+        ({"question": "A?", "evidence": "x"}, '"evidence" is not a list'),
+        ({"question": "A?", "relevant": [7]}, '"relevant" is missing, empty or not a string'),
+        ({"question": "A?", "evidence": [7]}, "an evidence item is neither a string nor an object"),
+        ({"question": "A?", "evidence": [{}]}, "an evidence item has no chunk, span, page or text"),
         ({"question": "A?", "evidence": [{"start": 1, "end": 2}]}, "needs a `file`"),
-        ({"question": "A?", "file": "a", "evidence": [{"start": 1}]}, '"end" is missing or no whole number'),
-        ({"question": "A?", "file": "a", "evidence": [{"start": 1.5, "end": 2}]}, '"start" is missing or no whole'),
+        ({"question": "A?", "file": "a", "evidence": [{"start": 1}]}, '"end" is missing or not a non-negative integer'),
+        (
+            {"question": "A?", "file": "a", "evidence": [{"start": 1.5, "end": 2}]},
+            '"start" is missing or not a non-negative integer',
+        ),
         ({"question": "A?", "file": "a", "evidence": [{"start": 2, "end": 2}]}, "2–2 is empty"),
         ({"question": "A?", "file": "a", "evidence": [{"page": 0}]}, "count from 1"),
-        ({"question": "A?", "file": "a", "evidence": [{"page": True}]}, '"page" is missing or no whole number'),
+        (
+            {"question": "A?", "file": "a", "evidence": [{"page": True}]},
+            '"page" is missing or not a non-negative integer',
+        ),
         ({"question": "A?", "file": "a", "evidence": [{"pages": [1, 2, 3]}]}, '"pages" is not [first, last]'),
-        ({"question": "A?", "file": 7, "evidence": ["x"]}, '"file" is missing, empty or no text'),
+        ({"question": "A?", "file": 7, "evidence": ["x"]}, '"file" is missing, empty or not a string'),
         ({"question": "A?", "evidence": ["…"]}, "has no words"),
         ({"question": "\ud800?", "relevant": ["c"]}, "half a character"),
-        ({"id": [], "question": "A?", "relevant": ["c"]}, '"id" is neither a text nor a whole number'),
-        ({"id": "first", "question": "A?", "relevant": ["c"]}, "has the id of line 1"),
+        ({"id": [], "question": "A?", "relevant": ["c"]}, '"id" is neither a string nor an integer'),
+        ({"id": "first", "question": "A?", "relevant": ["c"]}, "has the same id as line 1"),
     ],
 )
-def test_a_wrong_line_is_named_with_what_is_wrong(line: Any, message: str) -> None:
+def test_an_invalid_line_is_named_with_its_error(line: Any, message: str) -> None:
     good = {"id": "first", "question": "A?", "relevant": ["c"]}
     with pytest.raises(InputError) as caught:
         parse_questions(lines(good, "", line), name="q.jsonl")
@@ -180,13 +186,13 @@ def test_a_wrong_line_is_named_with_what_is_wrong(line: Any, message: str) -> No
 
 
 @pytest.mark.parametrize("name", ["absent.jsonl", ".", "a\0b"])
-def test_a_file_that_cannot_be_read_is_an_error_of_the_input(tmp_path: Path, name: str) -> None:
+def test_an_unreadable_file_is_an_input_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_questions(tmp_path / name)
 
 
-def test_a_file_without_questions_says_how_to_write_one() -> None:
-    with pytest.raises(InputError, match='holds no question: write one JSON object a line, with "question"'):
+def test_an_empty_file_is_an_error_that_shows_the_format() -> None:
+    with pytest.raises(InputError, match='has no questions: write one JSON object per line, with "question"'):
         parse_questions(b"\n \n")
 
 
@@ -202,18 +208,18 @@ rows = st.dictionaries(st.sampled_from(TOP_KEYS), json_values)
 
 
 @given(st.lists(st.one_of(rows.map(lambda row: json.dumps(row).encode()), st.binary(max_size=40)), max_size=4))
-def test_whatever_a_file_holds_no_foreign_error_comes_out(parts: list[bytes]) -> None:
+def test_any_file_content_raises_only_errors_of_the_package(parts: list[bytes]) -> None:
     try:
-        found = parse_questions(b"\n".join(parts))
+        questions = parse_questions(b"\n".join(parts))
     except ContextualError:
         return
-    for question in found:
+    for question in questions:
         question.ranks([passage()])
         json.dumps(question.text).encode()
 
 
 @pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"question":' * 50_000, b'{"question": ' + b"9" * 5_000 + b"}"])
-def test_nesting_and_numbers_without_end_are_errors_of_the_line(deep: bytes) -> None:
+def test_extreme_nesting_and_numbers_are_errors_of_the_line(deep: bytes) -> None:
     with pytest.raises(InputError, match="line 1: "):
         parse_questions(deep)
 
@@ -221,8 +227,8 @@ def test_nesting_and_numbers_without_end_are_errors_of_the_line(deep: bytes) -> 
 @pytest.mark.parametrize(
     ("name", "number"), [("codebase", 133), ("contracts", 548), ("corpora", 472), ("conversations", 201)]
 )
-def test_the_shared_sets_are_read_as_they_are(name: str, number: int) -> None:
-    found = load_questions(shared_data(name) / "questions.jsonl")
-    assert len(found) == number
+def test_the_shared_question_sets_are_valid(name: str, number: int) -> None:
+    questions = load_questions(shared_data(name) / "questions.jsonl")
+    assert len(questions) == number
     kinds = {"codebase": "chunk_id", "contracts": "text"}
-    assert all(getattr(item, kinds.get(name, "span")) for question in found for item in question.evidence)
+    assert all(getattr(item, kinds.get(name, "span")) for question in questions for item in question.evidence)

@@ -1,4 +1,4 @@
-"""Reports: the figures are those of the result, and what questions and documents say stays text."""
+"""Reports: the figures equal those of the result, and questions and documents cannot inject markup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.evaluation import report as page
+from llama_index_contextual.evaluation import report
 from llama_index_contextual.evaluation.compare import Comparison, compare
 from llama_index_contextual.evaluation.report import Result, to_csv, to_html, to_json, write_report
 from llama_index_contextual.evaluation.run import Evaluation, evaluate
@@ -49,7 +49,7 @@ def sweep() -> Sweep:
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page."""
+    """The tags, addresses and text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -69,17 +69,17 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("kind", ["evaluation", "comparison", "sweep"])
 def test_a_page_runs_and_loads_nothing_but_its_own_charts(kind: str, request: pytest.FixtureRequest) -> None:
     html = to_html(request.getfixturevalue(kind))
-    found = Page(html)
-    assert found.tags.count("img") == len(found.addresses) >= 1
-    assert not {"script", "iframe", "link", "object", "b"} & set(found.tags)
-    for address in found.addresses:
+    page = Page(html)
+    assert page.tags.count("img") == len(page.addresses) >= 1
+    assert not {"script", "iframe", "link", "object", "b"} & set(page.tags)
+    for address in page.addresses:
         head, _, data = address.partition(",")
         assert head == "data:image/svg+xml;base64"
         ElementTree.fromstring(base64.b64decode(data))
     assert "{{" not in html.replace("{{ 7 * 7 }}", "")
 
 
-def test_what_questions_and_documents_say_stays_text(comparison: Comparison) -> None:
+def test_questions_and_documents_cannot_inject_markup(comparison: Comparison) -> None:
     text = Page(to_html(comparison)).text
     assert "<script>alert(1)</script>" in text
     assert "{{ 7 * 7 }}" in text
@@ -87,7 +87,7 @@ def test_what_questions_and_documents_say_stays_text(comparison: Comparison) -> 
     assert "Text of <img src=x onerror=alert(2)>." in text
 
 
-def test_a_page_shows_the_figures_the_recommendation_and_what_failed(comparison: Comparison) -> None:
+def test_a_page_shows_figures_recommendation_and_failures(comparison: Comparison) -> None:
     html = to_html(comparison)
     text = " ".join(Page(html).text.split())
     assert comparison.recommendation in text
@@ -98,10 +98,10 @@ def test_a_page_shows_the_figures_the_recommendation_and_what_failed(comparison:
 
 
 def test_the_page_of_a_sweep_has_one_table_and_one_chart(sweep: Sweep) -> None:
-    found = Page(to_html(sweep))
-    assert (found.tags.count("table"), found.tags.count("img")) == (1, 1)
-    assert found.tags.count("tr") == 1 + 4
-    assert "Best recall@20: none, 400 tokens, lexical (100.0 %)." in found.text
+    page = Page(to_html(sweep))
+    assert (page.tags.count("table"), page.tags.count("img")) == (1, 1)
+    assert page.tags.count("tr") == 1 + 4
+    assert "Best recall@20: none, 400 tokens, lexical (100.0 %)." in page.text
 
 
 def test_csv_has_a_row_for_every_question_and_variant(comparison: Comparison) -> None:
@@ -128,10 +128,10 @@ def test_csv_of_a_sweep_has_a_row_for_every_setting(sweep: Sweep) -> None:
     ]
 
 
-def test_json_says_what_came_instead(evaluation: Evaluation) -> None:
-    found = json.loads(to_json(evaluation))
-    assert found["summary"]["recall@5"] == pytest.approx((1 + 0 + 0.5) / 3)
-    one, _, hostile = found["questions"]
+def test_json_lists_the_hard_negatives(evaluation: Evaluation) -> None:
+    report_values = json.loads(to_json(evaluation))
+    assert report_values["summary"]["recall@5"] == pytest.approx((1 + 0 + 0.5) / 3)
+    one, _, hostile = report_values["questions"]
     assert (one["ranks"], one["results"], one["hard_negatives"]) == ([2], ["x", "a"], [])
     assert hostile["ranks"] == [2, None]
     assert [(bad["rank"], bad["text"]) for bad in hostile["hard_negatives"]] == [
@@ -139,35 +139,35 @@ def test_json_says_what_came_instead(evaluation: Evaluation) -> None:
     ]
 
 
-def test_json_of_a_comparison_holds_differences_costs_and_the_recommendation(comparison: Comparison) -> None:
-    found = json.loads(to_json(comparison))
-    assert found["recommendation"] == comparison.recommendation
-    assert found["costs"] == {"weak": 0.0, HOSTILE: None}
-    first = found["differences"][0]
+def test_json_of_a_comparison_contains_differences_costs_and_recommendation(comparison: Comparison) -> None:
+    report_values = json.loads(to_json(comparison))
+    assert report_values["recommendation"] == comparison.recommendation
+    assert report_values["costs"] == {"weak": 0.0, HOSTILE: None}
+    first = report_values["differences"][0]
     assert (first["metric"], first["baseline"], first["mean"]) == ("recall@5", "weak", pytest.approx(0.5))
-    assert len(found["variants"]) == 2
+    assert len(report_values["variants"]) == 2
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.json", "r.HTML"])
-def test_the_ending_of_the_name_says_which_report_is_written(evaluation: Evaluation, tmp_path: Path, name: str) -> None:
+def test_the_extension_decides_the_format(evaluation: Evaluation, tmp_path: Path, name: str) -> None:
     path = write_report(evaluation, tmp_path / name)
     head = {"csv": "variant,", "json": "{", "html": "<!DOCTYPE"}[name.partition(".")[2].lower()]
     assert path.read_text(encoding="utf-8").startswith(head)
 
 
-def test_another_ending_is_an_error_that_names_the_three(evaluation: Evaluation, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"r\.pdf is no report: end its name with \.csv, \.json or \.html"):
+def test_an_unknown_extension_is_an_error_that_names_the_known_ones(evaluation: Evaluation, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"r\.pdf is not a report: use the extension \.csv, \.json or \.html"):
         write_report(evaluation, tmp_path / "r.pdf")
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_without_its_packages_a_page_says_how_to_get_them(
+def test_a_missing_package_is_an_error_that_names_the_extra(
     evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    page._template.cache_clear()
+    report._template.cache_clear()
     with pytest.raises(ConfigurationError, match=r'pip install "llama-index-contextual\[eval\]"'):
         to_html(evaluation)
     assert to_csv(evaluation)

@@ -1,4 +1,4 @@
-"""The package scores as the benchmarks do, on the real evidence of every shared set."""
+"""The package matches evidence as the benchmarks do, on every shared question set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def result(node_id: str, file: str, text: str, span: tuple[int, int]) -> Retriev
 
 
 def candidates(item: dict[str, Any], text: str, random_: random.Random) -> Iterator[RetrievedChunk]:
-    """Yield results that hold an item wholly, barely, almost, and not at all."""
+    """Yield results that contain an item fully, barely, almost, and not at all."""
     if "id" in item:
         yield from (result(name, "a.py", "text", (0, 4)) for name in (item["id"], f"{item['id']}0"))
         return
@@ -45,7 +45,7 @@ def candidates(item: dict[str, Any], text: str, random_: random.Random) -> Itera
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_item_of_evidence_is_found_where_the_benchmark_finds_it(name: str) -> None:
+def test_evidence_matches_as_in_the_benchmarks(name: str) -> None:
     folder = shared_data(name)
     ours = load_questions(folder / "questions.jsonl")
     theirs = load(folder.parent, name).questions
@@ -53,8 +53,8 @@ def test_every_item_of_evidence_is_found_where_the_benchmark_finds_it(name: str)
     random_, held, checked = random.Random(0), 0, 0
     for question, other in list(zip(ours, theirs, strict=True))[::3]:
         for evidence, item in list(zip(question.evidence, other.evidence, strict=True))[:2]:
-            for found in candidates(item, evidence.text or "", random_):
-                expected = covers(found, item)
-                assert evidence.held_by(Passage(found)) == expected, (question.id, found.text)
+            for chunk in candidates(item, evidence.text or "", random_):
+                expected = covers(chunk, item)
+                assert evidence.held_by(Passage(chunk)) == expected, (question.id, chunk.text)
                 held, checked = held + expected, checked + 1
     assert 0.1 < held / checked < 0.9

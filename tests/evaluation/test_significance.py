@@ -1,4 +1,4 @@
-"""Intervals and p-values: against enumeration, against the normal approximation, and the same for the same seed."""
+"""Intervals and p-values: checked against enumeration and the normal approximation; reproducible by seed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ thirds = st.integers(-3, 3).map(lambda n: n / 3)
 def test_the_interval_is_about_two_standard_errors_wide() -> None:
     values = np.random.default_rng(5).normal(0.3, 1.0, 400)
     error = values.std() / math.sqrt(len(values))
-    found = bootstrap_interval(values)
-    assert found.mean == pytest.approx(values.mean())
-    assert found.low == pytest.approx(found.mean - 1.96 * error, abs=0.15 * error)
-    assert found.high == pytest.approx(found.mean + 1.96 * error, abs=0.15 * error)
+    interval = bootstrap_interval(values)
+    assert interval.mean == pytest.approx(values.mean())
+    assert interval.low == pytest.approx(interval.mean - 1.96 * error, abs=0.15 * error)
+    assert interval.high == pytest.approx(interval.mean + 1.96 * error, abs=0.15 * error)
 
 
 def test_less_confidence_is_a_narrower_interval() -> None:
@@ -30,15 +30,15 @@ def test_less_confidence_is_a_narrower_interval() -> None:
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-def test_the_intervals_hold_the_true_mean_about_as_often_as_they_say() -> None:
+def test_intervals_contain_the_true_mean_as_often_as_their_confidence() -> None:
     random = np.random.default_rng(7)
     samples = [random.normal(0.0, 1.0, 60) for _ in range(200)]
-    found = [bootstrap_interval(sample, resamples=400, seed=seed) for seed, sample in enumerate(samples)]
-    held = sum(interval.low <= 0 <= interval.high for interval in found)
+    intervals = [bootstrap_interval(sample, resamples=400, seed=seed) for seed, sample in enumerate(samples)]
+    held = sum(interval.low <= 0 <= interval.high for interval in intervals)
     assert 176 <= held <= 199  # 190 expected, standard deviation 3.1
 
 
-def test_one_seed_gives_one_answer() -> None:
+def test_the_same_seed_gives_the_same_result() -> None:
     values = np.random.default_rng(8).normal(0.1, 1, 80)
     assert bootstrap_interval(values, seed=3) == bootstrap_interval(values, seed=3)
     assert bootstrap_interval(values, seed=3) != bootstrap_interval(values, seed=4)
@@ -59,7 +59,7 @@ def test_questions_without_a_difference_do_not_matter() -> None:
     assert permutation_p_value([1, 1, 1, -1]) == permutation_p_value([1, 0, 1, 0, 1, 0, 0, -1])
 
 
-def test_no_difference_at_all_is_no_evidence() -> None:
+def test_without_any_difference_the_p_value_is_one() -> None:
     assert permutation_p_value([0.0] * 50) == 1.0
 
 
@@ -73,14 +73,14 @@ def test_a_p_value_is_never_zero() -> None:
     assert permutation_p_value([1.0] * 500, resamples=1_000) == pytest.approx(1 / 1_001)
 
 
-def test_equal_sides_are_rarely_called_different() -> None:
+def test_equal_retrievers_are_rarely_significantly_different() -> None:
     random = np.random.default_rng(9)
-    found = [permutation_p_value(random.normal(0, 1, 30), resamples=500, seed=seed) for seed in range(200)]
-    assert sum(p <= 0.05 for p in found) <= 20  # 10 expected, standard deviation 3.1
+    p_values = [permutation_p_value(random.normal(0, 1, 30), resamples=500, seed=seed) for seed in range(200)]
+    assert sum(p <= 0.05 for p in p_values) <= 20  # 10 expected, standard deviation 3.1
 
 
 @pytest.mark.parametrize("values", [[], [[1.0]], [math.nan], [math.inf]])
-def test_what_is_no_row_of_numbers_is_refused(values: list[float]) -> None:
+def test_values_that_are_not_a_row_of_finite_numbers_are_refused(values: list[float]) -> None:
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap_interval(values)
     with pytest.raises(ValueError, match="at least one value"):

@@ -1,4 +1,4 @@
-"""Variants of a project: the same documents, built beside it, removed afterwards, paid for once."""
+"""Variants of a project: the same documents, built next to it, removed afterwards, paid for once."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def names_in(root: Path) -> set[str]:
 
 def test_the_variants_differ_in_context_only_and_are_removed(filled: Project) -> None:
     live = filled.versions()
-    found = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[1, 3])
-    assert found.names == ["none", "structural"]
+    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[1, 3])
+    assert comparison.names == ["none", "structural"]
     for name, has_context in (("none", False), ("structural", True)):
-        chunks = [chunk for result in found[name].results for chunk in result.results]
+        chunks = [chunk for result in comparison[name].results for chunk in result.results]
         assert all((chunk.context is not None) == has_context for chunk in chunks)
-    assert found.costs == {"none": 0.0, "structural": 0.0}
-    assert found.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
+    assert comparison.costs == {"none": 0.0, "structural": 0.0}
+    assert comparison.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
     assert filled.versions() == live
     assert names_in(filled.directory.parent) == {filled.name}
 
 
-def test_a_variant_answers_as_a_project_with_its_settings(
+def test_a_variant_retrieves_like_a_project_with_its_settings(
     filled: Project, manager: ProjectManager, text_folder: Path
 ) -> None:
-    found = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[3])
+    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), ks=[3])
     plain = manager.create("plain", ProjectConfig.local(context="none"))
     plain.ingest([text_folder])
-    for result in found["none"].results:
+    for result in comparison["none"].results:
         expected = plain.retrieve(result.question.text, top_k=3)
         assert [(c.node_id, c.score) for c in result.results] == [(c.node_id, c.score) for c in expected]
 
@@ -81,16 +81,16 @@ def test_chunks_whose_context_failed_are_noted(manager: ProjectManager, text_fol
     llm.enqueue(*[ValueError("no")] * 2)
     project = manager.create("a", ProjectConfig.local(), llm=llm)
     project.ingest([text_folder])
-    found = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-    assert "The LLM failed for 2 chunks of 'llm': there the context is structural." in found.notes
+    comparison = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
+    assert "The LLM failed for 2 chunks of 'llm': their context is structural." in comparison.notes
 
 
-def test_progress_says_what_is_being_done(filled: Project) -> None:
-    told: list[VariantProgress] = []
-    filled.compare(QUESTIONS, variants=("none", "structural"), progress=told.append)
-    stages = list(dict.fromkeys((p.stage, p.name) for p in told))
+def test_progress_reports_the_stages(filled: Project) -> None:
+    events: list[VariantProgress] = []
+    filled.compare(QUESTIONS, variants=("none", "structural"), progress=events.append)
+    stages = list(dict.fromkeys((p.stage, p.name) for p in events))
     assert stages == [("price", ""), ("build", "none"), ("ask", "")]
-    assert (told[-1].done, told[-1].total) == (4, 4)
+    assert (events[-1].done, events[-1].total) == (4, 4)
 
 
 # ---- a sample ------------------------------------------------------------------------------------------------------
@@ -101,52 +101,52 @@ def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Proj
         Question(id="a", text="error TS-999", evidence=[Evidence(file="manual.txt", text="the pump runs dry")]),
         Question(id="b", text="revenue", evidence=[Evidence(file="quarter.md", text="grew by 3 %")]),
     ]
-    found = filled.compare(asked, variants=("none", "structural"), sample=1)
-    assert len(found["none"].results) == 1
-    assert {c.source.file_name for r in found["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
-    assert found.notes[0] == (
-        "1 of 2 documents, 1 chunk, 1 question. Left out for evidence outside the sample: 1 question."
+    comparison = filled.compare(asked, variants=("none", "structural"), sample=1)
+    assert len(comparison["none"].results) == 1
+    assert {c.source.file_name for r in comparison["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
+    assert comparison.notes[0] == (
+        "1 of 2 documents, 1 chunk, 1 question. Left out because of evidence outside the sample: 1 question."
     )
-    assert found["structural"].mean("recall@1") == 1
+    assert comparison["structural"].mean("recall@1") == 1
 
 
 def test_a_sample_as_large_as_the_project_is_the_project(filled: Project) -> None:
-    found = filled.compare(QUESTIONS, variants=("none", "structural"), sample=2)
-    assert found.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
+    comparison = filled.compare(QUESTIONS, variants=("none", "structural"), sample=2)
+    assert comparison.notes == ("2 of 2 documents, 2 chunks, 2 questions.",)
 
 
-def test_evidence_that_is_a_chunk_places_its_question_too(filled: Project) -> None:
+def test_a_question_with_chunk_evidence_belongs_to_the_document_of_the_chunk(filled: Project) -> None:
     chunk = filled.retrieve("TS-999", top_k=1)[0]
     asked = [Question(text="error TS-999", evidence=[Evidence(chunk_id=chunk.node_id)])]
-    found = filled.compare(asked, variants=("none", "structural"), sample=1)
-    assert found["none"].mean("recall@1") == found["structural"].mean("recall@1") == 1
+    comparison = filled.compare(asked, variants=("none", "structural"), sample=1)
+    assert comparison["none"].mean("recall@1") == comparison["structural"].mean("recall@1") == 1
 
 
-@pytest.mark.parametrize(("size", "message"), [(0, "take at least one"), (1, "take a larger one")])
+@pytest.mark.parametrize(("size", "message"), [(0, "use at least one"), (1, "use a larger one")])
 def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, message: str) -> None:
     both = [Evidence(file="manual.txt", text="pump"), Evidence(file="quarter.md", text="revenue")]
     with pytest.raises(InputError, match=message):
         filled.compare([Question(text="?", evidence=both)], variants=("none", "structural"), sample=size)
 
 
-# ---- the price before ----------------------------------------------------------------------------------------------
+# ---- cost estimate -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_sent_when_it_would_cost_more_than_allowed(filled: Project) -> None:
+def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project) -> None:
     llm = ScriptedLLM()
     filled._llm = llm
     filled.config = filled.config.changed(prices=PRICES)
     with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost \(\$0\.0001\)"):
         filled.compare(QUESTIONS, max_cost=0.0001)
     filled.config = filled.config.changed(prices={})
-    with pytest.raises(InputError, match="cannot be told beforehand: give the models' prices"):
+    with pytest.raises(InputError, match="cannot be estimated: set the prices of the models"):
         filled.compare(QUESTIONS, max_cost=0.0001)
     assert llm.history == []
     filled.compare(QUESTIONS)
     assert len(llm.history) == 2
 
 
-def test_the_price_is_told_before_anything_is_built_and_can_stop_it(filled: Project) -> None:
+def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(filled: Project) -> None:
     llm = ScriptedLLM()
     filled._llm = llm
     filled.config = filled.config.changed(prices=PRICES)
@@ -169,34 +169,34 @@ def test_a_sweep_is_priced_before_anything_is_built(filled: Project) -> None:
     llm = ScriptedLLM()
     filled._llm = llm
     filled.config = filled.config.changed(prices=PRICES)
-    told: list[VariantProgress] = []
+    events: list[VariantProgress] = []
     with pytest.raises(InputError, match=r"2 documents would cost about \$0\.00\d\d, more than max_cost"):
-        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=told.append)
-    assert told == []
+        filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[20], max_cost=0.0001, progress=events.append)
+    assert events == []
     assert llm.history == []
-    filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[800], max_cost=1.0, progress=told.append)
-    assert told[0].stage == "price"
-    assert told[0].dollars is not None
-    assert 0 < told[0].dollars < 1
-    assert told[-1].name == "llm, 800 tokens"
+    filled.sweep(QUESTIONS, contexts=["llm"], chunk_sizes=[800], max_cost=1.0, progress=events.append)
+    assert events[0].stage == "price"
+    assert events[0].dollars is not None
+    assert 0 < events[0].dollars < 1
+    assert events[-1].name == "llm, 800 tokens"
 
 
-def test_a_sample_says_what_all_documents_would_cost(filled: Project) -> None:
+def test_a_sample_notes_the_cost_of_all_documents(filled: Project) -> None:
     filled._llm = ScriptedLLM()
     filled.config = filled.config.changed(prices=PRICES)
     kinds: list[ContextKind] = ["none", "structural", "llm"]
-    found = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
-    (price,) = [note for note in found.notes if "would cost" in note]
+    comparison = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    (price,) = [note for note in comparison.notes if "would cost" in note]
     assert re.fullmatch(r"'llm' for all 2 documents would cost about \$0\.00\d\d more\.", price)
     filled.config = filled.config.changed(prices={})
-    found = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
-    assert "'llm' for all 2 documents would cost an unknown amount more." in found.notes
+    comparison = filled.compare([QUESTIONS[1]], variants=kinds, sample=1)
+    assert "'llm' for all 2 documents would cost an unknown amount more." in comparison.notes
 
 
-def test_without_an_llm_and_with_the_local_embedding_nothing_is_spent(filled: Project) -> None:
-    told: list[VariantProgress] = []
-    filled.compare(QUESTIONS, variants=("none", "structural"), max_cost=0.0, progress=told.append)
-    assert told[0].dollars == 0
+def test_without_an_llm_and_with_the_local_embedding_the_cost_is_zero(filled: Project) -> None:
+    events: list[VariantProgress] = []
+    filled.compare(QUESTIONS, variants=("none", "structural"), max_cost=0.0, progress=events.append)
+    assert events[0].dollars == 0
 
 
 # ---- without questions ---------------------------------------------------------------------------------------------
@@ -210,8 +210,8 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     project.ingest([text_folder])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = project.compare(variants=("none", "structural"), number=3, ks=[3])
-    asked = [result.question for result in found["none"].results]
+        comparison = project.compare(variants=("none", "structural"), number=3, ks=[3])
+    asked = [result.question for result in comparison["none"].results]
     assert [question.text for question in asked[:2]] == ["What does TS-999 mean?", "Which valve is closed?"]
     assert len(asked) == 3
     assert len(llm.history) == 2
@@ -223,7 +223,7 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     context = project.retrieve("TS-999", top_k=1)[0].context
     assert context
     assert not any(context in prompt for prompt in llm.history)
-    assert found.notes[-1] == "The questions were written by ScriptedLLM:scripted, each from one chunk."
+    assert comparison.notes[-1] == "The questions were written by ScriptedLLM:scripted, each from one chunk."
 
 
 def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, text_folder: Path) -> None:
@@ -233,11 +233,11 @@ def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, tex
         project.compare(variants=("none", "structural"))
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variants", [("none",), (), ("none", "none"), ("none", "best")])
-def test_variants_are_two_or_three_of_three(filled: Project, variants: Any) -> None:
+def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any) -> None:
     with pytest.raises(InputError, match="give two or three of none, structural, llm"):
         filled.compare(QUESTIONS, variants=variants)
 
@@ -268,7 +268,7 @@ def test_ctrl_c_leaves_nothing_behind_and_the_project_as_it_was(filled: Project,
     assert filled.compare(QUESTIONS, variants=("none", "structural")).names == ["none", "structural"]
 
 
-def test_what_an_interrupted_comparison_left_is_removed(filled: Project) -> None:
+def test_the_remains_of_an_interrupted_comparison_are_removed(filled: Project) -> None:
     left = filled.directory.with_name(f".{filled.name}.compare") / "1" / "versions"
     left.mkdir(parents=True)
     (left / "half").write_text("x")
@@ -276,18 +276,18 @@ def test_what_an_interrupted_comparison_left_is_removed(filled: Project) -> None
     assert names_in(filled.directory.parent) == {filled.name}
 
 
-def test_two_comparisons_of_one_project_do_not_share_their_place(filled: Project) -> None:
+def test_two_comparisons_of_one_project_at_once_are_refused(filled: Project) -> None:
     with workspace(filled._origin()), pytest.raises(ProjectLockedError):
         filled.compare(QUESTIONS, variants=("none", "structural"))
 
 
-def test_a_project_that_is_being_written_is_not_built_anew(filled: Project) -> None:
+def test_a_project_that_is_being_written_to_is_not_compared(filled: Project) -> None:
     with write_lock(filled.directory), pytest.raises(ProjectLockedError, match="'reports'"):
         filled.compare(QUESTIONS, variants=("none", "structural"))
     assert names_in(filled.directory.parent) == {filled.name}
 
 
-def test_the_place_of_a_comparison_is_no_project(filled: Project, manager: ProjectManager) -> None:
+def test_the_workspace_of_a_comparison_is_not_a_project(filled: Project, manager: ProjectManager) -> None:
     with workspace(filled._origin()):
         assert manager.list() == [filled.name]
 
@@ -296,10 +296,10 @@ def test_the_place_of_a_comparison_is_no_project(filled: Project, manager: Proje
 
 
 def test_a_sweep_has_a_row_for_every_combination(filled: Project) -> None:
-    found = filled.sweep(
+    sweep = filled.sweep(
         QUESTIONS, chunk_sizes=[20, 800], contexts=["none", "structural"], modes=["lexical", "hybrid"], top_ks=[1, 3]
     )
-    keys = [(row.context, row.chunk_size, row.mode, row.top_k) for row in found.rows]
+    keys = [(row.context, row.chunk_size, row.mode, row.top_k) for row in sweep.rows]
     assert keys == [
         (context, size, mode, k)
         for context in ("none", "structural")
@@ -307,13 +307,13 @@ def test_a_sweep_has_a_row_for_every_combination(filled: Project) -> None:
         for mode in ("lexical", "hybrid")
         for k in (1, 3)
     ]
-    small, large = found.rows[0], found.rows[4]
+    small, large = sweep.rows[0], sweep.rows[4]
     assert small.chunks > large.chunks == 2
     assert small.tokens < large.tokens
     assert names_in(filled.directory.parent) == {filled.name}
 
 
-def test_a_row_says_what_an_evaluation_of_that_setting_says(filled: Project) -> None:
+def test_a_row_of_a_sweep_equals_an_evaluation_of_its_setting(filled: Project) -> None:
     from llama_index_contextual.evaluation.run import evaluate
 
     (row,) = filled.sweep(QUESTIONS, modes=["hybrid"], top_ks=[2]).rows
@@ -325,11 +325,11 @@ def test_a_row_says_what_an_evaluation_of_that_setting_says(filled: Project) -> 
 
 
 def test_the_best_setting_has_the_highest_recall_at_the_largest_k(filled: Project) -> None:
-    found = filled.sweep(QUESTIONS, contexts=["none", "structural"], top_ks=[1, 3])
-    best = found.best()
+    sweep = filled.sweep(QUESTIONS, contexts=["none", "structural"], top_ks=[1, 3])
+    best = sweep.best()
     assert best.top_k == 3
-    assert best.recall == max(row.recall for row in found.rows if row.top_k == 3)
-    assert found.best(1).top_k == 1
+    assert best.recall == max(row.recall for row in sweep.rows if row.top_k == 3)
+    assert sweep.best(1).top_k == 1
 
 
 def test_chunks_of_several_sizes_cannot_be_evidence(filled: Project) -> None:
@@ -339,7 +339,7 @@ def test_chunks_of_several_sizes_cannot_be_evidence(filled: Project) -> None:
 
 
 def test_a_sweep_of_nothing_is_an_error(filled: Project) -> None:
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="no settings to evaluate"):
         filled.sweep(QUESTIONS, modes=[])
-    with pytest.raises(InputError, match="nothing to try"):
+    with pytest.raises(InputError, match="no settings to evaluate"):
         filled.sweep(QUESTIONS, top_ks=[0])
