@@ -1,8 +1,8 @@
-"""The metadata keys that this package owns, and who gets to see which.
+"""Metadata keys of this package, and their visibility to embedding models and LLMs.
 
 A reader puts `FILE_KEYS` on a Document, and page starts and headings as JSON strings under the two reserved keys.
-The node parsers turn those into the keys of a chunk and remove them. Keys that came with the user's own Document are
-left as they are, with the exclusions that the user gave them.
+The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are
+kept, with the user's exclusions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 SECTION_SEPARATOR = " > "
 
 MAX_NESTING = 100
-"""Levels of lists and dicts in a value; Python's own tools fail at about a thousand."""
+"""Maximum nesting of lists and dicts in a value; Python's own tools fail at about a thousand."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Heading:
 
     Attributes:
         start: Character offset at which the heading's line begins.
-        level: 1 for the topmost.
+        level: Level of the heading; 1 is the highest.
         title: The heading's text, without marks.
     """
 
@@ -81,12 +81,12 @@ class Heading:
 
 @dataclass(frozen=True)
 class DocumentMap:
-    """Where the pages and headings of a document begin.
+    """Positions of the pages and headings of a document.
 
     Attributes:
-        page_starts: Character offset of each physical page's first character; empty where the format has no pages.
-        page_labels: The printed page numbers, one per page; empty where the document has none.
-        headings: In the order of the text.
+        page_starts: Character offset of each physical page's first character; empty if the format has no pages.
+        page_labels: The printed page numbers, one per page; empty if the document has none.
+        headings: The headings, in the order of the text.
     """
 
     page_starts: Sequence[int] = ()
@@ -100,11 +100,11 @@ class DocumentMap:
         object.__setattr__(self, "_paths", list(_section_paths(self.headings)))
 
     def page(self, offset: int) -> int | None:
-        """Return the physical page (from 1) on which the character at `offset` stands."""
+        """Return the number of the physical page (from 1) of the character at `offset`."""
         return max(1, bisect_right(self.page_starts, offset)) if self.page_starts else None
 
     def page_label(self, offset: int) -> str | None:
-        """Return the printed number of the page on which the character at `offset` stands."""
+        """Return the printed number of the page of the character at `offset`."""
         page = self.page(offset)
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
@@ -125,7 +125,7 @@ class DocumentMap:
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> DocumentMap:
-        """Read the two reserved keys of a Document; absent ones are empty."""
+        """Read the two reserved keys of a Document; missing keys count as empty."""
         pages = json.loads(metadata.get(PAGES, "{}"))
         headings = json.loads(metadata.get(HEADINGS, "[]"))
         return cls(
@@ -145,12 +145,12 @@ def _section_paths(headings: Sequence[Heading]) -> Iterable[str]:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys that stay out of the embedded and indexed text: all of ours but the context."""
+    """Return the keys excluded from the embedded and indexed text: all of ours except the context."""
     return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key != CONTEXT), user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys that the answering LLM does not see: all of ours but the source line and the context."""
+    """Return the keys hidden from the answering LLM: all of ours except the source line and the context."""
     return _merge(
         (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in (SOURCE_LINE, CONTEXT)),
         user_excluded,
@@ -164,7 +164,7 @@ def _merge(own: Iterable[str], user: Iterable[str]) -> list[str]:
 def source_line(metadata: dict[str, Any]) -> str:
     """Return one line for the answering LLM, such as "Source: acme.pdf, pages 3-4, section 2 Results".
 
-    Empty when the metadata names neither a file nor a title.
+    The line is empty if the metadata has neither a file name nor a title.
     """
     name = metadata.get(FILE_NAME) or metadata.get(TITLE)
     if not name:
@@ -179,9 +179,9 @@ def source_line(metadata: dict[str, Any]) -> str:
 
 
 def shape_fault(metadata: object) -> str | None:
-    """Return why metadata could not be written as JSON whatever its single values are, and what to do, or None.
+    """Return why the structure of metadata cannot be written as JSON, and what to do, or None.
 
-    Every key must be text, and no value may be nested without end.
+    All keys must be strings, and values must not be nested too deeply.
     """
     if not isinstance(metadata, dict):
         return f"its metadata is of type {type(metadata).__name__}: pass a dict"

@@ -1,4 +1,4 @@
-"""A bounded cache that threads share."""
+"""A bounded, thread-safe cache."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
-    """Keeps what was used last; threads may share it.
+    """A thread-safe cache that keeps the most recently used entries.
 
     Args:
-        size: Entries, at most.
+        size: Maximum number of entries.
 
     Example:
         >>> cache = LRUCache[str, int](2)
@@ -35,7 +35,7 @@ class LRUCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return what is kept under a key, or None."""
+        """Return the value of a key, or None."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -43,7 +43,7 @@ class LRUCache(Generic[K, V]):
             return self._entries[key]
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value; the one that was not used for longest goes."""
+        """Store a value, and evict the least recently used one if the cache is full."""
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
@@ -51,6 +51,6 @@ class LRUCache(Generic[K, V]):
                 self._entries.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()

@@ -1,8 +1,8 @@
-"""API keys in use, and their removal from every text that leaves the package.
+"""Removal of API keys from all text that leaves the package.
 
-Some providers repeat the request's headers in their error messages, and some clients repeat a header that they refuse
-to send. So this module collects the keys, from the environment and from the model objects that are called, and `scrub`
-replaces them in any text. Keys belong to the process as the environment does, therefore the collection is global.
+Some providers repeat the headers of a request in their error messages, and some clients repeat a header that they
+reject. Therefore this module collects the keys from the environment and from the model objects that are called, and
+`scrub` replaces them in any text. Like the environment, the collection is global to the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 REMOVED = "[API key removed]"
-"""What stands in the place of a key."""
+"""Replacement for a key."""
 
 SHORTEST_KEY = 8
 """Values with fewer characters, such as "none" or "ollama", are placeholders: removing them would mangle messages."""
@@ -40,7 +40,7 @@ _of_models: set[str] = set()
 
 
 def watch(model: object) -> None:
-    """Remember the keys that a model object holds: its API key, secret headers, and passwords in its address.
+    """Collect the keys of a model object: its API key, secret headers, and passwords in its address.
 
     Args:
         model: A LlamaIndex LLM or embedding.
@@ -49,7 +49,7 @@ def watch(model: object) -> None:
 
 
 def keys_in_use() -> frozenset[str]:
-    """Return the keys of the environment and of the models that were called so far."""
+    """Return the keys of the environment and of the models called so far."""
     named = (value for name, value in os.environ.items() if _ENVIRONMENT.search(name))
     in_urls = (word for value in os.environ.values() if "://" in value for word in _PASSWORD_IN_URL.findall(value))
     return frozenset(_usable((*named, *in_urls))) | frozenset(tuple(_of_models))
@@ -88,10 +88,10 @@ def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
 
 
 def scrub(text: str) -> str:
-    """Return a text without the keys in use, however they are written.
+    """Remove the keys in use from a text, in any notation.
 
     Keys are also recognised URL-encoded, in base64 (at any place of a longer text), with JSON, Python or HTML escapes,
-    and broken by white space. What a provider has masked itself stays as it is.
+    and split by white space. Keys that a provider has masked already are left unchanged.
     """
     keys = keys_in_use()
     return _pattern(keys).sub(REMOVED, text) if keys and text else text
@@ -106,7 +106,7 @@ def _pattern(keys: frozenset[str]) -> re.Pattern[str]:
 
 
 def _character(char: str) -> str:
-    """Return a pattern of a character as it is, URL-encoded, or escaped."""
+    """Return a pattern for a character: plain, URL-encoded, or escaped."""
     code = ord(char)
     percent = "".join(f"%(?:25)*{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
     escaped = rf"{percent}|\\+u{code:04x}|\\+x{code:02x}|&#0*{code};|&#x0*{code:x};"
@@ -115,7 +115,7 @@ def _character(char: str) -> str:
 
 
 def _in_base64(key: str) -> Iterator[str]:
-    """Yield what a key becomes in base64 wherever it begins in the text that is encoded."""
+    """Yield the base64 forms of a key, for each alignment in the encoded text."""
     raw = key.encode("utf-8", "surrogatepass")
     for before in range(3):
         code = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
@@ -126,14 +126,14 @@ def _in_base64(key: str) -> Iterator[str]:
 
 
 class KeyFilter:
-    """Removes keys from a text that comes in pieces, across their borders."""
+    """Removes keys from a stream of text, even if a key is split between pieces."""
 
     def __init__(self) -> None:
         self._keys = keys_in_use()
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Return what can be passed on now: all but an end with which a key might begin."""
+        """Return the text that can be passed on: all except a suffix that could be the start of a key."""
         self._held = scrub(self._held + piece)
         longest = min(len(self._held), max(map(len, self._keys), default=0))
         held = next((n for n in range(longest, 0, -1) if self._begins_key(self._held[-n:])), 0)
@@ -141,7 +141,7 @@ class KeyFilter:
         return passed
 
     def rest(self) -> str:
-        """Return what was held back; of a key that broke off, nothing."""
+        """Return the text held back; the start of a key is removed."""
         held, self._held = self._held, ""
         return held if len(held) < SHORTEST_KEY else REMOVED
 
@@ -153,7 +153,7 @@ class KeyFilter:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module, whose records hold no key."""
+    """Return a logger for a module that removes keys from its records."""
     logger = logging.getLogger(name)
     logger.addFilter(_scrubbed)
     return logger

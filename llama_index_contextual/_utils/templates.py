@@ -1,4 +1,4 @@
-"""Templates of prompts: their variables, filled in one pass, and why one for contexts is refused. Pure."""
+"""Prompt templates: validation, and substitution of variables in one pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from llama_index_contextual.errors import ConfigurationError
 
 PUBLISHED_NAMES = {"{{WHOLE_DOCUMENT}}": "{segment}", "{{CHUNK_CONTENT}}": "{chunk}"}
-"""Variables of the published wording, https://www.anthropic.com/news/contextual-retrieval, and ours."""
+"""Variables of the published prompt, https://www.anthropic.com/news/contextual-retrieval, and the names used here."""
 
 OF_SEGMENT = ("header", "segment")
 OF_CHUNK = ("chunk", "neighbours")
@@ -23,13 +23,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class ContextPrompt:
     """A checked template and the values of its free variables.
 
-    The part before the first variable of the chunk is the same for all calls of a segment, so a provider can keep it
-    in its cache.
+    The part before the first variable of the chunk is the same for all calls of a segment, so that a provider
+    can cache it.
 
     Args:
         text: Template with {segment} and {chunk}; {header} names the document, {neighbours} holds the first sentences
-            of the chunks before and behind. The names of the published wording are accepted.
-        variables: Values of further variables, such as a glossary.
+            of the chunks before and after. The variable names of the published prompt are accepted.
+        variables: Values of additional variables, such as a glossary.
 
     Raises:
         ConfigurationError: A variable is missing or unknown, or one of the chunk comes before one of the segment.
@@ -48,7 +48,7 @@ class ContextPrompt:
 
     @property
     def identity(self) -> str:
-        """What stands for this prompt in the key of a context."""
+        """Representation of this prompt in the key of a context."""
         return self.text + json.dumps(dict(sorted(self.variables.items()))) if self.variables else self.text
 
     def prefix(self, values: Mapping[str, str]) -> str:
@@ -67,7 +67,7 @@ class ContextPrompt:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Return a template with the values of its variables, in one pass: a value that speaks of variables stays as it is.
+    """Substitute the variables of a template in one pass; variables inside values are not substituted.
 
     Example:
         >>> fill('{question}: {"found": {count}}', {"question": "What is {count}?", "count": "3"})
@@ -77,14 +77,14 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def check_template(template: str, variables: Mapping[str, str] | None = None) -> str:
-    """Return a prompt template with our names of the variables.
+    """Check a prompt template, and return it with the variable names used here.
 
     Args:
         template: See `ContextPrompt`.
-        variables: The free variables; each must be used.
+        variables: The additional variables; each must be used.
 
     Raises:
-        ConfigurationError: The template cannot be used.
+        ConfigurationError: The template is invalid.
     """
     for published, ours in PUBLISHED_NAMES.items():
         template = template.replace(published, ours)

@@ -1,4 +1,4 @@
-"""The part of a passage that shows why it was found. Pure."""
+"""Text helpers: the excerpt of a passage that contains the query terms, and numbers with nouns."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Iterable
 
 MAX_TERMS = 256
-"""Terms that are looked for, at most: the first ones."""
+"""Maximum number of terms to search for; further terms are ignored."""
 
 _BEFORE = 40
-"""Characters that are shown before the first term, at most."""
+"""Maximum number of characters before the first term."""
 
 
 def excerpt(text: str, terms: Iterable[str], width: int) -> str:
-    """Return the text from shortly before the terms that say most; the caller cuts it at `width`.
+    """Return the text from shortly before its most specific terms; the caller truncates it at `width`.
 
-    Among the pieces that begin with a term, the one whose terms are rarest in the text is taken: each term counts once,
-    by one part in as many as the text holds of it. Of pieces that are equal, the last one begins nearest to them.
+    Of the windows that begin with a term, the one with the rarest terms is chosen: each term counts once, with the
+    inverse of its frequency in the text. Of equal windows, the last one is chosen: it begins closest to the terms.
 
     Args:
         text: The passage, in one line.
-        terms: Beginnings of words, as the lexical index found them.
-        width: Characters that will be shown.
+        terms: Beginnings of words, as matched by the lexical index.
+        width: Number of characters that will be shown.
 
     Example:
         >>> excerpt("The pump was serviced. " * 9 + "TS-999: the pump runs dry.", ["pump", "ts-999"], 50)
@@ -34,7 +34,7 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
     wanted = {term.casefold() for term in itertools.islice(terms, MAX_TERMS)}
     if len(text) <= width or not wanted:
         return text
-    # Each term by itself, since terms stand in one another: `ts` in `ts-999`.
+    # Each term separately, because a term can contain another: `ts` in `ts-999`.
     places = {term: re.finditer(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE) for term in wanted}
     hits = sorted((hit.start(), term) for term, found in places.items() for hit in found)
     if not hits:
@@ -54,11 +54,11 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Return a number of things in words.
+    """Return a number with a noun in the singular or plural.
 
     Args:
-        number: How many there are.
-        noun: What one of them is called; its plural ends with an "s".
+        number: The number.
+        noun: The noun in the singular; its plural must end in "s".
 
     Example:
         >>> pluralize(1, "chunk"), pluralize(0, "chunk"), pluralize(1_234, "paid context")

@@ -1,4 +1,4 @@
-"""A project as one HTML page: documents, segments, chunks with their contexts, and why a search found them."""
+"""HTML page of a project: documents, segments, chunks with their contexts, and explained search results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MARK = "/*DATA*/null"
 
 
 def inspection_page(project: Project, questions: Sequence[str] = (), *, top_k: int = 10) -> str:
-    """Return a self-contained page over the live version of a project.
+    """Return a self-contained page about the live version of a project.
 
-    The page loads nothing, and what comes from documents reaches it as data, never as markup.
+    The page loads no other resources; text from documents is embedded as data, never as markup.
 
     Args:
         project: The project.
-        questions: Searches whose results the page explains.
-        top_k: Results of each search.
+        questions: Queries whose results the page explains.
+        top_k: Number of results of each query.
 
     Raises:
         NoVersionError: Nothing has been ingested yet.
@@ -44,10 +44,10 @@ def inspection_page(project: Project, questions: Sequence[str] = (), *, top_k: i
 
 
 def write_page(project: Project, path: Path, questions: Sequence[str] = (), *, top_k: int = 10) -> Path:
-    """Write `inspection_page` to a file and return where it is; a file that is there is replaced.
+    """Write `inspection_page` to a file, replacing an existing one, and return its path.
 
     Raises:
-        InputError: The folder is not there.
+        InputError: The folder does not exist.
     """
     files.require_folder(path)
     page = inspection_page(project, questions, top_k=top_k)
@@ -85,13 +85,13 @@ def _chunk(node: BaseNode) -> dict[str, Any]:
 
 
 def _search(response: RetrievalResponse) -> dict[str, Any]:
-    found = response.to_dict()
-    for result in found["results"]:
-        del result["text"], result["context"]  # the chunk has them
-    return found
+    data = response.to_dict()
+    for result in data["results"]:
+        del result["text"], result["context"]  # they are in the data of the chunk
+    return data
 
 
 def _script_safe(data: Any) -> str:
-    """Return JSON that no HTML parser takes for the end of the script."""
+    """Return JSON that cannot end the script element of an HTML page."""
     text = json.dumps(data, ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
