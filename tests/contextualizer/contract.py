@@ -71,7 +71,7 @@ class ContextualizerContract:
         assert [node.node_id for node in backwards] == [node.node_id for node in given[::-1]]
         assert texts(backwards[::-1]) == texts(contextualizer(given))
 
-    def test_what_was_given_is_not_changed(self, contextualizer: Contextualizer) -> None:
+    def test_the_input_is_not_changed(self, contextualizer: Contextualizer) -> None:
         for given in (chunks(), foreign()):
             before = [node.model_copy(deep=True) for node in given]
             done = contextualizer(given)
@@ -126,7 +126,7 @@ class ContextualizerContract:
         contextualizer.contextualize(chunks(), progress=counted.append)
         assert sum(counted) == len(chunks())
 
-    async def test_async_gives_what_sync_gives(self, contextualizer: Contextualizer) -> None:
+    async def test_async_and_sync_results_are_equal(self, contextualizer: Contextualizer) -> None:
         given = chunks()
         awaited = await contextualizer.acall(given)
         assert awaited == contextualizer(given), "inside a running loop"

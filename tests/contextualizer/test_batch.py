@@ -1,4 +1,4 @@
-"""The Batch API against the loopback provider: what is sent, what comes back, and what a new process picks up."""
+"""OpenAI's Batch API against the loopback provider: uploads, replies, and resumption by a new process."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_each_request_gets_its_own_reply_though_they_come_in_another_order
     assert provider.calls() == [], "nothing was sent live"
 
 
-async def test_what_is_under_way_or_answered_is_not_sent_again(
+async def test_requests_in_progress_or_answered_are_not_sent_again(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
     batches = runner(journal, client)
@@ -234,7 +234,7 @@ async def test_batches_of_another_model_are_left_alone(journal: BatchJournal, cl
 
 
 @pytest.mark.parametrize("ending", ["expired", "cancelled"])
-async def test_what_was_answered_before_the_end_is_kept_and_the_rest_can_be_sent_again(
+async def test_replies_of_an_incomplete_batch_are_kept_and_the_other_requests_can_be_sent_again(
     provider: LoopbackProvider,
     journal: BatchJournal,
     client: AsyncOpenAI,
@@ -279,7 +279,7 @@ async def test_a_batch_that_is_refused_is_one_sentence_and_is_forgotten(
     assert not journal.knows("id-1")
 
 
-async def test_a_batch_that_the_provider_forgot_is_asked_again(
+async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
     journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])

@@ -1,4 +1,4 @@
-"""What planned calls will need: the same counts as the provider's, and money that a limit keeps together."""
+"""Expected token counts, which equal the provider's, and the limit on spending."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_run_is_billed_by_the_providers_count() -> None:
     assert spending.actual.contexts.cache_hit_rate == 0.4
 
 
-async def test_the_first_call_of_a_segment_pays_for_what_it_writes_into_the_cache() -> None:
+async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
     model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
     form, (requests, *_) = CallForm.of(model), planned(1)
     tokens = count_segment(requests, form)
@@ -175,7 +175,7 @@ def test_a_limit_counts_on_a_call_that_writes_all_of_its_prompt() -> None:
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
 
 
-def test_what_a_prefix_cache_does_not_hold_is_written_in_steps() -> None:
+def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
     (requests, *_) = planned(1)
     first, *others = requests
     whole, cached = OPENAI.input_tokens(first), OPENAI.cached_tokens(first, others[0])
@@ -200,7 +200,7 @@ def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
     assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
 
 
-async def test_what_is_put_aside_for_calls_in_flight_is_waited_for_instead_of_stopping() -> None:
+async def test_a_call_waits_for_the_reserves_of_calls_in_flight_instead_of_stopping() -> None:
     # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
     most = 0

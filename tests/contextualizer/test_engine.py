@@ -1,4 +1,4 @@
-"""The engine against a real server: who goes first, how many at a time, what fails, what is never paid for twice."""
+"""The engine against a real server: order, concurrency, failures, and no context paid for twice."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_when_the_first_call_fails_for_good_the_next_one_warms_the_cache(provide
     assert all(other.cached_tokens >= 1024 for other in others)
 
 
-def test_many_more_segments_than_places_are_begun_one_after_the_other(provider: LoopbackProvider) -> None:
+def test_many_more_segments_than_slots_start_one_after_the_other(provider: LoopbackProvider) -> None:
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(run, corpus(12, 2), num_workers=2)
@@ -135,7 +135,7 @@ def test_with_a_third_of_all_calls_failing_every_context_comes_and_none_is_sent_
     assert ledger.info().contexts == 30
 
 
-def test_after_a_rate_limit_nobody_sends_before_the_time_that_was_asked_for(provider: LoopbackProvider) -> None:
+def test_after_a_rate_limit_no_call_is_sent_before_the_requested_time(provider: LoopbackProvider) -> None:
     provider.fault("rate_limit", retry_after=0.25, after=3)
     # One at a time: of several calls, some may be on their way already.
     assert is_complete(run(corpus(3, 3, words=20), num_workers=1))
@@ -154,7 +154,7 @@ def test_the_rate_limit_headers_of_answers_are_followed(provider: LoopbackProvid
     assert len(provider.chat_calls) == 20 + len(refused)
 
 
-def test_a_provider_that_is_gone_stops_the_run_soon_and_what_came_before_is_kept(
+def test_an_unreachable_provider_stops_the_run_soon_and_earlier_contexts_are_kept(
     provider: LoopbackProvider, ledger: Ledger
 ) -> None:
     fault = provider.fault("drop", times=None, after=8)
@@ -169,7 +169,7 @@ def test_a_provider_that_is_gone_stops_the_run_soon_and_what_came_before_is_kept
     assert (is_complete(done), done.paid, len(provider.chat_calls)) == (True, 52, 52)
 
 
-def test_what_stops_the_run_lets_calls_in_flight_come_home(provider: LoopbackProvider, ledger: Ledger) -> None:
+def test_a_fatal_error_lets_calls_in_flight_finish(provider: LoopbackProvider, ledger: Ledger) -> None:
     provider.fault("insufficient_quota", match=lambda request: "Part 3 of" in request.chunk)
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
@@ -212,7 +212,7 @@ class Purse:
         self.forfeited += 1
 
 
-def test_the_budget_is_asked_before_each_call_and_told_what_it_took(provider: LoopbackProvider) -> None:
+def test_the_budget_approves_each_call_and_books_its_cost(provider: LoopbackProvider) -> None:
     provider.fault("server_error")
     purse = Purse(7)
     assert is_complete(run(corpus(2, 3, words=20), budget=purse))
@@ -236,7 +236,7 @@ def test_a_call_counts_as_refused_only_where_the_provider_says_so(
     assert (purse.released, purse.forfeited, len(purse.replies)) == (released, forfeited, 3)
 
 
-def test_an_empty_budget_stops_the_run_and_keeps_what_was_paid_for(provider: LoopbackProvider, ledger: Ledger) -> None:
+def test_an_exhausted_budget_stops_the_run_and_keeps_paid_contexts(provider: LoopbackProvider, ledger: Ledger) -> None:
     with pytest.raises(BudgetExceededError, match="The purse is empty"):
         run(corpus(3, 4), budget=Purse(5), ledger=ledger, num_workers=4)
     assert len(provider.chat_calls) == ledger.info().contexts == 5
@@ -245,7 +245,7 @@ def test_an_empty_budget_stops_the_run_and_keeps_what_was_paid_for(provider: Loo
 # ---- never twice -----------------------------------------------------------------------------------------------------
 
 
-def test_a_segment_that_is_there_twice_is_asked_for_once(provider: LoopbackProvider, ledger: Ledger) -> None:
+def test_a_segment_that_occurs_twice_is_requested_once(provider: LoopbackProvider, ledger: Ledger) -> None:
     twice = [*loose("One.", "Two.", doc_id="a"), *loose("One.", "Two.", doc_id="b")]
     for options in ({"ledger": ledger}, {}):
         provider.clear_history()
@@ -270,7 +270,7 @@ class _SlowRead(Ledger):
         return found
 
 
-async def test_what_arrives_while_the_ledger_is_read_is_not_asked_for_again(
+async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_again(
     provider: LoopbackProvider, tmp_path: Path
 ) -> None:
     ledger = _SlowRead(tmp_path / "ledger.sqlite")
@@ -285,7 +285,7 @@ async def test_what_arrives_while_the_ledger_is_read_is_not_asked_for_again(
     assert len(provider.chat_calls) == 2
 
 
-def test_a_chunk_that_a_segment_holds_twice_is_asked_for_once(provider: LoopbackProvider) -> None:
+def test_a_chunk_that_occurs_twice_in_a_segment_is_requested_once(provider: LoopbackProvider) -> None:
     done = run(loose("Same.", "Other.", "Same."))
     assert is_complete(done)
     assert (done.paid, len(provider.chat_calls)) == (2, 2)
@@ -318,12 +318,12 @@ class _FullDisk(Ledger):
         raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_what_is_no_fault_of_a_call_is_raised_as_it_came(provider: LoopbackProvider) -> None:
+def test_an_error_unrelated_to_a_call_is_raised_unchanged(provider: LoopbackProvider) -> None:
     with pytest.raises(sqlite3.OperationalError, match="disk is full"):
         run(loose("Revenue grew."), ledger=_FullDisk(None))
 
 
-def test_a_text_that_stands_in_two_sections_is_asked_for_in_each(provider: LoopbackProvider, ledger: Ledger) -> None:
+def test_a_text_in_two_sections_is_requested_for_each(provider: LoopbackProvider, ledger: Ledger) -> None:
     nodes = loose(*["Limit: 5 bar."] * 3)
     for node, section in zip(nodes, ("Pump A", "Pump B", "Pump A"), strict=True):
         node.metadata["section"] = section

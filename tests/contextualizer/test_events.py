@@ -1,4 +1,4 @@
-"""What instrumentation sees of each call: LlamaIndex's own handlers, and OpenInference's."""
+"""Events and spans of calls, as received by LlamaIndex's own handlers and by OpenInference's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several chunks in one call: what is sent, ids that are checked, and what is asked again, together and then alone."""
+"""Several chunks in one call: prompts, checks of ids, and repeated requests, first together, then one by one."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_the_marks_hold_exactly_the_chunk(nodes: list[BaseNode]) -> None:
                 assert marked == chunk.get_content()
 
 
-def test_text_that_looks_like_a_mark_is_none() -> None:
+def test_text_that_looks_like_a_mark_is_neutralised() -> None:
     (segment,) = segments(loose("See [#2] and [/#1] there.", "Two."), segment_size=8000)
     (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
     assert "[#1]See (#2) and (/#1) there.[/#1]" in request.prefix
 
 
-def test_a_lone_chunk_is_asked_for_by_the_published_method() -> None:
+def test_a_single_chunk_is_requested_by_the_published_method() -> None:
     (segment,) = segments(loose("One."), segment_size=8000)
     grouped, single = (
         plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=n) for n in ("all", 1)
@@ -103,7 +103,7 @@ def test_a_lone_chunk_is_asked_for_by_the_published_method() -> None:
     assert grouped == single
 
 
-def test_sections_stand_beside_the_ids() -> None:
+def test_sections_are_listed_with_the_ids() -> None:
     nodes = [*loose("One.", "Two.", section="A"), *loose("Three.", section="B")]
     nodes[2].node_id = "loose-2"
     (segment,) = segments(nodes, segment_size=8000)
@@ -145,7 +145,7 @@ def test_the_tokens_of_a_call_are_shared_among_its_contexts(provider: LoopbackPr
 
 
 @pytest.mark.parametrize("kind", ["wrong_ids", "duplicate_ids", "empty"])
-def test_what_is_missing_is_asked_again_together(kind: FaultKind, provider: LoopbackProvider) -> None:
+def test_missing_contexts_are_requested_again_together(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind)
     done = run(corpus(1, 4, words=40), "all")
     assert (done.failures, sizes(provider)) == ([], [4, 4])
@@ -153,7 +153,7 @@ def test_what_is_missing_is_asked_again_together(kind: FaultKind, provider: Loop
 
 
 @pytest.mark.parametrize("kind", ["refusal", "content_filter", "content_filter_error"])
-def test_what_is_refused_is_asked_chunk_by_chunk(kind: FaultKind, provider: LoopbackProvider) -> None:
+def test_refused_contexts_are_requested_chunk_by_chunk(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind)
     done = run(corpus(1, 4, words=40), "all")
     assert done.failures == []
@@ -163,7 +163,7 @@ def test_what_is_refused_is_asked_chunk_by_chunk(kind: FaultKind, provider: Loop
     assert len(alone) < 4 if kind == "content_filter" else len(alone) == 4
 
 
-def test_only_what_is_missing_is_asked_again_together_and_what_is_missing_then_alone(
+def test_only_missing_contexts_are_requested_again_first_together_then_one_by_one(
     provider: LoopbackProvider,
 ) -> None:
     asked: list[list[str]] = []
@@ -184,7 +184,7 @@ def test_only_what_is_missing_is_asked_again_together_and_what_is_missing_then_a
 
 
 @pytest.mark.parametrize("kind", ["wrong_ids", "duplicate_ids", "malformed_reply"])
-def test_a_model_that_cannot_name_ids_is_asked_by_the_published_method(
+def test_a_model_that_cannot_name_ids_gets_requests_of_the_published_method(
     kind: FaultKind, provider: LoopbackProvider
 ) -> None:
     provider.fault(kind, times=None, match=is_grouped)
@@ -210,7 +210,7 @@ def test_a_group_whose_provider_keeps_failing_is_not_tried_chunk_by_chunk(provid
     assert len(provider.chat_calls) == 1 + QUICK.attempts
 
 
-def test_a_bad_context_in_a_group_is_asked_for_alone(provider: LoopbackProvider) -> None:
+def test_an_unusable_context_in_a_group_is_requested_alone(provider: LoopbackProvider) -> None:
     def lazy(request: Request) -> str:
         text = default_reply(request, 20).text or ""
         return text.replace('"id": 3, "context": "', '"id": 3, "context": "I cannot help with this. ')

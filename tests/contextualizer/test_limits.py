@@ -1,4 +1,4 @@
-"""Token buckets: the arithmetic of waiting, what headers change, and what stops all waiting."""
+"""Rate limits: waiting times of token buckets, headers of the provider, and the end of all waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_durations_are_read_as_openai_writes_them(text: str | None, seconds: flo
     assert seconds_of(text) == seconds
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_no_call_waits() -> None:
     bucket = Bucket.per_minute(None)
     bucket.take(1e12, now=0.0)
     assert bucket.wait(1e12, now=0.0) == 0

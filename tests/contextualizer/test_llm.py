@@ -136,7 +136,7 @@ def test_an_empty_answer_four_times_is_a_failure(answer: str) -> None:
     assert done.nodes[0].metadata["context_source"] == "structural"
 
 
-def test_failures_are_logged_where_nobody_takes_the_report(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_logged_by_calls_that_return_no_report(caplog: pytest.LogCaptureFixture) -> None:
     llm = ScriptedLLM()
     llm.enqueue(ValueError("refused"))
     with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
@@ -148,14 +148,14 @@ def test_failures_are_logged_where_nobody_takes_the_report(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError("late")])
-def test_what_may_succeed_later_is_tried_again(error: Exception) -> None:
+def test_a_temporary_error_is_retried(error: Exception) -> None:
     llm = ScriptedLLM()
     llm.enqueue(error, error, "Third time.")
     done = contextualizer(llm).contextualize(loose("One."))
     assert (contexts(done.nodes), done.failures, len(llm.history)) == (["Third time."], [], 3)
 
 
-def test_what_keeps_failing_is_given_up_after_the_attempts_of_the_policy() -> None:
+def test_a_call_that_keeps_failing_is_given_up_after_the_attempts_of_the_policy() -> None:
     llm = ScriptedLLM()
     llm.enqueue("First.", *[ConnectionError("gone")] * 9)
     done = contextualizer(llm).contextualize(loose("One.", "Two."))
@@ -183,7 +183,7 @@ def test_failures_can_be_raised_instead(answers: list[object]) -> None:
     assert len(llm.history) == len(answers), "nothing is sent after the failure"
 
 
-def test_what_can_succeed_for_no_chunk_stops_the_run() -> None:
+def test_an_error_that_concerns_all_chunks_stops_the_run() -> None:
     llm = ScriptedLLM()
     cause = ValueError("Unknown model 'gpt-0'. Please provide a valid OpenAI model name in: ...")
     llm.enqueue(cause)
@@ -232,7 +232,7 @@ def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
     assert (done.failures, ledger.info().contexts) == ([], 2)
 
 
-def test_what_was_paid_for_before_a_stop_is_kept(ledger: Ledger) -> None:
+def test_contexts_paid_for_before_a_stop_are_kept(ledger: Ledger) -> None:
     llm = ScriptedLLM()
     llm.enqueue("First.", "Second.", ValueError("Unknown model"))
     with pytest.raises(ModelError):
@@ -367,7 +367,7 @@ def test_chunks_that_came_with_contexts_cost_nothing() -> None:
     assert contexts(done.nodes) == ["Written by hand.", "Written by hand.", "A context."]
 
 
-async def test_one_segment_can_be_asked_for_alone() -> None:
+async def test_a_single_segment_can_be_contextualized() -> None:
     llm = ScriptedLLM()
     (segment,) = segments(loose("One.", "Two."), segment_size=100)
     found = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])

@@ -138,7 +138,7 @@ def test_a_rate_limit_is_waited_for_as_long_as_the_provider_asks(
     assert len(provider.chat_calls) == len(TEXTS) + 2
 
 
-def test_a_wait_that_is_too_long_is_not_begun(provider: LoopbackProvider) -> None:
+def test_a_wait_that_is_too_long_is_not_started(provider: LoopbackProvider) -> None:
     provider.fault("rate_limit", times=None, retry_after=3600, match="Beta pumps oil.\n</chunk>")
     done = run()
     assert len(provider.chat_calls) == len(TEXTS)
@@ -166,7 +166,7 @@ class ImpatientOnce(OpenAI):
         return await super().achat(messages, **options)
 
 
-def test_an_answer_that_never_comes_is_asked_for_again(provider: LoopbackProvider) -> None:
+def test_an_answer_that_never_comes_is_requested_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", match="Beta pumps oil.\n</chunk>")
     llm = ImpatientOnce(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, reuse_client=False)
     assert run(llm=llm).failures == []
@@ -249,7 +249,7 @@ def test_a_long_answer_is_cut_at_a_sentence(provider: LoopbackProvider) -> None:
         ),
     ],
 )
-def test_what_no_chunk_can_survive_stops_the_run_with_a_sentence(
+def test_an_error_that_concerns_all_chunks_stops_the_run_with_a_message(
     kind: FaultKind, sentence: str, provider: LoopbackProvider
 ) -> None:
     provider.fault(kind, times=None)

@@ -1,4 +1,4 @@
-"""Dollars for tokens: the arithmetic, the discounts, and prices that nobody knows."""
+"""Prices of tokens: arithmetic, discounts, and unknown prices."""
 
 from __future__ import annotations
 

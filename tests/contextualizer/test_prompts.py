@@ -70,7 +70,7 @@ def test_the_chunks_own_section_goes_with_the_chunk() -> None:
         ({"title": None, "opening": "", "section": None}, []),
     ],
 )
-def test_the_header_has_a_line_for_what_is_known(changes: dict[str, object], lines: list[str]) -> None:
+def test_the_header_has_one_line_for_each_known_fact(changes: dict[str, object], lines: list[str]) -> None:
     assert header(segment(**changes)).split("\n") == (lines or [""])
 
 

@@ -1,4 +1,4 @@
-"""The gate that answers pass: what is repaired, what is refused, and what an answer to several chunks holds."""
+"""Evaluation of answers: repairs, refusals, and the contexts in an answer to several chunks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD = "This chunk is from the report of ACME for the second quarter of 2023 and
     ],
     ids=["as it is", "no reason", "role", "tags", "with the chunk behind", "cut"],
 )
-def test_what_can_be_repaired_is(answer: str, reason: str | None) -> None:
+def test_repairable_answers_are_repaired(answer: str, reason: str | None) -> None:
     assert judge(answer, CHUNK, reason) == (GOOD, "")
 
 
@@ -54,7 +54,7 @@ def test_what_can_be_repaired_is(answer: str, reason: str | None) -> None:
         (f"Context: {CHUNK}", "stop", "repeated the chunk"),
     ],
 )
-def test_what_is_no_context_is_refused_with_the_reason(answer: str, reason: str, problem: str) -> None:
+def test_unusable_answers_are_refused_with_the_reason(answer: str, reason: str, problem: str) -> None:
     verdict = judge(answer, CHUNK, reason)
     assert verdict.context is None
     assert verdict.problem.startswith(problem)
@@ -69,11 +69,11 @@ def test_what_is_no_context_is_refused_with_the_reason(answer: str, reason: str,
         "The previous quarter",
     ],
 )
-def test_what_only_looks_like_it_passes(answer: str) -> None:
+def test_answers_that_only_resemble_unusable_ones_are_accepted(answer: str) -> None:
     assert judge(answer, CHUNK, "stop").context == answer
 
 
-def test_what_a_context_must_not_carry_on_is_made_harmless() -> None:
+def test_tags_and_marks_in_a_context_are_neutralised() -> None:
     answer = "As [Source 3] says, </document> the revenue of ACME <|im_end|> grew."
     assert judge(answer, CHUNK).context == "As (Source 3) says, ‹/document> the revenue of ACME ‹|im_end|> grew."
 
@@ -113,7 +113,7 @@ def answer_of(*entries: tuple[object, object]) -> str:
         ("{" * 5000, {}),
     ],
 )
-def test_ids_are_checked_and_what_can_be_read_is_kept(answer: str, contexts: dict[int, str]) -> None:
+def test_ids_are_checked_and_readable_contexts_are_kept(answer: str, contexts: dict[int, str]) -> None:
     assert read_group(answer, [1, 2]) == contexts
 
 
@@ -122,7 +122,7 @@ def test_no_answer_breaks_the_reading(answer: str) -> None:
     assert set(read_group(answer, [1, 2])) <= {1, 2}
 
 
-def test_an_id_of_thousands_of_digits_is_none() -> None:
+def test_an_id_of_thousands_of_digits_is_ignored() -> None:
     answer = '{"contexts": [{"id": "%s", "context": "?"}, {"id": "1", "context": "One."}]}' % ("9" * 5_000)
     assert read_group(answer, [1]) == {1: "One."}
 
@@ -131,7 +131,7 @@ def test_an_id_of_thousands_of_digits_is_none() -> None:
 
 
 @pytest.mark.parametrize("odd", ["\0", "\ud800", "\x1b", "\x07", "\x7f", "\x9b", "\x85"], ids=ascii)
-def test_what_cannot_be_stored_is_taken_out_of_an_answer(odd: str) -> None:
+def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -> None:
     assert judge(f"{odd}{GOOD[:9]}{odd}{GOOD[9:]}{odd}", CHUNK).context in (GOOD, f"{GOOD[:9]} {GOOD[9:]}")
 
 
@@ -161,7 +161,7 @@ def test_a_very_long_answer_is_cut(answer: str) -> None:
     assert count_tokens(context) <= MAX_CONTEXT_TOKENS
 
 
-def test_several_contexts_may_hold_line_breaks_and_what_cannot_be_stored() -> None:
+def test_several_contexts_may_contain_line_breaks_and_characters_that_cannot_be_stored() -> None:
     answer = '{"contexts": [{"id": 1, "context": "One\nline."}, {"id": 2, "context": "\\u0000\\ud800"}]}'
     found = read_group(answer, [1, 2])
     assert judge(found[1], CHUNK).context == "One line."

@@ -1,4 +1,4 @@
-"""How long a run takes, by a clock that jumps to whatever is due next: exact, and independent of the machine."""
+"""Duration of runs, measured by a simulated clock: exact, and independent of the machine."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_limit_of_requests_is_used_and_kept() -> None:
     assert 110 <= seconds <= 140, "120 requests at 60 a minute"
 
 
-def test_what_has_come_in_a_batch_waits_for_no_rate_and_the_rest_keeps_it() -> None:
+def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -> None:
     nodes, ledger = corpus(6, 20, words=20), Ledger(None)
     replies = BatchReplies(ledger.batches, MODEL)
     writer = LLMContextualizer(model=MODEL)

@@ -1,4 +1,4 @@
-"""Places and their order, and when a provider is taken to be gone."""
+"""Order of waiting calls, and the circuit breaker for a failing provider."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scheduler(
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 
-async def test_places_are_given_by_rank_and_then_in_the_order_of_coming() -> None:
+async def test_slots_are_assigned_by_rank_and_then_in_order_of_arrival() -> None:
     slots = Slots(1)
     order: list[str] = []
     await slots.acquire(0)
@@ -70,7 +70,7 @@ async def test_places_are_given_by_rank_and_then_in_the_order_of_coming() -> Non
 
 
 @pytest.mark.parametrize("given", [False, True])
-async def test_a_cancelled_waiter_loses_no_place(given: bool) -> None:
+async def test_a_cancelled_waiter_loses_no_slot(given: bool) -> None:
     slots = Slots(1)
     await slots.acquire(0)
     first, second = (asyncio.create_task(slots.acquire(0)) for _ in range(2))

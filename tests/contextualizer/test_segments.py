@@ -1,4 +1,4 @@
-"""Chunks back into segments: the very text, its overlap, holes, and nodes of other parsers."""
+"""Segments rebuilt from chunks: exact text, overlap, holes, and nodes of other parsers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_neighbouring_segments_share_the_overlap_and_no_chunk() -> None:
         assert not {chunk.node_id for chunk in before.chunks} & {chunk.node_id for chunk in segment.chunks}
 
 
-def test_a_segment_names_its_document_and_tells_how_it_begins() -> None:
+def test_a_segment_has_the_title_and_the_opening_of_its_document() -> None:
     first, *rest = (s for s in segments(chunks(), segment_size=8000) if s.doc_id == "report.md")
     assert rest
     assert (first.title, first.file_name) == ("Orlen Valve Works, second quarter", "report.md")
@@ -162,7 +162,7 @@ def test_nodes_without_a_document_are_their_own_documents() -> None:
     assert [(s.doc_id, s.text) for s in segments(nodes, segment_size=10)] == [("x", "One."), ("y", "Two.")]
 
 
-def test_chunks_that_know_their_segment_but_not_their_place_are_joined_in_order() -> None:
+def test_chunks_with_a_segment_but_without_offsets_are_joined_in_order() -> None:
     # ChunkNodeParser behind a parser that gives no offsets.
     parents = loose("First part of it. " * 10, "Second part of it. " * 10)
     nodes = list(ChunkNodeParser(chunk_size=20, chunk_overlap=0)(parents))
@@ -173,7 +173,7 @@ def test_chunks_that_know_their_segment_but_not_their_place_are_joined_in_order(
         assert segment.text == "\n\n".join(contents(segment))
 
 
-def test_nodes_with_and_without_a_place_can_stand_in_one_document() -> None:
+def test_one_document_can_have_nodes_with_and_without_offsets() -> None:
     placed = TextNode(
         id_="placed",
         text="Placed text.",

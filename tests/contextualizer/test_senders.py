@@ -1,4 +1,4 @@
-"""What each provider is sent, and what its answers say, in its own words."""
+"""Requests to each provider, and the fields of its answers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def options_of(llm: LLM) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", ["gpt-4.1", "gpt-4o-mini", "gpt-3.5-turbo"])
-def test_an_answer_cannot_be_longer_than_what_was_put_aside_for_it(model: str) -> None:
+def test_an_answer_cannot_be_longer_than_its_reserve(model: str) -> None:
     assert options_of(OpenAI(model=model, api_key="k"))["max_tokens"] == 400
 
 
@@ -103,7 +103,7 @@ def test_an_answer_cannot_be_longer_than_what_was_put_aside_for_it(model: str) -
         ("gpt-5-pro", None, 16_000),
     ],
 )
-def test_a_model_that_reasons_is_asked_to_do_so_as_little_as_it_can_and_has_room_for_it(
+def test_a_reasoning_model_gets_the_lowest_effort_and_room_for_reasoning(
     model: str, effort: str | None, hidden: int
 ) -> None:
     options = options_of(OpenAI(model=model, api_key="k"))
@@ -116,7 +116,7 @@ def test_every_effort_that_is_sent_is_one_that_the_client_knows() -> None:
     assert {effort for _, effort in PROVIDERS["openai"].efforts} - {None} <= known
 
 
-def test_what_the_user_has_set_on_a_model_stays() -> None:
+def test_values_set_by_the_user_on_a_model_are_kept() -> None:
     chosen = options_of(OpenAI(model="gpt-6-luna", api_key="k", reasoning_effort="high"))
     assert "reasoning_effort" not in chosen
     assert chosen["max_tokens"] == 400 + 32_000
@@ -170,7 +170,7 @@ def test_anthropic_gets_a_cache_point_between_segment_and_chunk() -> None:
         assert options == {"max_tokens": 827}
 
 
-def test_a_model_that_refuses_the_least_effort_is_asked_without_one() -> None:
+def test_a_model_that_refuses_the_lowest_effort_is_called_without_one() -> None:
     def answer(request: Request) -> Said:
         if "reasoning_effort" in request.fields:
             message = "Unsupported value: 'none' is not supported with the 'gpt-5.4' model."

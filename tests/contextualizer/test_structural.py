@@ -1,4 +1,4 @@
-"""The context from the document's own structure: short, deterministic, telling."""
+"""Structural contexts: short, deterministic, informative."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_document_is_named_as_well_as_it_can_be(metadata: dict[str, str], he
     assert second(segment_of("The pump needs oil.", **metadata)).startswith(head)
 
 
-def test_every_chunk_of_several_tells_how_the_document_begins() -> None:
+def test_each_of_several_chunks_gets_the_opening_of_the_document() -> None:
     nodes = segment_of("The pump needs oil.", "The valve needs none.", title="Manual")
     for node in nodes[:2]:
         node.metadata["segment_index"] = 0
@@ -101,7 +101,7 @@ def test_the_limit_can_be_set(limit: int) -> None:
     assert all(count_tokens(text) <= limit for text in contexts(nodes, max_tokens=limit))
 
 
-def test_what_is_cut_is_the_end() -> None:
+def test_a_long_context_is_cut_at_its_end() -> None:
     nodes = segment_of("oil water steam", title="The manual of the pump")
     nodes[0].set_content("an ox " * 500)
     context = second(nodes)

@@ -1,4 +1,4 @@
-"""Contexts into the ledger: acknowledged when they are on the disk, committed together under load."""
+"""Writing contexts to the ledger: acknowledged when on disk, committed together under load."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def on_disk(ledger: Ledger) -> int:
         return int(connection.execute("SELECT count(*) FROM contexts").fetchone()[0])
 
 
-async def test_what_arrives_during_a_commit_is_committed_together(ledger: SlowLedger) -> None:
+async def test_contexts_that_arrive_during_a_commit_are_committed_together(ledger: SlowLedger) -> None:
     writer = ContextWriter(ledger)
     first = asyncio.create_task(writer.add([entry(0)]))
     for _ in range(3):
@@ -68,7 +68,7 @@ async def test_it_is_on_the_disk_when_it_is_acknowledged(ledger: SlowLedger) -> 
         assert on_disk(ledger) == number + 1
 
 
-async def test_what_has_arrived_is_committed_though_nobody_waits_for_it_any_more(ledger: SlowLedger) -> None:
+async def test_contexts_are_committed_even_if_their_caller_was_cancelled(ledger: SlowLedger) -> None:
     writer = ContextWriter(ledger)
     adding = asyncio.create_task(writer.add([entry(0)]))
     for _ in range(3):
