@@ -201,16 +201,20 @@ def test_an_unknown_embedding_model_is_named_with_the_known_ones(
         project.ingest([text_folder])
 
 
-@pytest.mark.parametrize("setting", ["embed_model", "llm"])
-def test_a_model_that_the_provider_does_not_know_is_named_with_its_setting(
-    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, setting: str
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("embed_model", "'openai:text-embedding-3-small': change the setting 'embed_model'"),
+        ("llm", "'openai:gpt-4.1', whose end .* llm=openai:gpt-6-luna"),  # one that its provider retires
+    ],
+)
+def test_a_model_that_the_provider_does_not_know_is_named_with_what_to_do(
+    manager: ProjectManager, openai: LoopbackProvider, text_folder: Path, setting: str, message: str
 ) -> None:
-    models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-6-luna"}
+    models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-4.1"}
     openai.models = [name.partition(":")[2] for key, name in models.items() if key != setting]
     project = manager.create("a", ProjectConfig(**models))
-    with pytest.raises(
-        ModelError, match=f"does not know the model '{models[setting]}': change the setting '{setting}'"
-    ):
+    with pytest.raises(ModelError, match=f"does not know the model {message}"):
         project.ingest([text_folder])
     assert project.versions() == []
 
