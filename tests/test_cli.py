@@ -322,7 +322,7 @@ def test_version_and_help_of_the_whole() -> None:
         (["create", "b", "--set", "chunk_size=0"], "Setting 'chunk_size' cannot be 0"),
         (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
         (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
-        (["search", "a", " "], "The query is empty: ask something"),
+        (["search", "a", " "], "The query is empty: ask a question"),
         (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),

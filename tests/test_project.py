@@ -260,9 +260,9 @@ def test_a_change_of_the_embedding_model_affects_the_search_with_the_next_versio
 
 @pytest.mark.parametrize("query", ["", "  \n\t", QueryBundle("")])
 def test_an_empty_query_is_refused(reports: Project, query: Any) -> None:
-    with pytest.raises(InputError, match="The query is empty: ask something"):
+    with pytest.raises(InputError, match="The query is empty: ask a question"):
         reports.retrieve(query)
-    with pytest.raises(InputError, match="The query is empty: ask something"):
+    with pytest.raises(InputError, match="The query is empty: ask a question"):
         asyncio.run(reports.aretrieve(query))
 
 

@@ -77,7 +77,7 @@ DOORS = (
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("query", WRONG_QUERIES, ids=repr)
 def test_what_is_not_a_query_is_refused_by_every_door(project: Project, door: str, query: Any) -> None:
-    with pytest.raises(InputError, match=r"(query|message) is (None|of type \w+): give a text") as raised:
+    with pytest.raises(InputError, match=r"(query|message) is (None|of type \w+): pass a string") as raised:
         doors(project)[door](query)
     assert raised.value.value == query
 
@@ -85,12 +85,12 @@ def test_what_is_not_a_query_is_refused_by_every_door(project: Project, door: st
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("query", EMPTY_QUERIES, ids=repr)
 def test_an_empty_query_is_refused_by_every_door(project: Project, door: str, query: str) -> None:
-    with pytest.raises(InputError, match=r"The (query|message) is empty: ask something"):
+    with pytest.raises(InputError, match=r"The (query|message) is empty: ask a question"):
         doors(project)[door](query)
 
 
 def test_a_bundle_without_a_text_is_refused(project: Project) -> None:
-    with pytest.raises(InputError, match="The query's `query_str` is None: give a text"):
+    with pytest.raises(InputError, match="The query's `query_str` is None: pass a string"):
         project.retrieve(QueryBundle(None))  # type: ignore[arg-type]
 
 

@@ -53,10 +53,10 @@ def as_bundle(query: object) -> QueryBundle:
     """
     bundle = QueryBundle(query) if isinstance(query, str) else query
     if not isinstance(bundle, QueryBundle):
-        raise InputError(f"The query is {_described(query)}: give a text or a QueryBundle.", value=query)
+        raise InputError(f"The query is {_described(query)}: pass a string or a QueryBundle.", value=query)
     if not isinstance(bundle.query_str, str):
         raise InputError(
-            f"The query's `query_str` is {_described(bundle.query_str)}: give a text.", value=bundle.query_str
+            f"The query's `query_str` is {_described(bundle.query_str)}: pass a string.", value=bundle.query_str
         )
     return bundle
 
@@ -80,7 +80,7 @@ def bounded(query: object) -> tuple[QueryBundle, tuple[str, ...]]:
     """
     bundle = as_bundle(query)
     if not bundle.query_str or bundle.query_str.isspace():
-        raise InputError("The query is empty: ask something.", value=bundle.query_str)
+        raise InputError("The query is empty: ask a question.", value=bundle.query_str)
     text = shortened(bundle.query_str)
     if text is bundle.query_str:
         return bundle, ()

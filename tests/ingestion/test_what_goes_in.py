@@ -161,7 +161,7 @@ def test_the_bytes_of_a_pdf_that_is_none_can_still_be_a_text(counted: Project, t
         write(tmp_path / "docs" / name, "Only a text.")
     report = counted.ingest([tmp_path / "docs"])
     assert list(report.added) == ["docs/b.txt"]
-    assert "is no PDF" in report.skipped[0].reason
+    assert "is not a PDF" in report.skipped[0].reason
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b"])

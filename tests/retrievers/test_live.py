@@ -94,7 +94,7 @@ def test_an_unknown_mode_is_refused(built: Project) -> None:
 @pytest.mark.parametrize("query", ["", "  \n", "\u3000"])
 async def test_an_empty_query_is_refused(built: Project, query: str) -> None:
     retriever = built.as_retriever()
-    message = "The query is empty: ask something"
+    message = "The query is empty: ask a question"
     with pytest.raises(InputError, match=message):
         built.retrieve(query)
     with pytest.raises(InputError, match=message):

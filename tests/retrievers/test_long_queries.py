@@ -133,9 +133,9 @@ def test_the_memory_of_a_search_is_bounded_for_a_megabyte_of_anything(built: Pro
 
 
 async def test_a_megabyte_of_white_space_is_an_empty_query(built: Project) -> None:
-    with pytest.raises(InputError, match="The query is empty: ask something"):
+    with pytest.raises(InputError, match="The query is empty: ask a question"):
         built.retrieve(QUERIES["spaces"](MEGABYTE))
-    with pytest.raises(InputError, match="The query is empty: ask something"):
+    with pytest.raises(InputError, match="The query is empty: ask a question"):
         await built.aretrieve(QUERIES["spaces"](MEGABYTE))
 
 
