@@ -1,7 +1,8 @@
 """Retirement of models by their providers: dates, successors, and notices to the user.
 
-The dates are from OpenAI's list (https://platform.openai.com/docs/deprecations) of November 2026. The successor is the
-model best suited to contexts: many short answers to long prompts.
+The dates are those of OpenAI's list (https://platform.openai.com/docs/deprecations), taken from copies of it made in
+October and November 2026. OpenAI recommends different replacements for different models; the successor here is always
+the one best suited to contexts, which are many short answers to long prompts.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -116,44 +117,35 @@ def test_help_on_the_command_line_does_not_wait_for_llama_index() -> None:
     assert imported_by("import llama_index_contextual.cli.app") & {"llama_index", "faiss", "numpy", "tiktoken"} == set()
 
 
+def broken_alone(statement: str, names: Sequence[str]) -> dict[str, str]:
+    """Run a statement for each `name`, every time as if nothing of the package had been imported, and return errors."""
+    broken: dict[str, str] = run(
+        "import json, sys\n"
+        "from importlib import import_module\n"
+        "broken = {}\n"
+        "for name in json.loads(sys.argv[1]):\n"
+        "    for module in [m for m in sys.modules if m.partition('.')[0] == 'llama_index_contextual']:\n"
+        "        del sys.modules[module]\n"
+        "    try:\n"
+        f"        {statement}\n"
+        "    except Exception as error:\n"
+        "        broken[name] = repr(error)\n"
+        "print(json.dumps(broken))",
+        json.dumps(sorted(names)),
+    )
+    return broken
+
+
 def test_every_public_name_can_be_the_first_that_is_used() -> None:
     # One name of each module is enough: they come from the same import.
     first = {getattr(package, name).__module__: name for name in PUBLIC if name != "__version__"}
-    broken = run(
-        "import json, sys\n"
-        "from importlib import import_module\n"
-        "broken = {}\n"
-        "for name in json.loads(sys.argv[1]):\n"
-        "    for module in [m for m in sys.modules if m.partition('.')[0] == 'llama_index_contextual']:\n"
-        "        del sys.modules[module]\n"
-        "    try:\n"
-        "        getattr(import_module('llama_index_contextual'), name)\n"
-        "    except Exception as error:\n"
-        "        broken[name] = repr(error)\n"
-        "print(json.dumps(broken))",
-        json.dumps(sorted(first.values())),
-    )
-    assert broken == {}
+    assert broken_alone("getattr(import_module('llama_index_contextual'), name)", list(first.values())) == {}
 
 
 def test_every_module_can_be_imported_alone() -> None:
-    # `__main__` runs the command line, and the process that parses PDFs waits for its parent.
+    # `__main__` runs the command line.
     modules = [f"{PACKAGE}.{source.name}".rstrip(".") for source in sources() if source.name != "__main__"]
-    broken = run(
-        "import json, sys\n"
-        "from importlib import import_module\n"
-        "broken = {}\n"
-        "for name in json.loads(sys.argv[1]):\n"
-        "    for module in [m for m in sys.modules if m.partition('.')[0] == 'llama_index_contextual']:\n"
-        "        del sys.modules[module]\n"
-        "    try:\n"
-        "        import_module(name)\n"
-        "    except Exception as error:\n"
-        "        broken[name] = repr(error)\n"
-        "print(json.dumps(broken))",
-        json.dumps(modules),
-    )
-    assert broken == {}
+    assert broken_alone("import_module(name)", modules) == {}
 
 
 @pytest.fixture(scope="module")
