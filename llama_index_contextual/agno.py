@@ -13,6 +13,7 @@ from typing import Any
 
 from agno.knowledge.document import Document
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
@@ -287,7 +288,7 @@ def _respond(source: Project | BaseRetriever, query: str, k: int, filters: Metad
     if isinstance(source, ProjectRetriever):
         found = source.changed(similarity_top_k=k, filters=filters).respond(asked)
     elif isinstance(source, RankingRetriever):
-        found = RetrievalResponse.of_nodes(query, source.search(asked, k, filters))
+        found = RetrievalResponse.of_nodes(query, _ranked(source, source.prepare(asked), k, filters))
     else:
         found = _first(without_secrets(lambda: respond_of(source, asked)), k)
     return with_warnings(found, notes)
@@ -303,10 +304,16 @@ async def _arespond(
         found = await source.changed(similarity_top_k=k, filters=filters).arespond(asked)
     elif isinstance(source, RankingRetriever):
         prepared = await source.aprepare(asked)
-        found = RetrievalResponse.of_nodes(query, await asyncio.to_thread(source.search, prepared, k, filters))
+        found = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, prepared, k, filters))
     else:
         found = _first(await awithout_secrets(lambda: arespond_of(source, asked)), k)
     return with_warnings(found, notes)
+
+
+def _ranked(
+    source: RankingRetriever, query: QueryBundle, k: int, filters: MetadataFilters | None
+) -> list[RetrievedChunk]:
+    return source.fetch(source.rank(query, k, filters), k)
 
 
 def _first(response: RetrievalResponse, k: int) -> RetrievalResponse:

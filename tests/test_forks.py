@@ -89,7 +89,7 @@ def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project
         lambda project: [project._live.rerankers._lock],
         lambda project: [project._live.turns] * project._live.turns._initial_value,
         lambda project: [project._live.current()._lock],
-        lambda project: [project._live.current().version.docstore._lock],
+        lambda project: [project._live.current().docstore._lock],
         lambda project: [project._live.current().semantic._embedder._known._lock],
         lambda project: [project._live.current().semantic._embedder._model._lock],
         lambda project: [project._live.current().lexical.lexical_index._respelled._lock],
@@ -106,7 +106,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child(
 
 def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> None:
     answer(project)
-    store = project._live.current().version.docstore._kv
+    store = project._live.current().docstore._kv
     before = id(store._connection)
 
     def in_child() -> list[str]:
@@ -156,7 +156,7 @@ def test_a_fork_waits_for_a_statement_and_else_the_child_says_why_it_cannot_sear
 ) -> None:
     monkeypatch.setattr(forks, "WAIT", 0.05)
     expected = answer(project)
-    with held(project._live.current().version.docstore._kv._lock):
+    with held(project._live.current().docstore._kv._lock):
         outcome, why = fork_once(partial(answer, project), expected, SECONDS)
     assert outcome == "failed"
     assert "ProjectError: This process was forked while another thread had been reading or writing a project" in why

@@ -115,8 +115,8 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
         lambda: ContextualKnowledge(project, max_results=k),
         lambda: knowledge.search("pump", max_results=k),
         lambda: asyncio.run(knowledge.asearch("pump", max_results=k)),
-        lambda: project._live.current().lexical.search("pump", k),
-        lambda: project._live.current().semantic.search("pump", k),
+        lambda: project._live.current().lexical.rank("pump", k),
+        lambda: project._live.current().semantic.rank("pump", k),
     ]
 
 
@@ -166,8 +166,8 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
         lambda: project.as_retriever().changed(filters=filters),
         lambda: project.as_query_engine(filters=filters),
         lambda: project.as_chat_engine(filters=filters),
-        lambda: legs.lexical.search("pump", 1, filters),
-        lambda: legs.semantic.search("pump", 1, filters),
+        lambda: legs.lexical.rank("pump", 1, filters),
+        lambda: legs.semantic.rank("pump", 1, filters),
     ):
         with pytest.raises(InputError, match=r"The filters are of type \w+: give MetadataFilters\(filters="):
             ask()

@@ -8,7 +8,7 @@ import json
 import pytest
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.retrievers.response import LegScore, RetrievalResponse, RetrievedChunk, ScoredChunk, Source
+from llama_index_contextual.retrievers.response import LegScore, RetrievalResponse, RetrievedChunk, Source
 
 ATTACK = "<script>alert(1)</script> & \"quoted\" 'too' \x1b[31mred\x1b[0m \u202ecba"
 
@@ -36,14 +36,14 @@ def node(text: str = "Revenue grew by 3 %.", **metadata: object) -> TextNode:
     )
 
 
-def hit(**changes: object) -> ScoredChunk:
+def hit(**changes: object) -> RetrievedChunk:
     values = {
         "node": node(),
         "score": 0.5,
         "semantic": LegScore(score=0.8, rank=2),
         "lexical": LegScore(score=3.25, rank=1, matched_terms=("revenu",)),
     }
-    return ScoredChunk(**{**values, **changes})  # type: ignore[arg-type]
+    return RetrievedChunk(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def response(*hits: NodeWithScore, **changes: object) -> RetrievalResponse:
@@ -141,7 +141,7 @@ def test_the_evidence_travels_on_nodes_and_not_in_shared_metadata() -> None:
     assert again == original
     assert again.node is original.node
     assert set(again.node.metadata) == set(node().metadata)
-    assert ScoredChunk.class_name() == "ScoredChunk"
+    assert RetrievedChunk.class_name() == "RetrievedChunk"
 
 
 # ---- as text and HTML ------------------------------------------------------------------------------------------------

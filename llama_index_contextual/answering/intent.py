@@ -328,10 +328,10 @@ class IntentRetriever(CheckedRetriever):
         return specificity_of(self._make(self.plans["factual"]), text)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self.respond(query_bundle).to_nodes()
+        return [*self.respond(query_bundle).results]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return (await self.arespond(query_bundle)).to_nodes()
+        return [*(await self.arespond(query_bundle)).results]
 
 
 def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
@@ -355,5 +355,5 @@ def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: Inte
             if rank < len(response):
                 chunks.setdefault(response[rank].node_id, response[rank])
     first = list(chunks.values())[:count]
-    results = tuple(replace(chunk, rank=rank) for rank, chunk in enumerate(first, start=1))
+    results = tuple(chunk.model_copy(update={"rank": rank}) for rank, chunk in enumerate(first, start=1))
     return replace(responses[0], results=results, intent=intent)

@@ -260,7 +260,7 @@ class Origin:
         Raises:
             NoVersionError: Nothing has been ingested yet.
         """
-        return self.live.current().version
+        return self.live.current()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +349,7 @@ class Workspace:
                 )
             )
             live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model())
-            built = live.current().version
+            built = live.current()
             self._open.callback(built.close)
             return Variant(
                 config=config,

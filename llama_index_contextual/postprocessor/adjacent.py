@@ -19,7 +19,7 @@ from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.retrievers.response import ScoredChunk
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.version import load_frame
 
@@ -153,7 +153,7 @@ def _white_space(length: int) -> str | None:
 # ---- postprocessor ---------------------------------------------------------------------------------------------------
 
 
-class MergedChunk(ScoredChunk):
+class MergedChunk(RetrievedChunk):
     """A passage of several chunks, with the score and the evidence of its best hit."""
 
     node_ids: list[str] = Field(default_factory=list, description="Ids of the chunks, in the order of the text.")

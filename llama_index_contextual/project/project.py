@@ -166,7 +166,7 @@ class Project:
             live = self._live.current()
         except NoVersionError:
             return self.embed_model
-        return live.embed_model if live.version.has_semantic else self.embed_model
+        return live.embed_model if live.has_semantic else self.embed_model
 
     def _answering_llm(self) -> LLM:
         """Return the LLM for questions and answers: the given one, or the one that the settings name."""
@@ -182,13 +182,13 @@ class Project:
     def documents(self) -> Sequence[DocumentRecord]:
         """Return the documents of the live version; none before the first `ingest`."""
         try:
-            return self._live.current().version.manifest.documents
+            return self._live.current().manifest.documents
         except NoVersionError:
             return ()
 
     def chunks(self, doc_id: str) -> list[BaseNode]:
         """Return the chunks of a document with their contexts, in the order of its text; none for an unknown id."""
-        return list(self._live.current().version.docstore.iterate(doc_id=doc_id))
+        return list(self._live.current().docstore.iterate(doc_id=doc_id))
 
     def read(self, doc_id: str, start: int = 0, end: int | None = None) -> str:
         """Return the original text of a document between two character offsets.
@@ -196,7 +196,7 @@ class Project:
         Raises:
             InputError: There is no such document.
         """
-        version = self._live.current().version
+        version = self._live.current()
         record = version.manifest.document(doc_id)
         if record is None:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
@@ -800,7 +800,7 @@ class Project:
     @property
     def storage_context(self) -> StorageContext:
         """The live version as a read-only LlamaIndex StorageContext."""
-        return self._live.current().version.storage_context
+        return self._live.current().storage_context
 
     @property
     def index(self) -> VectorStoreIndex:
@@ -809,7 +809,7 @@ class Project:
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks, which filters can name."""
-        return self._live.current().version.docstore.metadata_keys()
+        return self._live.current().docstore.metadata_keys()
 
     # ---- upkeep ------------------------------------------------------------------------------------------------------
 
@@ -907,7 +907,7 @@ class Project:
         """
         from llama_index_contextual.storage.export import export_version
 
-        export_version(self._live.current().version, Path(directory))
+        export_version(self._live.current(), Path(directory))
 
     def export_contexts(self, path: str | Path) -> int:
         """Write the contexts of the ledger as JSON lines, and return their number."""
@@ -928,7 +928,7 @@ class Project:
 
     def info(self) -> ProjectInfo:
         """Return the settings, size and cost of the project."""
-        live = None if current_name(self.directory) is None else self._live.current().version.manifest
+        live = None if current_name(self.directory) is None else self._live.current().manifest
         return describe_project(self.directory, self.config, live)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -941,7 +941,7 @@ class Project:
         """
         from llama_index_contextual.evaluation.generate import generate_questions
 
-        return generate_questions(self._live.current().version, self._answering_llm(), number=number, seed=seed)
+        return generate_questions(self._live.current(), self._answering_llm(), number=number, seed=seed)
 
     def compare(
         self,

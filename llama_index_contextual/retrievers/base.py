@@ -1,8 +1,8 @@
 """The parts that all retrievers share: rankings with their evidence, weighted queries, base classes, spans.
 
-A search passes through three shapes. `RankingRetriever.trace` ranks rows and keeps what each index contributed
-(`Trace`); `RankingRetriever.fetch` reads the nodes of the best rows (`Hit`); the response holds them as results
-(`RetrievedChunk`).
+A search has two steps. `RankingRetriever.rank` ranks rows of the document store and keeps the score and rank of
+each row in every index (`Ranking`); `RankingRetriever.fetch` reads the nodes of the best rows with that evidence
+(`RetrievedChunk`). `retrieve` does both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -23,14 +23,14 @@ from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.event_handlers import NullEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.span_handlers import NullSpanHandler
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import Fusion
 from llama_index_contextual.retrievers.bm25 import LexicalQuery, QueryTerms
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, require_positive
+from llama_index_contextual.retrievers.queries import as_bundle
 from llama_index_contextual.retrievers.response import LegScore, RetrievalResponse, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -38,11 +38,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Evidence = dict[str, LegScore]
-"""Score and rank of a chunk in each index, by the name of the index."""
-
-Ranking = list[tuple[str, float]]
-"""(node id, score), best first."""
+Evidence = dict[str, Any]
+"""The `LegScore` of a chunk in each index, by the name of the index."""
 
 
 # ---- rankings --------------------------------------------------------------------------------------------------------
@@ -87,11 +84,12 @@ class FusionSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Ranking:
     """A ranking and the rankings that it was fused from.
 
     Attributes:
         hits: Rows of the document store and their scores, best first.
+        ids: Node id of each row of the document store.
         name: Name of the index, for the ranking of a single index; None for a fused ranking.
         parts: The rankings that were fused.
         terms: The query as terms of the lexical index.
@@ -105,8 +103,9 @@ class Trace:
     """
 
     hits: Hits
+    ids: Sequence[str] = field(default=(), repr=False)
     name: str | None = None
-    parts: Sequence[Trace] = ()
+    parts: Sequence[Ranking] = ()
     terms: QueryTerms | None = None
     scale: Callable[[], Scale] | None = None
     support: DocumentScores | None = None
@@ -114,7 +113,12 @@ class Trace:
     fusion: FusionSettings | None = None
     warnings: Sequence[str] = ()
 
-    def leaves(self) -> Iterator[Trace]:
+    def first(self, k: int) -> list[tuple[str, float]]:
+        """Return the node ids and scores of the k best hits."""
+        hits = self.hits.first(k)
+        return [(self.ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+
+    def leaves(self) -> Iterator[Ranking]:
         """Yield the rankings of the individual indexes."""
         if self.name is not None:
             yield self
@@ -150,14 +154,6 @@ class Trace:
             None if place is None else LegScore(scores[place], place + 1, matched)
             for place, matched in zip(map(places.get, rows), matched_terms, strict=True)
         ]
-
-
-class Hit(NamedTuple):
-    """A node with its score and its evidence."""
-
-    node: BaseNode
-    score: float
-    evidence: Evidence
 
 
 # ---- queries ---------------------------------------------------------------------------------------------------------
@@ -224,7 +220,7 @@ class CheckedRetriever(BaseRetriever):
 class RankingRetriever(CheckedRetriever):
     """A retriever that ranks rows first and fetches the nodes of the best ones afterwards.
 
-    A subclass implements `docstore` and `trace`. It also implements `prepare` and `aprepare` if it has to wait for
+    A subclass implements `docstore` and `rank`. It also implements `prepare` and `aprepare` if it has to wait for
     something, such as an embedding.
     """
 
@@ -234,18 +230,12 @@ class RankingRetriever(CheckedRetriever):
         """The document store with the nodes."""
 
     # Not abstract: LlamaIndex would make a span of every call, which costs more than ranking a thousand chunks.
-    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank at least the k best nodes among those that pass the filters."""
-        raise NotImplementedError(f"{type(self).__name__} does not rank: implement `trace`.")
-
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
-        """Return the k best (node id, score) among the nodes that pass the filters, best first."""
-        hits = self.trace(query, k, filters).hits.first(k)
-        ids = self.docstore.ids
-        return [(ids[row], score) for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)]
+        """Rank at least the k best nodes among those that pass the filters."""
+        raise NotImplementedError(f"{type(self).__name__} does not rank: implement `rank`.")
 
     async def aprepare(self, bundle: QueryBundle) -> QueryBundle:
-        """Await what `trace` would block for, such as the query's embedding; return a copy of the query with it."""
+        """Await what `rank` would block for, such as the query's embedding; return a copy of the query with it."""
         return bundle
 
     def prepare(self, bundle: QueryBundle) -> QueryBundle:
@@ -256,17 +246,23 @@ class RankingRetriever(CheckedRetriever):
         """Prepare several queries at once, which is faster than one by one if they must be embedded."""
         return bundles
 
-    def fetch(self, trace: Trace, k: int, evidence: Sequence[Evidence] | None = None) -> list[Hit]:
-        """Return the k best nodes of a ranking with one access to the store; `evidence` avoids computing it again."""
-        hits, ids = trace.hits.first(k), self.docstore.ids
-        nodes = self.docstore.get_nodes([ids[row] for row in hits.rows.tolist()])
-        scores = (trace.evidence(k) if evidence is None else evidence)[: len(nodes)]
-        return [Hit(*values) for values in zip(nodes, hits.scores.tolist(), scores, strict=True)]
+    def fetch(self, ranking: Ranking, k: int, evidence: Sequence[Evidence] | None = None) -> list[RetrievedChunk]:
+        """Return the k best nodes of a ranking with their evidence, by one access to the document store.
 
-    def search(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> list[NodeWithScore]:
-        """Return the k best nodes with their evidence; each index ranks once."""
-        trace = self.trace(as_bundle(query), require_positive(k), filters)
-        return [RetrievedChunk.made(rank, *hit).to_node() for rank, hit in enumerate(self.fetch(trace, k), start=1)]
+        Args:
+            ranking: The ranking.
+            k: Number of nodes.
+            evidence: The evidence of at least k hits; None computes it.
+        """
+        best = ranking.first(k)
+        nodes = self.docstore.get_nodes([node_id for node_id, _ in best])
+        given = ranking.evidence(k) if evidence is None else evidence
+        scored = zip(nodes, best, given[: len(nodes)], strict=True)
+        # Without validation: validating the fields takes longer than the search.
+        return [
+            RetrievedChunk.model_construct(rank=rank, node=node, score=score, **legs)
+            for rank, (node, (_, score), legs) in enumerate(scored, start=1)
+        ]
 
 
 # ---- capabilities of retrievers --------------------------------------------------------------------------------------

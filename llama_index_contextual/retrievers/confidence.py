@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_index_contextual.retrievers.base import Evidence, Trace
+from llama_index_contextual.retrievers.base import Evidence, Ranking
 from llama_index_contextual.retrievers.fusion import Scale
 from llama_index_contextual.retrievers.response import ConfidenceLevel
 
@@ -68,23 +68,24 @@ class Judgement:
         return "low" if self.confidence < LOW else "medium" if self.confidence < HIGH else "high"
 
 
-def judge(trace: Trace, evidence: Sequence[Evidence]) -> Judgement | None:
+def judge(ranking: Ranking, evidence: Sequence[Evidence]) -> Judgement | None:
     """Return the probabilities for a ranking; None unless both indexes ranked.
 
     Args:
-        trace: A hybrid ranking.
+        ranking: A hybrid ranking.
         evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
     """
-    if trace.query_terms is None or {leaf.name for leaf in trace.leaves()} != {"semantic", "lexical"}:
+    if ranking.query_terms is None or {leaf.name for leaf in ranking.leaves()} != {"semantic", "lexical"}:
         return None
     if not evidence:
         return Judgement((), 0.0)
     return Judgement(
-        RELEVANCE(hit_features(trace, evidence)).tolist(), float(CONFIDENCE(query_features(trace, evidence)[None])[0])
+        RELEVANCE(hit_features(ranking, evidence)).tolist(),
+        float(CONFIDENCE(query_features(ranking, evidence)[None])[0]),
     )
 
 
-def hit_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
+def hit_features(ranking: Ranking, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
     """Return one row of features for each hit.
 
     The strength of a hit is the distance of its fused score from the mean of the best 100, divided by the distance of
@@ -99,10 +100,10 @@ def hit_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float
     3. the share times the distance of the best cosine similarity from the mean of all chunks, in standard deviations;
     4. the BM25 score of the hit, in standard deviations of the scores of all chunks.
     """
-    scores, mean = trace.hits.scores[: len(evidence)], float(trace.hits.scores[:_RANKED].mean())
+    scores, mean = ranking.hits.scores[: len(evidence)], float(ranking.hits.scores[:_RANKED].mean())
     reach = float(scores[0]) - mean
     strength = np.maximum(scores - mean, 0.0) / reach if reach > 0 else np.zeros(len(scores))
-    coverage = _coverage(trace, evidence)
+    coverage = _coverage(ranking, evidence)
     logits = _STRENGTH * strength + _COVERAGE * coverage
     log_share = logits - math.log(float(np.exp(logits[:JUDGED]).sum()))
     share = np.exp(log_share)
@@ -110,15 +111,15 @@ def hit_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float
     return np.array(
         [
             log_share * coverage,
-            log_share * _rarity(trace),
-            share * _agreement(trace),
-            share * _above(_leaf(trace, "semantic")),
-            np.array(bm25) / (_scale(_leaf(trace, "lexical")).unit or 1.0),
+            log_share * _rarity(ranking),
+            share * _agreement(ranking),
+            share * _above(_leaf(ranking, "semantic")),
+            np.array(bm25) / (_scale(_leaf(ranking, "lexical")).unit or 1.0),
         ]
     ).T
 
 
-def query_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
+def query_features(ranking: Ranking, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
     """Return the features of a response.
 
     0. The best BM25 score divided by the length of the query, as in WIG (Zhou, Croft, "Query Performance Prediction in
@@ -127,26 +128,26 @@ def query_features(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.flo
        conversations.
     1. The BM25 score of the first hit divided by the sum of the weights of all terms, including unknown ones.
     """
-    terms = trace.query_terms
+    terms = ranking.query_terms
     if terms is None or not terms.counts:
         return np.zeros(2)
     length = math.sqrt(sum(weight**2 for weight in terms.counts.values()))
-    lexical = _leaf(trace, "lexical")
+    lexical = _leaf(ranking, "lexical")
     best = 0.0 if lexical is None else float(lexical.hits.scores[:1].sum())
     gain = best / length / math.log1p(terms.size)
     first = evidence[0].get("lexical")
     return np.array([gain, 0.0 if first is None else first.score / sum(terms.weights.values())])
 
 
-def _leaf(trace: Trace, name: str) -> Trace | None:
-    return next((leaf for leaf in trace.leaves() if leaf.name == name), None)
+def _leaf(ranking: Ranking, name: str) -> Ranking | None:
+    return next((leaf for leaf in ranking.leaves() if leaf.name == name), None)
 
 
-def _scale(leaf: Trace | None) -> Scale:
+def _scale(leaf: Ranking | None) -> Scale:
     return Scale(0.0, 0.0) if leaf is None or leaf.scale is None else leaf.scale()
 
 
-def _above(leaf: Trace | None) -> float:
+def _above(leaf: Ranking | None) -> float:
     """Return the distance of the best score from the mean of all chunks, in standard deviations."""
     scale = _scale(leaf)
     if leaf is None or len(leaf.hits.scores) == 0 or scale.unit == 0:
@@ -154,24 +155,24 @@ def _above(leaf: Trace | None) -> float:
     return (float(leaf.hits.scores[0]) - scale.zero) / scale.unit
 
 
-def _coverage(trace: Trace, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
+def _coverage(ranking: Ranking, evidence: Sequence[Evidence]) -> NDArray[np.float64]:
     """Return for each hit the share of the query's terms that it contains, weighted by idf."""
-    weights = {} if (terms := trace.query_terms) is None else terms.weights
+    weights = {} if (terms := ranking.query_terms) is None else terms.weights
     total = sum(weights.values()) or 1.0
     terms_of_hits = [() if (lexical := one.get("lexical")) is None else lexical.matched_terms for one in evidence]
     return np.array([sum(map(weights.__getitem__, matched)) / total for matched in terms_of_hits])
 
 
-def _rarity(trace: Trace) -> float:
+def _rarity(ranking: Ranking) -> float:
     """Return the mean idf of the query's terms over log(1 + chunks)."""
-    terms = trace.query_terms
+    terms = ranking.query_terms
     if terms is None or not terms.counts:
         return 0.0
     return sum(terms.weights.values()) / sum(terms.counts.values()) / math.log1p(terms.size)
 
 
-def _agreement(trace: Trace) -> float:
+def _agreement(ranking: Ranking) -> float:
     """Return the number of hits that the first 10 hits of all indexes share, over the length of the longest list."""
-    firsts = [set(leaf.hits.rows[:_FIRST].tolist()) for leaf in trace.leaves()]
+    firsts = [set(leaf.hits.rows[:_FIRST].tolist()) for leaf in ranking.leaves()]
     longest = max(map(len, firsts), default=0)
     return len(set.intersection(*firsts)) / longest if longest else 0.0

@@ -219,10 +219,10 @@ class ConversationalRetriever(CheckedRetriever):
         return ((query.query_str, weights.question), *((text, share) for text in questions))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self.respond(query_bundle).to_nodes()
+        return [*self.respond(query_bundle).results]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return (await self.arespond(query_bundle)).to_nodes()
+        return [*(await self.arespond(query_bundle)).results]
 
 
 def _lexical_texts(
@@ -255,7 +255,7 @@ def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBle
         blend = replace(blend or QueryBlend(), lexical=response.blend.lexical)
     if alone:
         return replace(response, query=str(query), blend=blend)
-    results = tuple(replace(chunk, relevance=None) for chunk in response.results)
+    results = tuple(chunk.model_copy(update={"relevance": None}) for chunk in response.results)
     return replace(response, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
 
 

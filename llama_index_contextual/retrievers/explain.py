@@ -1,14 +1,12 @@
-"""Explain a ranking: the terms of each score, and what each near miss lacks, from the trace of the search."""
+"""Explain a ranking: the terms of each score, and what each near miss lacks, from the rankings of the search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llama_index.core.schema import BaseNode
-
-from llama_index_contextual.retrievers.base import Evidence, Hit, Trace
-from llama_index_contextual.retrievers.response import Explanation, Source
+from llama_index_contextual.retrievers.base import Ranking
+from llama_index_contextual.retrievers.response import Explanation, RetrievedChunk
 
 NEAR_MISSES = 5
 _BEST = "best chunk"
@@ -34,68 +32,68 @@ class _Share:
     size: int
 
 
-def explain(trace: Trace, hits: Sequence[Hit], k: int) -> tuple[list[Explanation], list[Explanation]]:
+def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits, and those of the next ones with what they lack.
 
     Args:
-        trace: The ranking.
+        ranking: The ranking.
         hits: Its first hits, in order.
         k: Number of results among them.
     """
-    explanations = [_explanation(trace, hit, rank) for rank, hit in enumerate(hits, start=1)]
+    explanations = [_explanation(ranking, hit) for hit in hits]
     last = min(k, len(hits))
-    near_misses = [_with_reason(trace, explanations, at, last - 1) for at in range(last, len(hits))]
+    near_misses = [_with_reason(ranking, explanations, at, last - 1) for at in range(last, len(hits))]
     return explanations[:last], near_misses
 
 
-def _explanation(trace: Trace, hit: Hit, rank: int) -> Explanation:
-    in_text, in_context = _matched_terms(trace, hit.node, hit.evidence)
+def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
+    in_text, in_context = _matched_terms(ranking, hit)
     return Explanation(
-        rank=rank,
-        node_id=hit.node.node_id,
-        source=Source.of(hit.node),
-        score=hit.score,
-        arithmetic=_arithmetic(trace, rank - 1),
-        semantic=hit.evidence.get("semantic"),
-        lexical=hit.evidence.get("lexical"),
-        document=hit.evidence.get("document"),
+        rank=hit.rank,
+        node_id=hit.node_id,
+        source=hit.source,
+        score=hit.get_score(),
+        arithmetic=_arithmetic(ranking, hit.rank - 1),
+        semantic=hit.semantic,
+        lexical=hit.lexical,
+        document=hit.document,
         in_text=in_text,
         in_context=in_context,
-        missing=_missing(trace, (*in_text, *in_context)),
+        missing=_missing(ranking, (*in_text, *in_context)),
     )
 
 
-def _matched_terms(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the matched terms in the text, and those that occur only in the context."""
-    terms, lexical = trace.query_terms, evidence.get("lexical")
-    if terms is None or lexical is None:
+    terms = ranking.query_terms
+    if terms is None or hit.lexical is None:
         return (), ()
-    terms_of_text = set(terms.analyzer.terms(node.get_content()))
+    terms_of_text = set(terms.analyzer.terms(hit.text))
     return (
-        tuple(term for term in lexical.matched_terms if term in terms_of_text),
-        tuple(term for term in lexical.matched_terms if term not in terms_of_text),
+        tuple(term for term in hit.lexical.matched_terms if term in terms_of_text),
+        tuple(term for term in hit.lexical.matched_terms if term not in terms_of_text),
     )
 
 
-def _missing(trace: Trace, matched: Sequence[str]) -> tuple[str, ...]:
-    return () if trace.query_terms is None else tuple(t for t in trace.query_terms.counts if t not in matched)
+def _missing(ranking: Ranking, matched: Sequence[str]) -> tuple[str, ...]:
+    return () if ranking.query_terms is None else tuple(t for t in ranking.query_terms.counts if t not in matched)
 
 
-def _arithmetic(trace: Trace, at: int) -> str:
-    score = float(trace.hits.scores[at])
-    if trace.fusion is None:
-        return f"{_UNITS.get(trace.name or '', 'score')} {score:.4f}"
-    parts = [f"{share.name} {share.formula}" for share in _shares(trace, at) if share.formula]
+def _arithmetic(ranking: Ranking, at: int) -> str:
+    score = float(ranking.hits.scores[at])
+    if ranking.fusion is None:
+        return f"{_UNITS.get(ranking.name or '', 'score')} {score:.4f}"
+    parts = [f"{share.name} {share.formula}" for share in _shares(ranking, at) if share.formula]
     return f"{' + '.join(parts)} = {score:.4f}"
 
 
-def _shares(trace: Trace, at: int) -> list[_Share]:
+def _shares(ranking: Ranking, at: int) -> list[_Share]:
     """Return the contributions to the score of the hit at a position; none for the ranking of a single index."""
-    fusion, row = trace.fusion, int(trace.hits.rows[at])
+    fusion, row = ranking.fusion, int(ranking.hits.rows[at])
     if fusion is None:
         return []
     shares = []
-    for number, (part, weight) in enumerate(zip(trace.parts, fusion.weights, strict=True)):
+    for number, (part, weight) in enumerate(zip(ranking.parts, fusion.weights, strict=True)):
         name, scores = part.name or "fused", part.hits.scores
         places = (part.hits.rows == row).nonzero()[0]
         if len(places) == 0:
@@ -110,11 +108,11 @@ def _shares(trace: Trace, at: int) -> list[_Share]:
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
         shares.append(_Share(name, value, formula, place + 1, len(scores)))
-    return [*shares, *_share_of_document(trace, at), *_share_of_best(trace, at)]
+    return [*shares, *_share_of_document(ranking, at), *_share_of_best(ranking, at)]
 
 
-def _share_of_document(trace: Trace, at: int) -> list[_Share]:
-    fusion, support = trace.fusion, trace.support
+def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
+    fusion, support = ranking.fusion, ranking.support
     if fusion is None or support is None:
         return []
     rank, score, largest = int(support.ranks[at]), float(support.scores[at]), float(support.scores.max(initial=0.0))
@@ -126,18 +124,18 @@ def _share_of_document(trace: Trace, at: int) -> list[_Share]:
     return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
 
 
-def _share_of_best(trace: Trace, at: int) -> list[_Share]:
-    if trace.fusion is None or trace.best is None or not trace.fusion.sibling_weight:
+def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
+    if ranking.fusion is None or ranking.best is None or not ranking.fusion.sibling_weight:
         return []
-    weight, best = trace.fusion.sibling_weight, float(trace.best[at])
+    weight, best = ranking.fusion.sibling_weight, float(ranking.best[at])
     return [_Share(_BEST, weight * best, f"{weight:.4g} × {best:.4f}", 0, 0)]
 
 
-def _with_reason(trace: Trace, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
+def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
     """Return the explanation of a near miss with the difference from the last result."""
     miss, kept = explanations[at], explanations[last]
     reasons = [f"{kept.score - miss.score:.4f} below result {kept.rank}"]
-    shares = list(zip(_shares(trace, at), _shares(trace, last), strict=True))
+    shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))
     if shares:
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:

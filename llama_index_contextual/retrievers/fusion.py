@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ranking = Sequence[tuple[str, float]]
+ScoredIds = Sequence[tuple[str, float]]
+"""(node id, score), best first."""
 
 
 class Hits(NamedTuple):
@@ -46,7 +47,7 @@ class Scale(NamedTuple):
 
 
 def reciprocal_rank_fusion(
-    rankings: Sequence[Ranking], weights: Sequence[float], *, k: float = 60.0
+    rankings: Sequence[ScoredIds], weights: Sequence[float], *, k: float = 60.0
 ) -> list[tuple[str, float]]:
     """Fuse by weighted reciprocal ranks: score(d) = sum over rankings of weight / (k + rank(d)), ranks from 1.
 
@@ -65,7 +66,7 @@ def reciprocal_rank_fusion(
     return _by_name(rankings, weights, "rrf", k)
 
 
-def score_fusion(rankings: Sequence[Ranking], weights: Sequence[float]) -> list[tuple[str, float]]:
+def score_fusion(rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
     """Fuse by weighted scores, each ranking scaled to 0..1 (min-max over its own hits); missing hits count as 0.
 
     Args:
@@ -236,7 +237,7 @@ def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> N
 
 
 def _by_name(
-    rankings: Sequence[Ranking], weights: Sequence[float], by: Literal["rrf", "score"], k: float
+    rankings: Sequence[ScoredIds], weights: Sequence[float], by: Literal["rrf", "score"], k: float
 ) -> list[tuple[str, float]]:
     names = sorted({name for ranking in rankings for name, _ in ranking})
     row = {name: at for at, name in enumerate(names)}

@@ -25,7 +25,6 @@ from llama_index_contextual.retrievers.base import (
     FusionSettings,
     Ranking,
     RankingRetriever,
-    Trace,
     lexical_query,
     specificity_of,
 )
@@ -33,6 +32,7 @@ from llama_index_contextual.retrievers.documents import DocumentLeg
 from llama_index_contextual.retrievers.fusion import (
     Hits,
     Scale,
+    ScoredIds,
     add_support,
     best_of_group,
     fuse,
@@ -43,8 +43,8 @@ from llama_index_contextual.retrievers.fusion import (
     scaled_shares,
     score_fusion,
 )
-from llama_index_contextual.retrievers.queries import as_bundle
-from llama_index_contextual.retrievers.response import ScoredChunk
+from llama_index_contextual.retrievers.queries import as_bundle, require_positive
+from llama_index_contextual.retrievers.response import LEGS, RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
 
@@ -141,15 +141,19 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         stores = {id(leg.docstore) for leg in self._legs}
         return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
-    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank with every leg, fuse the rankings, and add the scores of the documents."""
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Rank with every leg, fuse the rankings, and add the scores of the documents.
+
+        Raises:
+            InputError: k is not positive, or the legs do not rank ids.
+        """
         if not self._ranks_ids:
             raise InputError(
                 "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
                 " query: use retrieve()."
             )
-        bundle, wanted = as_bundle(query), max(self.candidates, k)
-        parts = [leg.trace(bundle, wanted, filters or self._filters) for leg in self._legs]
+        bundle, wanted = as_bundle(query), max(self.candidates, require_positive(k))
+        parts = [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
         rankings = [part.hits.first(wanted) for part in parts]
         scales = self._scales(parts, rankings)
         hits = fuse(
@@ -162,18 +166,18 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         )
         weight = self._document_weight(hits)
         fusion = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
-        trace = Trace(hits, parts=parts, fusion=fusion)
+        ranking = Ranking(hits, self.docstore.ids, parts=parts, fusion=fusion)
         if self._documents is None:
-            return trace
+            return ranking
         # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
-        terms = trace.query_terms
+        terms = ranking.query_terms
         support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
         shares = self._shares(support, weight)
         best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
         supported, before = add_support(hits, shares + self.sibling_weight * best)
-        return replace(trace, hits=supported, support=support.at(before), best=best[before])
+        return replace(ranking, hits=supported, support=support.at(before), best=best[before])
 
-    def _scales(self, parts: Sequence[Trace], rankings: Sequence[Hits]) -> list[Scale]:
+    def _scales(self, parts: Sequence[Ranking], rankings: Sequence[Hits]) -> list[Scale]:
         """Return the scales of the rankings' scores: by standard deviation if all are known, or else by min-max."""
         if self.fusion == "rrf":
             return []
@@ -194,7 +198,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             return scaled_shares(support.scores.astype(np.float64), weight)
         return reciprocal_shares(support.ranks, weight, k=self.rrf_k)
 
-    def _fuse(self, rankings: Sequence[Ranking], weights: Sequence[float]) -> Ranking:
+    def _fuse(self, rankings: Sequence[ScoredIds], weights: Sequence[float]) -> list[tuple[str, float]]:
         if self.fusion == "score":
             return score_fusion(rankings, weights)
         return reciprocal_rank_fusion(rankings, weights, k=self.rrf_k)
@@ -229,7 +233,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._ranks_ids:
-            return self.search(query_bundle, self.similarity_top_k)
+            k = self.similarity_top_k
+            return [*self.fetch(self.rank(query_bundle, k), k)]
         return super()._retrieve(query_bundle)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -245,8 +250,9 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
             rankings.append([(hit.node.node_id, hit.score or 0.0) for hit in ordered])
             for hit in hits:
                 fields = chunks.setdefault(hit.node.node_id, {"node": hit.node})
-                for leg in ("semantic", "lexical", "document"):
+                for leg in LEGS:
                     if (evidence := getattr(hit, leg, None)) is not None:
                         fields.setdefault(leg, evidence)
         weights = [self._retriever_weights[leg] for _, leg in results]
-        return [ScoredChunk(score=score, **chunks[node_id]) for node_id, score in self._fuse(rankings, weights)]
+        fused = enumerate(self._fuse(rankings, weights), start=1)
+        return [RetrievedChunk(rank=rank, score=score, **chunks[node_id]) for rank, (node_id, score) in fused]

@@ -19,10 +19,10 @@ from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.base import RankingRetriever, Trace, lexical_query
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever, lexical_query
 from llama_index_contextual.retrievers.bm25 import MAX_TERMS, LexicalIndex, QueryTerms
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle
+from llama_index_contextual.retrievers.queries import as_bundle, require_positive
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.scan import top
 
@@ -105,8 +105,13 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         retriever._owns_docstore = owned
         return retriever
 
-    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
-        """Rank the k best chunks by BM25; scores are above 0."""
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
+        """Rank the k best chunks by BM25; scores are above 0.
+
+        Raises:
+            InputError: k is not positive.
+        """
+        k = require_positive(k)
         terms = self.lexical_index.query(lexical_query(as_bundle(query)))
         scores = all_scores = self.lexical_index.scores(terms)
         mask = self.docstore.mask(filters or self._filters)
@@ -116,7 +121,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         hits = Hits(rows, best.astype(np.float64))
         # The zero of the scale is 0: chunks without a term of the query count as 0 in the fusion.
         scale = functools.cache(lambda: Scale(0.0, float(all_scores.std())))  # used by fusion and by confidence
-        return Trace(hits, name="lexical", terms=terms, scale=scale, warnings=_warnings(terms))
+        return Ranking(hits, self.docstore.ids, name="lexical", terms=terms, scale=scale, warnings=_warnings(terms))
 
     def specificity(self, text: str) -> float:
         """Return how specific a text is among the chunks; see `specificity_of`."""
@@ -128,7 +133,8 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         return self._docstore
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self.search(query_bundle, self.similarity_top_k)
+        k = self.similarity_top_k
+        return [*self.fetch(self.rank(query_bundle, k), k)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)

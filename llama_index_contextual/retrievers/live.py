@@ -1,7 +1,7 @@
 """Search in the live version of a project.
 
 `ProjectRetriever` answers queries, `LiveIndexes` finds the live version and notices when another one takes its place,
-`VersionIndexes` opens the indexes of one version, and `respond` ranks, reranks, estimates relevance and explains.
+`SearchableVersion` opens the indexes of one version, and `respond` ranks, reranks, estimates relevance and explains.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from llama_index_contextual.retrievers.queries import (
     require_positive,
     with_warnings,
 )
-from llama_index_contextual.retrievers.rerank import Reranked, Reranker, Rerankers
+from llama_index_contextual.retrievers.rerank import Reranker, Rerankers
 from llama_index_contextual.retrievers.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
@@ -150,17 +150,17 @@ class ProjectRetriever(CheckedRetriever):
     def embeds(self) -> bool:
         """Whether queries need the embedding model; they do not if only the lexical index is searched."""
         try:
-            return self.mode != "lexical" and self._indexes.current().version.has_semantic
+            return self.mode != "lexical" and self._indexes.current().has_semantic
         except NoVersionError:
             return self._config.faiss
 
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of the live version's chunks, which filters can use."""
-        return self._indexes.current().version.docstore.metadata_keys()
+        return self._indexes.current().docstore.metadata_keys()
 
     def docstore_of(self, version: str | None) -> SQLiteDocumentStore | None:
         """Return the document store of a version while it is live, or else None."""
-        live = self._indexes.current().version
+        live = self._indexes.current()
         return live.docstore if live.name == version else None
 
     @reported
@@ -173,7 +173,7 @@ class ProjectRetriever(CheckedRetriever):
         """
         query, notes = bounded(bundle)
 
-        def search(current: VersionIndexes) -> RetrievalResponse:
+        def search(current: SearchableVersion) -> RetrievalResponse:
             retriever, mode, warnings = self._prepare(current)
             prepared = retriever.prepare(query)
             warnings += _embedding_notes(query, mode)
@@ -186,7 +186,7 @@ class ProjectRetriever(CheckedRetriever):
         """Asynchronous version of `respond`: awaits the query's embedding and ranks in a thread."""
         query, notes = await asyncio.to_thread(bounded, bundle)
 
-        async def search(current: VersionIndexes) -> RetrievalResponse:
+        async def search(current: SearchableVersion) -> RetrievalResponse:
             retriever, mode, warnings = await asyncio.to_thread(self._prepare, current)
             prepared = await retriever.aprepare(query)
             warnings += await asyncio.to_thread(_embedding_notes, query, mode)
@@ -201,7 +201,7 @@ class ProjectRetriever(CheckedRetriever):
         if not checked:
             return []
 
-        def search(current: VersionIndexes) -> list[RetrievalResponse]:
+        def search(current: SearchableVersion) -> list[RetrievalResponse]:
             retriever, mode, warnings = self._prepare(current)
             prepared = retriever.prepare_many([query for query, _ in checked])
             return [
@@ -214,15 +214,13 @@ class ProjectRetriever(CheckedRetriever):
 
     def retrieve_many(self, queries: Sequence[QueryType]) -> list[list[NodeWithScore]]:
         """Return the nodes of several queries, in their order."""
-        return [response.to_nodes() for response in self.respond_many(as_bundles(queries))]
+        return [[*response.results] for response in self.respond_many(as_bundles(queries))]
 
     def specificity(self, text: str) -> float | None:
         """Return how specific a text is among the chunks of the live version; see `specificity_of`."""
-        return self._indexes.run(
-            lambda current: current.lexical.specificity(text) if current.version.has_lexical else None
-        )
+        return self._indexes.run(lambda current: current.lexical.specificity(text) if current.has_lexical else None)
 
-    def _prepare(self, current: VersionIndexes) -> tuple[RankingRetriever, Mode, list[str]]:
+    def _prepare(self, current: SearchableVersion) -> tuple[RankingRetriever, Mode, list[str]]:
         """Return the retriever, the mode that it answers in, and warnings if that is not the requested one."""
         mode, warnings = current.usable_mode(self.mode)
         for warning in warnings:
@@ -232,7 +230,7 @@ class ProjectRetriever(CheckedRetriever):
     def _respond(
         self,
         bundle: QueryBundle,
-        current: VersionIndexes,
+        current: SearchableVersion,
         retriever: RankingRetriever,
         mode: Mode,
         warnings: list[str],
@@ -249,7 +247,7 @@ class ProjectRetriever(CheckedRetriever):
             mode_requested=self.mode,
             mode_used=mode,
             warnings=warnings,
-            version=current.version.name,
+            version=current.name,
             turns=self._indexes.turns,
         )
         if not added:
@@ -258,10 +256,10 @@ class ProjectRetriever(CheckedRetriever):
         return replace(respond(expanded, retriever, request), blend=QueryBlend(lexical=expanded.lexical_texts))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self.respond(query_bundle).to_nodes()
+        return [*self.respond(query_bundle).results]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return (await self.arespond(query_bundle)).to_nodes()
+        return [*(await self.arespond(query_bundle)).results]
 
 
 def _embedding_notes(bundle: QueryBundle, mode: Mode) -> list[str]:
@@ -304,7 +302,7 @@ class LiveIndexes:
         self._name = name
         self._load_embed_model = load_embed_model
         self._lock = new_lock()
-        self._opened: VersionIndexes | None = None
+        self._opened: SearchableVersion | None = None
         self._stamp: Stamp | None = None
         renewed(self)
 
@@ -319,7 +317,7 @@ class LiveIndexes:
             f" need it, with ProjectManager({root!r}).load({name!r})."
         )
 
-    def current(self) -> VersionIndexes:
+    def current(self) -> SearchableVersion:
         """Return the indexes of the live version.
 
         A version that is no longer live is dropped; its files are closed when the last query that uses it ends.
@@ -340,9 +338,7 @@ class LiveIndexes:
                         name=self._name,
                     )
                 try:
-                    opened = VersionIndexes(
-                        OpenVersion(version_directory(self._project_dir, name)), self._load_embed_model
-                    )
+                    opened = SearchableVersion(version_directory(self._project_dir, name), self._load_embed_model)
                 except (CorruptVersionError, OSError):
                     if read_stamp(self._project_dir) == stamp:
                         raise
@@ -350,7 +346,7 @@ class LiveIndexes:
                 self._opened, self._stamp = opened, stamp
                 return opened
 
-    def run(self, query: Callable[[VersionIndexes], T]) -> T:
+    def run(self, query: Callable[[SearchableVersion], T]) -> T:
         """Run a query on the live version, and again on the next one if a writer removes its files meanwhile."""
         while True:
             current = self.current()
@@ -360,7 +356,7 @@ class LiveIndexes:
                 if not self._is_superseded(current):
                     raise
 
-    async def arun(self, query: Callable[[VersionIndexes], Awaitable[T]]) -> T:
+    async def arun(self, query: Callable[[SearchableVersion], Awaitable[T]]) -> T:
         """Asynchronous version of `run`."""
         while True:
             current = await asyncio.to_thread(self.current)
@@ -370,7 +366,7 @@ class LiveIndexes:
                 if not self._is_superseded(current):
                     raise
 
-    def _is_superseded(self, current: VersionIndexes) -> bool:
+    def _is_superseded(self, current: SearchableVersion) -> bool:
         """Return whether another version has become live, so that the files of this one may be gone."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
@@ -384,16 +380,20 @@ def _turns() -> threading.BoundedSemaphore:
     return threading.BoundedSemaphore((os.cpu_count() or 1) + 1)
 
 
-class VersionIndexes:
-    """The indexes of one version, each opened when it is first used.
+class SearchableVersion(OpenVersion):
+    """A published version with its indexes, each opened when it is first used.
 
     Args:
-        version: The version.
+        directory: versions/<name> of a project.
         load_embed_model: Loads the model that embeds queries, given the setting that the version was built with.
+
+    Raises:
+        CorruptVersionError: A file is damaged or missing, or belongs to another version.
+        FormatError: The version was written by a newer release.
     """
 
-    def __init__(self, version: OpenVersion, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
-        self.version = version
+    def __init__(self, directory: Path, load_embed_model: Callable[[str], BaseEmbedding]) -> None:
+        super().__init__(directory)
         self._load_embed_model = load_embed_model
         self._lock = new_rlock()
         self._hybrid: tuple[tuple[Any, ...], HybridRetriever] | None = None
@@ -405,14 +405,14 @@ class VersionIndexes:
         Raises:
             ConfigurationError: The version has no semantic index, or was built with another embedding model.
         """
-        if not self.version.has_semantic:
+        if not self.has_semantic:
             raise ConfigurationError(
                 "This version has no semantic index: create the project with faiss=True.", setting="faiss"
             )
         model = self.embed_model
         # Without transformations LlamaIndex creates a SentenceSplitter and loads its tokenizer: half a second for
         # something that an index which never changes does not use.
-        index = load_index_from_storage(self.version.storage_context, embed_model=model, transformations=[model])
+        index = load_index_from_storage(self.storage_context, embed_model=model, transformations=[model])
         return cast(VectorStoreIndex, index)
 
     @cached_property
@@ -423,10 +423,10 @@ class VersionIndexes:
             ConfigurationError: The project is loaded with another model.
             ModelError: The model cannot be loaded, for example because a key or a package is missing.
         """
-        model = self._load_embed_model(self.version.manifest.config["embed_model"])
-        if not is_same_model(self.version.manifest.embed_model, model_name(model)):
+        model = self._load_embed_model(self.manifest.config["embed_model"])
+        if not is_same_model(self.manifest.embed_model, model_name(model)):
             raise ConfigurationError(
-                f"The index was built with the embedding model {self.version.manifest.embed_model!r}, the project is"
+                f"The index was built with the embedding model {self.manifest.embed_model!r}, the project is"
                 f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
                 setting="embed_model",
             )
@@ -440,19 +440,19 @@ class VersionIndexes:
     @cached_property
     def lexical(self) -> LexicalRetriever:
         """The lexical retriever."""
-        return LexicalRetriever(LexicalIndex.load(self.version.bm25_directory), self.version.docstore)
+        return LexicalRetriever(LexicalIndex.load(self.bm25_directory), self.docstore)
 
     @cached_property
     def documents(self) -> DocumentLeg | None:
         """The index of documents; None if the version has none."""
-        if not self.version.has_documents:
+        if not self.has_documents:
             return None
-        return DocumentLeg(DocumentIndex.load(self.version.documents_directory), self.version.docstore)
+        return DocumentLeg(DocumentIndex.load(self.documents_directory), self.docstore)
 
     @cached_property
     def acronyms(self) -> Acronyms:
         """The acronyms that the version's texts explain."""
-        texts = (node.get_content(MetadataMode.NONE) for node in self.version.docstore.iterate())
+        texts = (node.get_content(MetadataMode.NONE) for node in self.docstore.iterate())
         return Acronyms(find_acronyms(texts))
 
     def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
@@ -481,7 +481,7 @@ class VersionIndexes:
 
     def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
         """Return the wanted mode if the version supports it, or else another one and a warning."""
-        has: dict[str, bool] = {"semantic": self.version.has_semantic, "lexical": self.version.has_lexical}
+        has: dict[str, bool] = {"semantic": self.has_semantic, "lexical": self.has_lexical}
         if wanted == "hybrid" and all(has.values()):
             return wanted, []
         if has.get(wanted):
@@ -526,33 +526,32 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
     shown = k + NEAR_MISSES if request.explain else k
     # A fused ranking has more than k hits anyway, and asking for more could change it.
     with request.turns:
-        trace = retriever.trace(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
-        evidence = trace.evidence(max(JUDGED, shown))
-        hits = retriever.fetch(trace, shown, evidence)
-        judgement = judge(trace, evidence)
-    relevances = [None] * len(hits) if judgement is None else judgement.relevances
-    warnings = [*request.warnings, *(warning for leaf in trace.leaves() for warning in leaf.warnings)]
-    order = [Reranked(at, hit.score) for at, hit in enumerate(hits[:k])]
-    if request.reranker is not None:
-        order = request.reranker.order(bundle, hits[:k])
-        if hits and not order:
-            warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(hits[:k])} hits.")
-            judgement = judgement and Judgement((), 0.0)
+        ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
+        evidence = ranking.evidence(max(JUDGED, shown))
+        hits = retriever.fetch(ranking, shown, evidence)
+        judgement = judge(ranking, evidence)
+    for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
+        hit.relevance = relevance
+    warnings = [*request.warnings, *(warning for leaf in ranking.leaves() for warning in leaf.warnings)]
+    results = hits[:k]
     explanations: list[Explanation] = []
     near_misses: list[Explanation] = []
     if request.explain:
-        explanations, near_misses = explain(trace, hits, request.k)
-        if request.reranker is not None:
-            explanations, near_misses = _reranked([*explanations, *near_misses], order, request.k)
+        explanations, near_misses = explain(ranking, hits, request.k)
+    if request.reranker is not None:
+        results = request.reranker.rerank(bundle, hits[:k])
+        if hits and not results:
+            warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(hits[:k])} hits.")
+            judgement = judgement and Judgement((), 0.0)
+        if request.explain:
+            explanations, near_misses = _reranked([*explanations, *near_misses], results, request.k)
+        results = [hit.model_copy(update={"rank": rank}) for rank, hit in enumerate(results, start=1)]
     return RetrievalResponse(
         query=bundle.query_str,
         mode_requested=request.mode_requested,
         mode_used=request.mode_used,
         warnings=tuple(warnings),
-        results=tuple(
-            RetrievedChunk.made(rank, hits[at].node, score, hits[at].evidence, relevances[at])
-            for rank, (at, score) in enumerate(order[: request.k], start=1)
-        ),
+        results=tuple(results[: request.k]),
         confidence=None if judgement is None else judgement.confidence,
         confidence_level=None if judgement is None else judgement.level,
         version=request.version,
@@ -562,13 +561,13 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
 
 
 def _reranked(
-    explanations: Sequence[Explanation], order: Sequence[Reranked], k: int
+    explanations: Sequence[Explanation], results: Sequence[RetrievedChunk], k: int
 ) -> tuple[list[Explanation], list[Explanation]]:
     """Return the explanations of the k best hits in the reranker's order, with its scores, and those of the rest."""
     moved = []
-    for rank, hit in enumerate(order, start=1):
-        one = explanations[hit.at]
-        why_not = None if rank <= k else f"the reranker's {hit.score:.4f} is less than {order[k - 1].score:.4f}"
-        arithmetic = f"{one.arithmetic}; reranked from {one.rank} by {hit.score:.4f}"
-        moved.append(replace(one, rank=rank, score=hit.score, arithmetic=arithmetic, why_not=why_not))
+    for rank, hit in enumerate(results, start=1):
+        one, score = explanations[hit.rank - 1], hit.get_score()
+        why_not = None if rank <= k else f"the reranker's {score:.4f} is less than {results[k - 1].score:.4f}"
+        arithmetic = f"{one.arithmetic}; reranked from {one.rank} by {score:.4f}"
+        moved.append(replace(one, rank=rank, score=score, arithmetic=arithmetic, why_not=why_not))
     return moved[:k], moved[k:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -15,7 +14,7 @@ from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ModelError
-from llama_index_contextual.retrievers.base import Hit
+from llama_index_contextual.retrievers.response import RetrievedChunk
 
 LLM_RERANK = "llm"
 
@@ -23,18 +22,6 @@ _RETRY = RetryPolicy(attempts=3)
 _LLM_BATCH = 10
 _CHOICE = re.compile(r"^[^\d\n:]*:\s*(\d{1,9})\s*,[^\d\n:]*:\s*(\d+(?:\.\d+)?)", re.MULTILINE)
 _ALL = 1_000_000  # no limit: the search takes the first k
-
-
-class Reranked(NamedTuple):
-    """The previous position and the new score of a hit.
-
-    Attributes:
-        at: Position in the previous ranking, from 0.
-        score: Score of the reranker, in its own unit.
-    """
-
-    at: int
-    score: float
 
 
 class Reranker:
@@ -51,25 +38,28 @@ class Reranker:
         self.threshold = threshold
         self._postprocessor = postprocessor
 
-    def order(self, bundle: QueryBundle, hits: Sequence[Hit]) -> list[Reranked]:
-        """Return the hits best first; hits with equal scores keep their order.
+    def rerank(self, bundle: QueryBundle, hits: Sequence[RetrievedChunk]) -> list[RetrievedChunk]:
+        """Return copies of the hits with the scores of the reranker, best first; equal scores keep their order.
+
+        The rank of a copy is still the one before, as `explain` needs both.
 
         Raises:
             ModelError: The model fails.
         """
         nodes = [NodeWithScore(node=hit.node, score=hit.score) for hit in hits]  # the reranker overwrites the scores
-        places = {hit.node.node_id: at for at, hit in enumerate(hits)}
+        by_id = {hit.node_id: hit for hit in hits}
         try:
             scored = call(lambda: self._postprocessor.postprocess_nodes(nodes, query_bundle=bundle), _RETRY)
         except ContextualError:
             raise  # has a readable message already
         except Exception as error:  # a model class may raise any error
             raise ModelError(describe(error, setting="rerank", model=self.name), setting="rerank") from error
-        ranked = [Reranked(places[hit.node.node_id], float(hit.score or 0.0)) for hit in scored]
-        kept = [hit for hit in ranked if self.threshold is None or hit.score >= self.threshold]
-        best: dict[int, Reranked] = {}
-        for hit in sorted(kept, key=lambda hit: (-hit.score, hit.at)):
-            best.setdefault(hit.at, hit)  # an LLM may return a passage twice
+        ordered = sorted(scored, key=lambda one: (-one.get_score(), by_id[one.node_id].rank))
+        best: dict[str, RetrievedChunk] = {}
+        for one in ordered:
+            if self.threshold is None or one.get_score() >= self.threshold:
+                # an LLM may return a passage twice
+                best.setdefault(one.node_id, by_id[one.node_id].model_copy(update={"score": float(one.get_score())}))
         return list(best.values())
 
 

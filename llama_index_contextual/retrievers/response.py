@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
@@ -13,10 +13,12 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.text import excerpt, pluralize
 
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
+
+LEGS = ("semantic", "lexical", "document")
+"""Names of the indexes that give evidence for a chunk."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of writing."""
@@ -40,20 +42,6 @@ class LegScore:
     score: float
     rank: int
     matched_terms: tuple[str, ...] = ()
-
-
-class ScoredChunk(NodeWithScore):
-    """A LlamaIndex `NodeWithScore` with score and rank of the chunk in each index."""
-
-    semantic: LegScore | None = Field(default=None, description="Score and rank in the semantic index.")
-    lexical: LegScore | None = Field(default=None, description="Score and rank in the lexical index.")
-    document: LegScore | None = Field(default=None, description="Score and rank of its document.")
-    relevance: float | None = Field(default=None, description="Probability that the passage is relevant.")
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name by which LlamaIndex serialises this class."""
-        return "ScoredChunk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,53 +93,40 @@ class Source:
         return visible(line.removeprefix("Source: ") or self.doc_id or "unknown source")
 
 
-@dataclass(frozen=True)
-class RetrievedChunk:
-    """One result.
+class RetrievedChunk(NodeWithScore):
+    """A passage with its score and its evidence: a LlamaIndex `NodeWithScore`, for any postprocessor or engine.
 
-    Attributes:
-        rank: Position among the results, from 1.
-        node: The LlamaIndex node.
-        score: Score of the fused ranking; comparable only within one response.
-        relevance: Estimated probability that the passage is relevant, calibrated with the local settings; None unless
-            both indexes were searched.
-        semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
-        lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
-        document: Score and rank of the chunk's document, or None if documents are not searched or the document's name
-            and opening have no term of the query.
+    The score is that of the whole search, comparable only within one response.
     """
 
-    rank: int
-    node: BaseNode
-    score: float
-    relevance: float | None = None
-    semantic: LegScore | None = None
-    lexical: LegScore | None = None
-    document: LegScore | None = None
+    rank: int = Field(default=0, description="Position among the results, from 1.")
+    relevance: float | None = Field(
+        default=None,
+        description="Estimated probability that the passage is relevant, calibrated with the local settings; None"
+        " unless both indexes were searched.",
+    )
+    semantic: LegScore | None = Field(
+        default=None, description="Score and rank in the semantic index, or None if the chunk is not among its hits."
+    )
+    lexical: LegScore | None = Field(
+        default=None, description="Score and rank in the lexical index, or None if the chunk is not among its hits."
+    )
+    document: LegScore | None = Field(
+        default=None,
+        description="Score and rank of the chunk's document, or None if documents are not searched or the document's"
+        " name and opening have no term of the query.",
+    )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises this class."""
+        return "RetrievedChunk"
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:
-        """Return the result for a LlamaIndex node."""
-        values = (getattr(scored, name, None) for name in ("relevance", "semantic", "lexical", "document"))
-        return cls(rank, scored.node, float(scored.score or 0.0), *values)
-
-    @classmethod
-    def made(
-        cls,
-        rank: int,
-        node: BaseNode,
-        score: float,
-        evidence: Mapping[str, LegScore],
-        relevance: float | None = None,
-    ) -> RetrievedChunk:
-        """Return the result for a node, its score, and its score and rank in each index."""
-        semantic, lexical, document = map(evidence.get, ("semantic", "lexical", "document"))
-        return cls(rank, node, score, relevance, semantic, lexical, document)
-
-    @property
-    def node_id(self) -> str:
-        """Id of the chunk."""
-        return self.node.node_id
+        """Return the result for a node of any retriever; evidence that it has is kept."""
+        values = {name: getattr(scored, name, None) for name in ("relevance", *LEGS)}
+        return cls.model_construct(rank=rank, node=scored.node, score=float(scored.score or 0.0), **values)
 
     @property
     def text(self) -> str:
@@ -163,42 +138,20 @@ class RetrievedChunk:
         """The sentences that situate the chunk in its document, or None."""
         return self.node.metadata.get(keys.CONTEXT) or None
 
-    @cached_property
+    @property
     def source(self) -> Source:
         """The location of the passage in its document."""
         return Source.of(self.node)
 
-    def to_node(self) -> ScoredChunk:
-        """Return the result as a LlamaIndex node with its scores."""
-        # Without validation: validating the fields takes longer than the search.
-        return ScoredChunk.model_construct(
-            node=self.node,
-            score=self.score,
-            relevance=self.relevance,
-            semantic=self.semantic,
-            lexical=self.lexical,
-            document=self.document,
-        )
-
     def __repr__(self) -> str:
         text = textwrap.shorten(visible(self.text), 60, placeholder=" …")
-        return f"RetrievedChunk(rank={self.rank}, score={self.score:.4f}, source={str(self.source)!r}, text={text!r})"
+        score, source = self.get_score(), str(self.source)
+        return f"RetrievedChunk(rank={self.rank}, score={score:.4f}, source={source!r}, text={text!r})"
 
     def excerpt(self, query: str, width: int) -> str:
         """Return the text on one line, from shortly before the matched terms or the words of the query."""
         terms = self.lexical.matched_terms if self.lexical else (word[0] for word in re.finditer(r"\w{4,64}", query))
         return excerpt(visible(self.text), terms, width)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values, without the node."""
-        out = {name: getattr(self, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
-        for leg in ("semantic", "lexical", "document"):
-            leg_score: LegScore | None = getattr(self, leg)
-            out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}
-        if self.lexical is not None:
-            out["lexical"]["matched_terms"] = list(self.lexical.matched_terms)
-        out["source"] = asdict(self.source)
-        return out
 
 
 @dataclass(frozen=True)
@@ -322,11 +275,11 @@ class RetrievalResponse:
         if self.explanations:
             out["explanations"] = [asdict(one) for one in self.explanations]
             out["near_misses"] = [asdict(one) for one in self.near_misses]
-        return {**out, "warnings": list(self.warnings), "results": [chunk.to_dict() for chunk in self.results]}
+        return {**out, "warnings": list(self.warnings), "results": list(map(_values, self.results))}
 
     def to_nodes(self) -> list[NodeWithScore]:
-        """Return the results as LlamaIndex nodes with their scores."""
-        return [chunk.to_node() for chunk in self.results]
+        """Return copies of the results, for a postprocessor that changes their scores."""
+        return [chunk.model_copy() for chunk in self.results]
 
     def __repr__(self) -> str:
         confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
@@ -352,6 +305,18 @@ class RetrievalResponse:
             f"<p><b>{escape(_shorten(self.query[: 2 * _SHOWN], _SHOWN))}</b> ({escape(self.mode_used)})</p>{warnings}"
             f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
         )
+
+
+def _values(chunk: RetrievedChunk) -> dict[str, Any]:
+    """Return a result as JSON values, without the node's metadata."""
+    out = {name: getattr(chunk, name) for name in ("rank", "node_id", "text", "context", "score", "relevance")}
+    for leg in LEGS:
+        leg_score: LegScore | None = getattr(chunk, leg)
+        out[leg] = None if leg_score is None else {"score": leg_score.score, "rank": leg_score.rank}
+    if chunk.lexical is not None:
+        out["lexical"]["matched_terms"] = list(chunk.lexical.matched_terms)
+    out["source"] = asdict(chunk.source)
+    return out
 
 
 def visible(text: str) -> str:

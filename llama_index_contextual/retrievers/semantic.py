@@ -25,9 +25,9 @@ from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual.embeddings.batching import cut_to_input
 from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.models import model_name
-from llama_index_contextual.retrievers.base import RankingRetriever, Trace
+from llama_index_contextual.retrievers.base import Ranking, RankingRetriever
 from llama_index_contextual.retrievers.fusion import Hits, Scale
-from llama_index_contextual.retrievers.queries import as_bundle, shortened
+from llama_index_contextual.retrievers.queries import as_bundle, require_positive, shortened
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import Rows, UnitFaissVectorStore
 from llama_index_contextual.storage.scan import products
@@ -82,18 +82,18 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         self._embedder = QueryEmbedder(self._embed_model)
         self._sample: tuple[int, NDArray[np.float32] | None] | None = None
 
-    def trace(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Trace:
+    def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank the k best chunks by cosine similarity; an embedding of zeros has no hits.
 
         Raises:
-            InputError: The query's embedding does not fit the index.
+            InputError: k is not positive, or the query's embedding does not fit the index.
             ModelError: The embedding model cannot be reached.
         """
-        bundle = as_bundle(query)
+        bundle, k = as_bundle(query), require_positive(k)
         embedding = self._embedder.embed(bundle.embedding_strs) if bundle.embedding is None else bundle.embedding
         vector = self._checked(embedding)
         if not vector.any():
-            return Trace(
+            return Ranking(
                 Hits(np.zeros(0, dtype=np.int64), np.zeros(0)),
                 name="semantic",
                 scale=lambda: Scale(0.0, 0.0),
@@ -104,7 +104,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             )
         ranked = self._store.rank_rows(vector, k, filters or self._filters)
         scale = functools.cache(lambda: self._scale(vector, ranked))  # used by fusion and by confidence
-        return Trace(Hits(ranked.rows, ranked.scores), name="semantic", scale=scale)
+        return Ranking(Hits(ranked.rows, ranked.scores), self.docstore.ids, name="semantic", scale=scale)
 
     def _checked(self, embedding: object) -> NDArray[np.float32]:
         """Return a query's embedding as a vector of this index.
@@ -184,7 +184,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
         return self._sample[1]
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self.search(query_bundle, self._similarity_top_k)
+        k = self._similarity_top_k
+        return [*self.fetch(self.rank(query_bundle, k), k)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, await self.aprepare(query_bundle))

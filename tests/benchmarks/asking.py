@@ -47,12 +47,11 @@ class Asking(BaseRetriever):
     def ask(self, bundle: QueryBundle) -> tuple[list[RetrievedChunk], Array, Array]:
         """Return the first 20 hits, their features, and those of the answer."""
         self.lexical_index._respelled.clear()  # what a misspelt word may have been meant to be, among what is left
-        trace = self.retriever.trace(bundle, JUDGED)
-        evidence = trace.evidence(JUDGED)
-        found = self.retriever.fetch(trace, JUDGED)
-        chunks = [RetrievedChunk.made(rank, hit.node, hit.score, hit.evidence) for rank, hit in enumerate(found, 1)]
-        answer = query_features(trace, evidence) if evidence else np.zeros(2)
-        return chunks, hit_features(trace, evidence) if evidence else np.zeros((0, 0)), answer
+        ranking = self.retriever.rank(bundle, JUDGED)
+        evidence = ranking.evidence(JUDGED)
+        hits = self.retriever.fetch(ranking, JUDGED, evidence)
+        answer = query_features(ranking, evidence) if evidence else np.zeros(2)
+        return hits, hit_features(ranking, evidence) if evidence else np.zeros((0, 0)), answer
 
     def leave_out(self, evidence: Evidence) -> None:
         """Leave out the documents that answer a question."""

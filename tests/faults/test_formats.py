@@ -118,7 +118,7 @@ def test_a_version_that_lacks_a_setting_keeps_what_it_was_built_with(
     assert [getattr(golden.config, name) for name in forgotten] == ["rrf", 0.5, 0.5, "none"]
     assert golden.update_config(top_k=5) == [], "nothing waits for a rebuild"
     golden.remove(TEXT_ID)
-    built_with = golden._live.current().version.manifest.config
+    built_with = golden._live.current().manifest.config
     assert [built_with[name] for name in forgotten] == ["rrf", 0.5, 0.5, "none"]
     assert golden.update_config(language="english") == ["language"]
 

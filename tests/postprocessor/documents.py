@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
+from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 
 
 def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc", **facts: Any) -> list[TextNode]:
@@ -36,9 +36,9 @@ def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc
     return found
 
 
-def hit(node: TextNode, score: float | None = 1.0, **evidence: LegScore) -> ScoredChunk:
+def hit(node: TextNode, score: float | None = 1.0, **evidence: LegScore) -> RetrievedChunk:
     """Return a chunk as a result."""
-    return ScoredChunk(node=node, score=score, **evidence)
+    return RetrievedChunk(node=node, score=score, **evidence)
 
 
 texts = st.text(st.sampled_from("abc de.\n é漢"), min_size=1, max_size=60)

@@ -19,7 +19,7 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.postprocessor.packing import SEPARATOR_TOKENS, best_run, split_sentences
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.response import ScoredChunk
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.postprocessor.documents import chunks_of, cut_documents, hit
 
 TEXT = "Alpha beta. Gamma delta. Epsilon zeta. Eta theta."
@@ -58,8 +58,8 @@ def test_passages_of_a_document_come_in_its_order_and_documents_by_their_best_re
 def test_the_score_decides_because_a_reranker_writes_nothing_else() -> None:
     nodes = [TextNode(id_=i, text="one two three") for i in "ab"]
     reranked = [
-        ScoredChunk(node=nodes[0], score=0.1, relevance=0.8),
-        ScoredChunk(node=nodes[1], score=0.9, relevance=0.1),
+        RetrievedChunk(node=nodes[0], score=0.1, relevance=0.8),
+        RetrievedChunk(node=nodes[1], score=0.9, relevance=0.1),
     ]
     assert [r.node.node_id for r in ContextWindowPacker(max_tokens=4).postprocess_nodes(reranked)] == ["b"]
 

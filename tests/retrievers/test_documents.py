@@ -139,11 +139,11 @@ def test_the_passage_of_the_document_that_the_question_names_comes_first(fusion:
     query = "licence ends Borealis"
     best = hybrid(fusion=fusion, document_weight=1.0).retrieve(query)[0]
     assert best.node.node_id == "b1"
-    assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1)] == ["b1"]
+    assert [node_id for node_id, _ in hybrid(fusion=fusion, document_weight=1.0).rank(query, 1).first(1)] == ["b1"]
 
 
 def test_a_misspelt_name_finds_its_document() -> None:
-    found = {hit.node.node_id: hit.document for hit in hybrid().search("licence of Borealiz", 5)}
+    found = {hit.node_id: hit.document for hit in hybrid().retrieve("licence of Borealiz")}
     assert found["b1"] is not None
     assert found["a1"] is None
 
@@ -156,13 +156,13 @@ def test_a_word_of_the_chunks_is_not_corrected_to_a_word_of_a_name() -> None:
     legs = [LexicalRetriever.from_defaults(docstore=store)]
     retriever = HybridRetriever(legs, documents=DocumentLeg(builder.build(), store))
     assert builder.build().lexical_index.query("Marvin").known == ("marlin",)
-    assert [(hit.node.node_id, hit.document) for hit in retriever.search("Marvin", 5)] == [("j1", None)]
+    assert [(hit.node_id, hit.document) for hit in retriever.retrieve("Marvin")] == [("j1", None)]
 
 
 def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
-    plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5))
-    supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5))
+    plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5).first(5))
+    supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5).first(5))
     # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before.
     share = 0.1 * max(plain.values())
     wanted = {"a1": 0.0, "b0": share, "b1": share}
@@ -172,15 +172,15 @@ def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
 @pytest.mark.parametrize("fusion", ["score", "rrf"])
 def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
     query = "licence Aurora"
-    plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5))
+    plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5).first(5))
     best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
     wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
-    assert dict(hybrid(fusion=fusion, sibling_weight=0.5).rank(query, 5)) == pytest.approx(wanted)
+    assert dict(hybrid(fusion=fusion, sibling_weight=0.5).rank(query, 5).first(5)) == pytest.approx(wanted)
 
 
 def test_of_two_equal_passages_the_one_with_a_better_sibling_comes_first() -> None:
     alone, together = (
-        dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=weight).rank("licence Aurora", 5))
+        dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=weight).rank("licence Aurora", 5).first(5))
         for weight in (0.0, 0.5)
     )
     assert alone["a1"] == alone["b1"] < alone["a0"]
@@ -212,8 +212,9 @@ def test_a_hit_carries_score_and_rank_of_its_document() -> None:
     assert found["b1"].document.rank == 1  # type: ignore[attr-defined]
     assert found["a1"].document is None  # type: ignore[attr-defined]
     chunk = RetrievedChunk.of(1, found["b1"])
-    assert chunk.to_dict()["document"] == {"score": chunk.document.score, "rank": 1}  # type: ignore[union-attr]
     response = RetrievalResponse(query="", mode_requested="hybrid", mode_used="hybrid", results=(chunk,))
+    (result,) = response.to_dict()["results"]
+    assert result["document"] == {"score": chunk.document.score, "rank": 1}  # type: ignore[union-attr]
     assert response.to_nodes()[0].document == chunk.document  # type: ignore[attr-defined]
 
 

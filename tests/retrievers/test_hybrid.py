@@ -20,7 +20,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
-from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
+from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
 from tests.retrievers.test_semantic import BUNDLES
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -42,15 +42,15 @@ def ids(found: list[NodeWithScore]) -> list[str]:
 def test_the_result_is_the_fusion_of_the_ranks() -> None:
     semantic, lexical = both_legs()
     hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], rrf_k=7)
-    by_meaning = {node_id: rank for rank, (node_id, _) in enumerate(semantic.rank(QUERY, 100), start=1)}
-    by_words = {node_id: rank for rank, (node_id, _) in enumerate(lexical.rank(QUERY, 100), start=1)}
+    by_meaning = {node_id: rank for rank, (node_id, _) in enumerate(semantic.rank(QUERY, 100).first(100), start=1)}
+    by_words = {node_id: rank for rank, (node_id, _) in enumerate(lexical.rank(QUERY, 100).first(100), start=1)}
     assert len(by_meaning) == 5
     assert list(by_words) == ["dry", "sensor", "valve"]
     wanted = {
         node_id: 3 / 4 / (7 + rank) + (1 / 4 / (7 + by_words[node_id]) if node_id in by_words else 0)
         for node_id, rank in by_meaning.items()
     }
-    found = hybrid.rank(QUERY, 100)
+    found = hybrid.rank(QUERY, 100).first(100)
     assert dict(found) == pytest.approx(wanted)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda node_id: -wanted[node_id])
     assert [(hit.node.node_id, hit.score) for hit in hybrid.retrieve(QUERY)] == found
@@ -59,20 +59,20 @@ def test_the_result_is_the_fusion_of_the_ranks() -> None:
 def test_scores_are_fused_in_units_of_their_standard_deviation_over_all_chunks() -> None:
     semantic, lexical = both_legs()
     hybrid = HybridRetriever([semantic, lexical], retriever_weights=[3, 1], fusion="score")
-    cosines, bm25 = dict(semantic.rank(QUERY, 100)), dict(lexical.rank(QUERY, 100))
+    cosines, bm25 = dict(semantic.rank(QUERY, 100).first(100)), dict(lexical.rank(QUERY, 100).first(100))
     assert 0 < len(bm25) < len(cosines) == 5  # passages without a term of the query have the score 0
     mean, spread = statistics.fmean(cosines.values()), statistics.pstdev(cosines.values())
     unit = statistics.pstdev([bm25.get(key, 0.0) for key in cosines])
     wanted = {key: 0.75 * (cosines[key] - mean) / spread + 0.25 * bm25.get(key, 0.0) / unit for key in cosines}
-    found = dict(hybrid.rank(QUERY, 100))
+    found = dict(hybrid.rank(QUERY, 100).first(100))
     assert found == pytest.approx(wanted, rel=1e-4)
     assert list(found) == sorted(wanted, key=lambda key: -wanted[key])
 
 
 def test_filters_and_candidates_do_not_change_a_score() -> None:
-    everything = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5))
-    some = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5, only("manual")))
-    few = HybridRetriever(list(both_legs()), fusion="score", candidates=1).rank(QUERY, 1)
+    everything = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5).first(5))
+    some = dict(HybridRetriever(list(both_legs()), fusion="score").rank(QUERY, 5, only("manual")).first(5))
+    few = HybridRetriever(list(both_legs()), fusion="score", candidates=1).rank(QUERY, 1).first(1)
     assert some == {key: everything[key] for key in ("dry", "sensor", "valve")}
     assert few[0] == next(iter(everything.items()))
 
@@ -80,13 +80,13 @@ def test_filters_and_candidates_do_not_change_a_score() -> None:
 def test_scores_without_a_known_spread_are_scaled_to_their_own_range() -> None:
     semantic, lexical = both_legs()
     nested = HybridRetriever([HybridRetriever([lexical]), semantic], fusion="score")
-    assert [node_id for node_id, _ in lexical.rank(QUERY, 100)] == ["dry", "sensor", "valve"]
+    assert [node_id for node_id, _ in lexical.rank(QUERY, 100).first(100)] == ["dry", "sensor", "valve"]
     # The inner scores are 1/11, 1/12 and 1/13: min-max makes them 1, (1/12 - 1/13) / (1/11 - 1/13) and 0.
     inner = {"dry": 1.0, "sensor": 11 / 24, "valve": 0.0}
-    cosines = dict(semantic.rank(QUERY, 100))
+    cosines = dict(semantic.rank(QUERY, 100).first(100))
     low, high = min(cosines.values()), max(cosines.values())
     wanted = {key: 0.5 * inner.get(key, 0.0) + 0.5 * (cosines[key] - low) / (high - low) for key in cosines}
-    found = nested.rank(QUERY, 100)
+    found = nested.rank(QUERY, 100).first(100)
     assert dict(found) == pytest.approx(wanted)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda node_id: -wanted[node_id])
 
@@ -98,7 +98,7 @@ def test_without_weights_the_legs_weigh_alike() -> None:
 def test_nodes_are_fetched_once_and_only_those_of_the_answer() -> None:
     store = CountingStore()
     hybrid = HybridRetriever(list(both_legs(docstore=store)), similarity_top_k=2)
-    hybrid.rank(QUERY, 2)
+    hybrid.rank(QUERY, 2).first(2)
     assert store.fetches == []
     found = hybrid.retrieve(QUERY)
     assert store.fetches == [ids(found)]
@@ -109,11 +109,13 @@ def test_every_result_carries_score_and_rank_in_each_leg() -> None:
     semantic, lexical = both_legs()
     found = HybridRetriever([semantic, lexical]).retrieve(QUERY)
     for name, leg in (("semantic", semantic), ("lexical", lexical)):
-        wanted = {node_id: (rank, score) for rank, (node_id, score) in enumerate(leg.rank(QUERY, 100), start=1)}
+        wanted = {
+            node_id: (rank, score) for rank, (node_id, score) in enumerate(leg.rank(QUERY, 100).first(100), start=1)
+        }
         carried = {hit.node.node_id: getattr(hit, name) for hit in found}
         assert {node_id: (leg.rank, leg.score) for node_id, leg in carried.items() if leg is not None} == wanted
     best = found[0]
-    assert isinstance(best, ScoredChunk)
+    assert isinstance(best, RetrievedChunk)
     assert best.lexical is not None
     assert best.lexical.matched_terms == ("error", "ts-999", "ts", "999", "pump")
 
@@ -122,8 +124,8 @@ def test_each_leg_is_asked_for_the_number_of_candidates(monkeypatch: pytest.Monk
     semantic, lexical = both_legs()
     asked: list[int] = []
     for leg in (semantic, lexical):
-        real = leg.trace
-        monkeypatch.setattr(leg, "trace", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
+        real = leg.rank
+        monkeypatch.setattr(leg, "rank", lambda q, k, f=None, real=real: asked.append(k) or real(q, k, f))
     hybrid = HybridRetriever([semantic, lexical], candidates=1, similarity_top_k=1)
     assert len(hybrid.retrieve(QUERY)) == 1
     assert asked == [1, 1]
@@ -136,9 +138,9 @@ def test_a_leg_ranks_once_per_search(monkeypatch: pytest.MonkeyPatch) -> None:
     semantic, lexical = both_legs()
     calls: list[str] = []
     for leg in (semantic, lexical):
-        real = leg.trace
+        real = leg.rank
         monkeypatch.setattr(
-            leg, "trace", lambda q, k, f=None, leg=leg, real=real: calls.append(type(leg).__name__) or real(q, k, f)
+            leg, "rank", lambda q, k, f=None, leg=leg, real=real: calls.append(type(leg).__name__) or real(q, k, f)
         )
     HybridRetriever([semantic, lexical]).retrieve(QUERY)
     assert calls == ["SemanticRetriever", "LexicalRetriever"]
@@ -150,7 +152,11 @@ def test_filters_reach_every_leg_before_ranking() -> None:
     found = hybrid.retrieve(query)
     assert set(ids(found)) == {"revenue", "tariff"}
     assert all(hit.semantic and hit.semantic.rank <= 2 for hit in found)  # type: ignore[attr-defined]
-    assert set(ids(HybridRetriever(list(both_legs())).search(query, 5, only("manual")))) == {"dry", "sensor", "valve"}
+    assert set(dict(HybridRetriever(list(both_legs())).rank(query, 5, only("manual")).first(5))) == {
+        "dry",
+        "sensor",
+        "valve",
+    }
     assert HybridRetriever(list(both_legs()), filters=only("novel")).retrieve(query) == []
 
 
@@ -165,10 +171,10 @@ def test_a_hybrid_retriever_can_be_a_leg_and_keeps_filters_and_evidence() -> Non
     inner = HybridRetriever([semantic, lexical], candidates=2)
     outer = HybridRetriever([inner, lexical], candidates=2, similarity_top_k=5)
     for filters in (None, only("report")):
-        found = outer.search("pump error revenue duty", 5, filters)
+        found = outer.fetch(outer.rank("pump error revenue duty", 5, filters), 5)
         assert found
-        assert all(hit.semantic or hit.lexical for hit in found)  # type: ignore[attr-defined]
-    assert set(ids(outer.search("pump revenue duty", 5, only("report")))) == {"revenue", "tariff"}
+        assert all(hit.semantic or hit.lexical for hit in found)
+    assert set(dict(outer.rank("pump revenue duty", 5, only("report")).first(5))) == {"revenue", "tariff"}
 
 
 # ---- foreign retrievers ----------------------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ def test_a_leg_of_this_package_keeps_its_evidence_next_to_a_foreign_one(use_asyn
 
 def test_evidence_that_a_foreign_leg_carries_is_kept() -> None:
     evidence = {leg: LegScore(score=1.0, rank=1) for leg in ("semantic", "lexical", "document")}
-    leg = FixedRetriever([ScoredChunk(node=TextNode(id_="a", text="a"), score=1.0, **evidence)])
+    leg = FixedRetriever([RetrievedChunk(node=TextNode(id_="a", text="a"), score=1.0, **evidence)])
     (hit,) = HybridRetriever([leg]).retrieve("q")
     assert {name: getattr(hit, name) for name in evidence} == evidence
 
@@ -236,9 +242,8 @@ def test_the_number_of_results_is_kept() -> None:
 
 def test_ids_cannot_be_ranked_over_foreign_legs() -> None:
     hybrid = HybridRetriever([FixedRetriever(hits(a=1)), both_legs()[1]])
-    for ask in (hybrid.rank, hybrid.search):
-        with pytest.raises(InputError, match=r"ranks ids only when all its retrievers do, .*: use retrieve\(\)"):
-            ask("q", 5)
+    with pytest.raises(InputError, match=r"ranks ids only when all its retrievers do, .*: use retrieve\(\)"):
+        hybrid.rank("q", 5)
 
 
 def test_legs_over_different_stores_are_fused_as_foreign_ones() -> None:
@@ -316,13 +321,13 @@ async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyP
     semantic, lexical = both_legs()
     loop = asyncio.get_running_loop()
     for leg in (semantic, lexical):
-        real = leg.trace
+        real = leg.rank
 
-        def trace(*arguments: Any, real: Any = real) -> Any:
+        def rank(*arguments: Any, real: Any = real) -> Any:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
             return real(*arguments)
 
-        monkeypatch.setattr(leg, "trace", trace)
+        monkeypatch.setattr(leg, "rank", rank)
     hybrid = HybridRetriever([semantic, lexical])
     both = await asyncio.gather(hybrid.aretrieve(QUERY), hybrid.aretrieve("revenue"))
     assert [ids(found)[0] for found in both] == ["dry", "revenue"]

@@ -26,9 +26,9 @@ from llama_index.retrievers.bm25 import BM25Retriever
 from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers import LexicalRetriever
-from llama_index_contextual.retrievers.base import Trace
+from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalIndexBuilder
-from llama_index_contextual.retrievers.response import ScoredChunk
+from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import CountingStore, passages, vector_index
@@ -79,7 +79,7 @@ def test_stock_fills_up_with_misses_and_ours_does_not() -> None:
 
 def test_better_matches_come_first_and_equal_ones_in_the_order_of_the_corpus() -> None:
     texts = {"one": "pump", "both": "pump motor", "same": "motor pump", "none": "valve"}
-    found = LexicalRetriever.from_defaults(nodes=passages(texts)).rank("pump motor", 10)
+    found = LexicalRetriever.from_defaults(nodes=passages(texts)).rank("pump motor", 10).first(10)
     assert [node_id for node_id, _ in found] == ["both", "same", "one"]
     scores = [score for _, score in found]
     assert scores[0] == scores[1] > scores[2] > 0
@@ -112,12 +112,12 @@ def test_terms_with_weights_are_searched_unchanged() -> None:
 def test_the_best_of_many_are_the_same_as_when_all_are_ranked() -> None:
     texts = {f"n{n:03d}": " ".join(["pump"] * (n % 7) + ["motor"] * (n % 5) + ["x"]) for n in range(200)}
     many = LexicalRetriever.from_defaults(nodes=passages(texts))
-    everything = many.rank("pump motor", 500)
+    everything = many.rank("pump motor", 500).first(500)
     assert len(everything) == sum(bool(n % 7 or n % 5) for n in range(200))
     scores = [score for _, score in everything]
     assert scores == sorted(scores, reverse=True)
     for k in (1, 10, 57):
-        assert [score for _, score in many.rank("pump motor", k)] == scores[:k]
+        assert [score for _, score in many.rank("pump motor", k).first(k)] == scores[:k]
 
 
 def test_the_context_is_searched_and_not_the_excluded_metadata() -> None:
@@ -131,7 +131,7 @@ def test_the_context_is_searched_and_not_the_excluded_metadata() -> None:
 
 def test_matched_terms_are_the_terms_of_the_query_in_the_passage() -> None:
     (first, *_) = retriever().retrieve("pumps and error TS-999 of the motors")
-    assert isinstance(first, ScoredChunk)
+    assert isinstance(first, RetrievedChunk)
     assert first.lexical is not None
     assert first.lexical.matched_terms == ("pump", "error", "ts-999", "ts", "999")
     assert (first.lexical.rank, first.lexical.score) == (1, first.score)
@@ -193,7 +193,7 @@ def test_at_least_one_result_must_be_requested(k: int) -> None:
 
 def test_filters_leave_only_nodes_that_pass() -> None:
     assert set(ids(retriever(filters=only(kind="manual")).retrieve("pump error revenue"))) == {"dry", "sensor", "valve"}
-    assert [node_id for node_id, _ in retriever().rank("pump revenue", 5, only(kind="report"))] == ["revenue"]
+    assert [node_id for node_id, _ in retriever().rank("pump revenue", 5, only(kind="report")).first(5)] == ["revenue"]
 
 
 def test_filters_that_leave_nothing_find_nothing_where_stock_fails() -> None:
@@ -248,7 +248,7 @@ def test_nodes_are_fetched_once_per_search_and_not_at_all_to_rank() -> None:
     store = CountingStore()
     store.add_documents(passages())
     lexical = LexicalRetriever.from_defaults(docstore=store)
-    lexical.rank("pump", 5)
+    lexical.rank("pump", 5).first(5)
     assert store.fetches == []
     lexical.retrieve("pump")
     assert [sorted(fetch) for fetch in store.fetches] == [["dry", "valve"]]
@@ -280,7 +280,7 @@ def test_a_loaded_index_answers_as_the_one_that_was_saved(tmp_path: Path) -> Non
     loaded = LexicalRetriever.from_persist_dir(str(tmp_path), similarity_top_k=3)
     assert loaded.similarity_top_k == 3
     for query in ("TS-999", "pump error", "quarter"):
-        assert loaded.rank(query, 5) == built.rank(query, 5)
+        assert loaded.rank(query, 5).first(5) == built.rank(query, 5).first(5)
         assert [hit.node.to_dict() for hit in loaded.retrieve(query)] == [
             hit.node.to_dict() for hit in built.retrieve(query)
         ][:3]
@@ -317,12 +317,12 @@ def test_a_loaded_retriever_can_be_saved_elsewhere_and_over_itself(tmp_path: Pat
     texts = {f"n{n}": f"pump number {n} of line {n % 50}" for n in range(2000)}
     LexicalRetriever.from_defaults(nodes=passages(texts)).persist(here)
     loaded = LexicalRetriever.from_persist_dir(here)
-    wanted = loaded.rank("pump 1999", 5)
+    wanted = loaded.rank("pump 1999", 5).first(5)
     loaded.persist(here)
     loaded.persist(there)
-    assert loaded.rank("pump 1999", 5) == wanted
+    assert loaded.rank("pump 1999", 5).first(5) == wanted
     for place in (here, there):
-        assert LexicalRetriever.from_persist_dir(place).rank("pump 1999", 5) == wanted
+        assert LexicalRetriever.from_persist_dir(place).rank("pump 1999", 5).first(5) == wanted
         assert LexicalRetriever.from_persist_dir(place).retrieve("1999")[0].node.node_id == "n1999"
 
 
@@ -363,14 +363,14 @@ async def test_async_gives_what_sync_gives() -> None:
 
 async def test_ranking_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     lexical, loop, turned = retriever(), asyncio.get_running_loop(), asyncio.Event()
-    real = lexical.trace
+    real = lexical.rank
 
-    def trace(*arguments: object) -> Trace:
+    def rank(*arguments: object) -> Ranking:
         # Returns only if the loop can run something while this thread waits.
         asyncio.run_coroutine_threadsafe(_set(turned), loop).result(60)
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(lexical, "trace", trace)
+    monkeypatch.setattr(lexical, "rank", rank)
     assert ids(await lexical.aretrieve("TS-999"))[0] == "dry"
     assert turned.is_set()
 

@@ -24,10 +24,10 @@ from llama_index_contextual.errors import ConfigurationError, CorruptVersionErro
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import live
-from llama_index_contextual.retrievers.base import Trace
+from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.live import ProjectRetriever
-from llama_index_contextual.retrievers.response import RetrievalResponse, ScoredChunk
+from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 from tests.support.models import CountingEmbedding
 
 QUERY = "error TS-999 of the pump"
@@ -281,7 +281,7 @@ async def test_a_query_whose_version_is_removed_meanwhile_is_repeated(
     def respond(
         self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any, **kwargs: Any
     ) -> RetrievalResponse:
-        versions.append(current.version.name)
+        versions.append(current.name)
         if len(versions) == 1:
             project.ingest(documents(quince="The quince harvest was poor."))
             raise FileNotFoundError("a file of the version before")
@@ -314,18 +314,18 @@ def test_a_version_that_is_removed_while_it_is_opened_is_skipped(
 ) -> None:
     project_of(tmp_path)
     writer, reader = (ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding()) for _ in range(2))
-    real, opened = live.OpenVersion, []
+    real, opened = live.SearchableVersion, []
 
-    def open_version(directory: Path) -> Any:
+    def open_version(directory: Path, load_embed_model: Any) -> Any:
         opened.append(directory.name)
         if len(opened) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(live, "OpenVersion", real)
+                patch.setattr(live, "SearchableVersion", real)
                 writer.ingest(documents(quince="The quince harvest was poor."))
             raise CorruptVersionError("gone")
-        return real(directory)
+        return real(directory, load_embed_model)
 
-    monkeypatch.setattr(live, "OpenVersion", open_version)
+    monkeypatch.setattr(live, "SearchableVersion", open_version)
     assert reader.retrieve("quince").version == "v000002"
     assert opened == ["v000001", "v000002"]
 
@@ -350,7 +350,7 @@ async def test_async_gives_what_sync_gives(built: Project, mode: Mode) -> None:
 
 def test_the_nodes_carry_the_evidence(built: Project) -> None:
     hits = built.as_retriever().retrieve(QUERY)
-    assert all(isinstance(hit, ScoredChunk) for hit in hits)
+    assert all(isinstance(hit, RetrievedChunk) for hit in hits)
     response = built.retrieve(QUERY)
     assert [(hit.semantic, hit.lexical, hit.score) for hit in hits] == [  # type: ignore[attr-defined]
         (chunk.semantic, chunk.lexical, chunk.score) for chunk in response
@@ -390,9 +390,9 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 def test_turns_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
-    real = HybridRetriever.trace
+    real = HybridRetriever.rank
 
-    def trace(self: HybridRetriever, query: QueryBundle, *args: Any) -> Trace:
+    def rank(self: HybridRetriever, query: QueryBundle, *args: Any) -> Ranking:
         with lock:
             ranking.append(query.query_str)
             seen.append(len(ranking))
@@ -401,7 +401,7 @@ def test_turns_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
             ranking.remove(query.query_str)
         return real(self, query, *args)
 
-    monkeypatch.setattr(HybridRetriever, "trace", trace)
+    monkeypatch.setattr(HybridRetriever, "rank", rank)
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(built.retrieve, [QUERY] * 8))
     assert {len(answer) for answer in answers} == {3}

@@ -12,7 +12,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import confidence as relevance
-from llama_index_contextual.retrievers.base import Trace
+from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalQuery
 from llama_index_contextual.retrievers.confidence import Logistic, hit_features, judge, query_features
 from llama_index_contextual.retrievers.fusion import Hits, Scale
@@ -23,15 +23,15 @@ def hits(rows: list[int], scores: list[float]) -> Hits:
     return Hits(np.array(rows, dtype=np.int64), np.array(scores, dtype=np.float64))
 
 
-def trace(query: LexicalQuery = "pump motor") -> Trace:
+def trace(query: LexicalQuery = "pump motor") -> Ranking:
     """Two hits: row 0 is first in both indexes and row 1 last.
 
     The scores of all chunks vary by 2 (BM25) and 0.2 (cosine, about 0.3).
     """
     index = LexicalIndex.build(["pump motor", "motor", "valve"], language="none")
-    semantic = Trace(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 0.2))
-    lexical = Trace(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query(query), scale=lambda: Scale(0.0, 2.0))
-    return Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    semantic = Ranking(hits([0, 1], [0.9, 0.1]), name="semantic", scale=lambda: Scale(0.3, 0.2))
+    lexical = Ranking(hits([0, 1], [3.0, 1.0]), name="lexical", terms=index.query(query), scale=lambda: Scale(0.0, 2.0))
+    return Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
 
 
 def test_the_features_of_hits_match_their_description() -> None:
@@ -51,23 +51,23 @@ def test_the_features_of_hits_match_their_description() -> None:
 
 def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
     semantic, lexical = trace("sensor").leaves()
-    found = Trace(hits([0, 1, 2, 3], [1.1, 0.6, -0.5, -0.9]), parts=(semantic, lexical))
+    found = Ranking(hits([0, 1, 2, 3], [1.1, 0.6, -0.5, -0.9]), parts=(semantic, lexical))
     competing = hit_features(found, found.evidence(20))[:, 1]
     assert competing[2] == competing[3] < competing[1] < competing[0]
 
 
 def test_the_overlap_of_the_indexes_is_relative_to_the_longest_list() -> None:
     _, lexical = trace().leaves()
-    semantic = Trace(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
-    found = Trace(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    semantic = Ranking(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
+    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
     assert hit_features(found, found.evidence(20))[0, 2] == pytest.approx(1 / 4, rel=1e-3)
 
 
 def test_features_are_always_finite() -> None:
     found = trace()
     semantic, lexical = found.leaves()
-    nothing = Trace(hits([], []), name="lexical", terms=lexical.terms)
-    negative = Trace(hits([0, 1], [-0.1, -0.9]), parts=(semantic, nothing))
+    nothing = Ranking(hits([], []), name="lexical", terms=lexical.terms)
+    negative = Ranking(hits([0, 1], [-0.1, -0.9]), parts=(semantic, nothing))
     features = hit_features(negative, negative.evidence(20))
     assert np.isfinite(features).all()
     assert query_features(negative, negative.evidence(20)).tolist() == [0, 0]
@@ -147,11 +147,11 @@ def test_words_that_no_document_has_lower_the_confidence(project: Project) -> No
 
 
 def test_without_results_there_is_no_confidence() -> None:
-    empty = Trace(hits([], []), parts=(Trace(hits([], []), name="semantic"), _nothing()))
+    empty = Ranking(hits([], []), parts=(Ranking(hits([], []), name="semantic"), _nothing()))
     judgement = judge(empty, [])
     assert judgement is not None
     assert (judgement.confidence, judgement.level) == (0.0, "none")
 
 
-def _nothing() -> Trace:
-    return Trace(hits([], []), name="lexical", terms=LexicalIndex.build(["pump"]).query("valve"))
+def _nothing() -> Ranking:
+    return Ranking(hits([], []), name="lexical", terms=LexicalIndex.build(["pump"]).query("valve"))

@@ -203,5 +203,5 @@ def test_an_error_with_a_readable_message_is_not_wrapped() -> None:
             raise refusal
 
     with pytest.raises(ModelError) as raised:
-        Reranker("llm", Refusing()).order(QueryBundle("pump"), [])
+        Reranker("llm", Refusing()).rerank(QueryBundle("pump"), [])
     assert raised.value is refusal

@@ -22,7 +22,7 @@ from llama_index_contextual.errors import InputError, ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.retrievers import SemanticRetriever, semantic
 from llama_index_contextual.retrievers import semantic as query_embedding
-from llama_index_contextual.retrievers.response import LegScore, ScoredChunk
+from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from tests.retrievers.corpus import PASSAGES, CountingStore, both_legs, passages, vector_index
 from tests.support.models import CountingEmbedding
@@ -52,14 +52,14 @@ def cosine(left: list[float], right: list[float]) -> float:
 def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
     query = embedding.vector(QUERY)
     wanted = {key: cosine(query, embedding.vector(text)) for key, text in PASSAGES.items()}
-    found = retriever.rank(QUERY, 5)
+    found = retriever.rank(QUERY, 5).first(5)
     assert dict(found) == pytest.approx(wanted, abs=1e-6)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda key: -wanted[key])
 
 
 def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: SemanticRetriever) -> None:
-    similarities = [score for _, score in retriever.rank(QUERY, 5)]
-    scale = retriever.trace(QUERY, 1).scale
+    similarities = [score for _, score in retriever.rank(QUERY, 5).first(5)]
+    scale = retriever.rank(QUERY, 1).scale
     assert scale is not None
     assert scale() == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
 
@@ -67,10 +67,10 @@ def test_the_scale_is_that_of_the_similarities_to_all_chunks(retriever: Semantic
 def test_the_scale_comes_from_a_sample_if_not_all_vectors_are_compared(
     monkeypatch: pytest.MonkeyPatch, retriever: SemanticRetriever
 ) -> None:
-    similarities = dict(retriever.rank(QUERY, 5))
+    similarities = dict(retriever.rank(QUERY, 5).first(5))
     monkeypatch.setattr(semantic, "_SAMPLE", 3)
     retriever._store.compact("rabitq")
-    scale = retriever.trace(QUERY, 1).scale
+    scale = retriever.rank(QUERY, 1).scale
     assert scale is not None
     first_middle_last = [similarities[key] for key in ("dry", "valve", "tariff")]
     assert scale() == pytest.approx((np.mean(first_middle_last), np.std(first_middle_last)), abs=1e-3)
@@ -83,22 +83,22 @@ def test_the_scale_comes_from_the_hits_if_the_index_returns_no_vectors() -> None
     store = UnitFaissVectorStore(inverted)
     store.add([TextNode(id_=str(at), text=".", embedding=row.tolist()) for at, row in enumerate(rows)])
     index = VectorStoreIndex.from_vector_store(store, embed_model=CountingEmbedding())
-    trace = SemanticRetriever(index).trace(QueryBundle("", embedding=rows[0].tolist()), 10)
-    assert trace.scale is not None
-    assert trace.scale() == pytest.approx((trace.hits.scores.mean(), trace.hits.scores.std()))
+    ranking = SemanticRetriever(index).rank(QueryBundle("", embedding=rows[0].tolist()), 10)
+    assert ranking.scale is not None
+    assert ranking.scale() == pytest.approx((ranking.hits.scores.mean(), ranking.hits.scores.std()))
 
 
 def test_ranking_fetches_no_node_and_a_search_fetches_once(retriever: SemanticRetriever, store: CountingStore) -> None:
     ranking = retriever.rank(QUERY, 3)
     assert store.fetches == []
-    found = retriever.search(QUERY, 3)
-    assert store.fetches == [[node_id for node_id, _ in ranking]]
-    assert [(hit.node.node_id, hit.score) for hit in found] == ranking
+    hits = retriever.fetch(ranking, 3)
+    assert store.fetches == [[node_id for node_id, _ in ranking.first(3)]]
+    assert [(hit.node_id, hit.score) for hit in hits] == ranking.first(3)
 
 
 def test_every_result_carries_its_score_and_rank(retriever: SemanticRetriever) -> None:
     for rank, hit in enumerate(retriever.retrieve(QUERY), start=1):
-        assert isinstance(hit, ScoredChunk)
+        assert isinstance(hit, RetrievedChunk)
         assert hit.semantic == LegScore(score=hit.score, rank=rank)
         assert hit.lexical is None
 
@@ -212,7 +212,7 @@ def test_several_queries_are_embedded_once_each_and_prepared_in_their_order(
     assert prepared[0].embedding == prepared[3].embedding != prepared[2].embedding
     assert prepared[1] is given
     before = list(embedding.queries)
-    retriever.rank("two", 1)
+    retriever.rank("two", 1).first(1)
     assert embedding.queries == before
 
 
@@ -222,13 +222,13 @@ def test_several_queries_are_embedded_once_each_and_prepared_in_their_order(
 async def test_ranking_does_not_block_the_event_loop(
     retriever: SemanticRetriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, real = asyncio.get_running_loop(), retriever.trace
+    loop, real = asyncio.get_running_loop(), retriever.rank
 
-    def trace(*arguments: Any) -> Any:
+    def rank(*arguments: Any) -> Any:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
         return real(*arguments)
 
-    monkeypatch.setattr(retriever, "trace", trace)
+    monkeypatch.setattr(retriever, "rank", rank)
     assert (await retriever.aretrieve(QUERY))[0].node.node_id == "dry"
 
 
@@ -302,7 +302,7 @@ async def test_a_short_failure_is_retried(store: CountingStore, monkeypatch: pyt
 
 def test_similarities_stay_within_one(retriever: SemanticRetriever) -> None:
     for text in PASSAGES.values():
-        (first, *_) = retriever.rank(text, 1)
+        (first, *_) = retriever.rank(text, 1).first(1)
         assert math.isclose(first[1], 1, abs_tol=1e-5)
 
 
@@ -323,9 +323,10 @@ def test_an_embedding_that_is_not_finite_is_refused(retriever: SemanticRetriever
     message = (
         r"embedding \(64 dimensions, as many as the index has\) holds NaN or infinity.*'CountingEmbedding:counting'"
     )
-    for ask in (retriever.trace, retriever.search):
+    query = given([wrong, *[1.0] * 63])
+    for ask in (lambda: retriever.rank(query, 3), lambda: retriever.retrieve(query)):
         with pytest.raises(InputError, match=message):
-            ask(given([wrong, *[1.0] * 63]), 3)
+            ask()
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 65])
@@ -335,24 +336,24 @@ def test_an_embedding_of_another_length_is_refused_with_both_lengths_and_the_mod
     with pytest.raises(
         InputError, match=rf"has {length} dimensions, the index 64: search with .*'CountingEmbedding:counting' is set"
     ):
-        retriever.trace(given([1.0] * length), 3)
+        retriever.rank(given([1.0] * length), 3)
 
 
 @pytest.mark.parametrize("wrong", ["0.1", ["a"] * 64, [[1.0] * 64], 0.5, {"a": 1.0}], ids=repr)
 def test_an_embedding_that_is_not_numbers_is_refused(retriever: SemanticRetriever, wrong: Any) -> None:
     with pytest.raises(InputError, match=r"The query's embedding (is not a list of numbers|has .* dimensions)"):
-        retriever.trace(given(wrong), 3)
+        retriever.rank(given(wrong), 3)
 
 
 def test_an_array_is_an_embedding(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:
     vector = embedding.vector(QUERY)
-    assert retriever.rank(given(np.asarray(vector)), 3) == retriever.rank(given(vector), 3)
+    assert retriever.rank(given(np.asarray(vector)), 3).first(3) == retriever.rank(given(vector), 3).first(3)
 
 
 def test_an_embedding_of_zeros_finds_nothing_and_says_so(retriever: SemanticRetriever) -> None:
-    trace = retriever.trace(given([0.0] * 64), 3)
-    assert len(trace.hits.rows) == 0
-    (warning,) = trace.warnings
+    ranking = retriever.rank(given([0.0] * 64), 3)
+    assert len(ranking.hits.rows) == 0
+    (warning,) = ranking.warnings
     assert "embedding by 'CountingEmbedding:counting' is zero: the semantic index finds nothing for it" in warning
 
 
@@ -380,7 +381,7 @@ class Broken(CountingEmbedding):
 @pytest.mark.parametrize("answer", [[math.nan] * 64, [], [math.inf, 1.0]], ids=repr)
 async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(store: CountingStore, answer: Any) -> None:
     broken = SemanticRetriever(vector_index(passages(), CountingEmbedding(), store), embed_model=Broken(answer=answer))
-    for ask in (broken.search, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
+    for ask in (broken.rank, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
         with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not answer with"):
             await asyncio.to_thread(ask, QUERY, 3)
     assert len(broken._embedder._known) == 0

@@ -157,7 +157,7 @@ def test_a_version_that_is_persisted_where_it_is_leaves_its_mapped_files_as_they
     held = OpenFiles(tmp_path)
     held.look()
     before = project.retrieve("pump").to_dict()
-    project.storage_context.persist(str(project._live.current().version.directory))
+    project.storage_context.persist(str(project._live.current().directory))
     # LlamaIndex writes these two by itself; nobody maps them.
     assert {Path(name).name for name in held.changed()} <= {"index_store.json", "graph_store.json"}
     assert project.retrieve("pump").to_dict() == before
