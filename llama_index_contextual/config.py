@@ -29,6 +29,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "semantic_weight": 0.5,
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
+    "context_on_structure": False,
 }
 """Values of settings that are missing from the record of a version or a project.
 
@@ -100,6 +101,11 @@ class ProjectConfig(BaseModel):
     )
     context_variables: dict[str, str] = Field(
         default_factory=dict, description="Values of additional variables in the prompt template, such as a glossary."
+    )
+    context_on_structure: bool = Field(
+        default=True,
+        description="Whether the structural context is put before the context that an LLM writes; the prompts and their"
+        " cost are the same.",
     )
     chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         default=1,

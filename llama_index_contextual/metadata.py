@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ CONTEXT = "context"
 SOURCE_LINE = "source"
 CONTEXT_SOURCE = "context_source"
 CONTEXT_GIVEN = "context_given"
+CONTEXT_WRITTEN_AT = "context_written_at"
 TITLE = "title"
 FILE_NAME = "file_name"
 FILE_PATH = "file_path"
@@ -43,6 +44,7 @@ OWN_KEYS = (
     CONTEXT,
     CONTEXT_SOURCE,
     CONTEXT_GIVEN,
+    CONTEXT_WRITTEN_AT,
     *FILE_KEYS,
     PAGE_START,
     PAGE_END,
@@ -159,6 +161,20 @@ def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
 
 def _merge(own: Iterable[str], user: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*own, *user]))
+
+
+def context_parts(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the structural part of a chunk's context, and the sentences that an LLM or a person wrote.
+
+    Example:
+        >>> context_parts({"context": "ACME Q2 2023.\\nThe revenue of ACME.", "context_written_at": 14})
+        ('ACME Q2 2023.', 'The revenue of ACME.')
+    """
+    context = str(metadata.get(CONTEXT) or "")
+    if metadata.get(CONTEXT_SOURCE) == "structural":
+        return context, ""
+    at = metadata.get(CONTEXT_WRITTEN_AT) or 0
+    return context[:at].rstrip(), context[at:]
 
 
 def source_line(metadata: dict[str, Any]) -> str:

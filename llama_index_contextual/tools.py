@@ -11,6 +11,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.metadata import context_parts
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
@@ -32,7 +33,8 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     notes = [*response.warnings, *doubts(response)]
     blocks = [f"Note: {note}" for note in notes]
     for chunk in response:
-        background = f"\nBackground: {chunk.context}" if chunk.context else ""
+        _, written = context_parts(chunk.node.metadata)
+        background = f"\nBackground: {written}" if written else ""
         where = f"\nPlace: {place(chunk.source)}" if places else ""
         blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}\n{chunk.text}")
     return "\n\n".join(blocks)

@@ -74,9 +74,10 @@ def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> s
 
 def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
     lines = [f"[Source {number}]", f"Source: {Source.of(hit.node)}"]
-    background = hit.node.metadata.get(keys.CONTEXT)
+    # The structural part would repeat the source line.
+    _, background = keys.context_parts(hit.node.metadata)
     if context and background:
-        lines.append(f"Background: {_defused(str(background))}")
+        lines.append(f"Background: {_defused(background)}")
     lines.append(f"Text:\n{_defused(hit.node.get_content())}")
     return "\n".join(lines)
 

@@ -31,6 +31,8 @@ HOLE = "\n[…]\n"
 """Marks missing text between two chunks of a segment."""
 _BETWEEN = "\n\n"
 OPENING_CHARACTERS = 400
+MAX_CONTEXT_TOKENS = 200
+"""Maximum number of tokens of a context."""
 
 
 @dataclass(frozen=True)
@@ -201,12 +203,20 @@ class ChunkContext:
         source: Origin of the context: "llm", "structural", or "none".
         error: Reason why it could not be written as requested, or None.
         paid: Whether this call requested it from a provider.
+        structure: Structural line to put before the text; empty for none.
     """
 
     text: str
     source: str
     error: str | None = None
     paid: bool = False
+    structure: str = ""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return the metadata of a chunk with this context."""
+        head = f"{self.structure}\n" if self.structure else ""
+        values = {keys.CONTEXT: head + self.text, keys.CONTEXT_SOURCE: self.source}
+        return {**values, keys.CONTEXT_WRITTEN_AT: len(head)} if head else values
 
 
 class Contextualized(NamedTuple):
@@ -325,7 +335,8 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     """
     metadata = dict(node.metadata)
     if context is not None:
-        metadata[keys.CONTEXT], metadata[keys.CONTEXT_SOURCE] = context.text, context.source
+        metadata.pop(keys.CONTEXT_WRITTEN_AT, None)
+        metadata |= context.to_metadata()
     elif metadata.get(keys.CONTEXT):
         if metadata.get(keys.CONTEXT_SOURCE) in (None, "", "none"):
             metadata[keys.CONTEXT_SOURCE] = "given"

@@ -20,7 +20,8 @@ from typing import Any, Literal
 from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import LOCAL, TokenPrice
-from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, RESPONSE_FORMAT, ContextRequest
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS
+from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
 

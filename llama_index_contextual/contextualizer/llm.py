@@ -351,6 +351,8 @@ class LLMContextualizer(Contextualizer):
         requests_per_minute: Maximum number of calls per minute; None relies on the provider's headers alone.
         tokens_per_minute: Maximum number of prompt tokens per minute; None relies on the provider's headers alone.
         service_tier: "flex" for half the price and longer response times, if the provider offers it.
+        on_structure: Whether to put the structural line (title, section, opening, characteristic terms) before the
+            LLM's sentences: the line identifies the document, the sentences the place in it.
         on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
         ledger: Store of contexts already paid for.
         budget: Approves each call before it is sent.
@@ -381,6 +383,9 @@ class LLMContextualizer(Contextualizer):
     requests_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of calls per minute.")
     tokens_per_minute: int | None = Field(default=None, gt=0, description="Maximum number of prompt tokens per minute.")
     service_tier: ServiceTier | None = Field(default=None, description="Service tier of the provider.")
+    on_structure: bool = Field(
+        default=True, description="Whether to put the structural line before the LLM's sentences."
+    )
     on_error: Literal["structural", "raise"] = Field(
         default="structural", description="Fallback for a chunk whose call finally failed."
     )
@@ -398,7 +403,6 @@ class LLMContextualizer(Contextualizer):
         description="Retry policy for failed calls.",
     )
 
-    _structural: StructuralContextualizer = PrivateAttr(default_factory=StructuralContextualizer)
     _engine: Engine | None = PrivateAttr(default=None)
 
     def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
@@ -427,6 +431,11 @@ class LLMContextualizer(Contextualizer):
         if value != "all" and value < 1:
             raise ValueError("must be at least 1, or 'all'")
         return value
+
+    @property
+    def structural(self) -> StructuralContextualizer:
+        """Contextualizer for the structural lines, and for chunks whose call failed."""
+        return StructuralContextualizer(segment_size=self.segment_size)
 
     @property
     def template(self) -> ContextPrompt:
@@ -486,7 +495,13 @@ class LLMContextualizer(Contextualizer):
             progress(1)
 
         await self._engine.run(work, on_outcome)
-        return [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
+        written = [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
+        if not self.on_structure:
+            return written
+        structural = self.structural
+        return await asyncio.to_thread(
+            lambda: [structural.below(*item, of_item) for item, of_item in zip(work, written, strict=True)]
+        )
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:
         return (await self._acontexts_of_all([(segment, list(chunks))], lambda _done: None))[0]
@@ -496,7 +511,7 @@ class LLMContextualizer(Contextualizer):
             return ChunkContext(outcome.context, "llm", paid=outcome.paid)
         if self.on_error == "raise":
             raise ContextualizationError(outcome.problem, node_ids=(chunk.node_id,)) from outcome.error
-        (fallback,) = self._structural.contexts(segment, [chunk])
+        (fallback,) = self.structural.contexts(segment, [chunk])
         return ChunkContext(fallback.text, fallback.source, outcome.problem)
 
 

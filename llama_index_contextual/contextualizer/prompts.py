@@ -20,7 +20,7 @@ from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.templates import ContextPrompt
-from llama_index_contextual.contextualizer.base import Segment
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Segment
 from llama_index_contextual.contextualizer.structural import truncate
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.ledger import ContentKeys
@@ -158,8 +158,6 @@ def _first_sentence(node: BaseNode) -> str:
 
 
 # ---- The evaluation of an answer -------------------------------------------------------------------------------------
-
-MAX_CONTEXT_TOKENS = 200
 
 _TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
 _PREFIX = re.compile(

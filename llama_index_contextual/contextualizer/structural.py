@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 from pydantic import Field
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Segment
+from llama_index_contextual.contextualizer.base import (
+    MAX_CONTEXT_TOKENS,
+    ChunkContext,
+    Contextualizer,
+    Segment,
+    segments,
+)
 from llama_index_contextual.node_parser.tokens import count_tokens
 
 # Scripts without spaces have no words to count.
@@ -57,6 +64,39 @@ class StructuralContextualizer(Contextualizer):
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
         return [ChunkContext(self._write(head, opening, terms, chunk), "structural") for chunk in chunks]
+
+    def below(
+        self, segment: Segment, chunks: Sequence[BaseNode], written: Sequence[ChunkContext]
+    ) -> list[ChunkContext]:
+        """Return contexts written by an LLM with the structural line before them.
+
+        Line and context together have at most 200 tokens; where the context leaves no room, the line is shortened.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment.
+            written: Their contexts; those from another source stay as they are.
+        """
+        lines = self.contexts(segment, chunks)
+        return [
+            replace(context, structure=truncate(line.text, max(0, MAX_CONTEXT_TOKENS - count_tokens(context.text))))
+            if context.source == "llm"
+            else context
+            for line, context in zip(lines, written, strict=True)
+        ]
+
+    def put_below(self, nodes: Sequence[BaseNode], written: Mapping[str, str]) -> None:
+        """Give chunks of a document the contexts that an LLM wrote for them earlier, below their structural lines.
+
+        Args:
+            nodes: All chunks of the document; their metadata is changed.
+            written: Contexts by the id of the chunk.
+        """
+        for segment in segments(nodes, segment_size=self.segment_size):
+            chunks = [chunk for chunk in segment.chunks if chunk.node_id in written]
+            contexts = [ChunkContext(written[chunk.node_id], "llm") for chunk in chunks]
+            for chunk, context in zip(chunks, self.below(segment, chunks, contexts), strict=True):
+                chunk.metadata |= context.to_metadata()
 
     def _write(self, head: str, opening: str, terms: str, chunk: BaseNode) -> str:
         """Join the parts that fit, the most informative first: names, opening, terms."""

@@ -380,7 +380,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     if config.context != "llm":
         return 0.0
     contexts = [
-        node.metadata[keys.CONTEXT]
+        keys.context_parts(node.metadata)[1]
         for node in version.docstore.iterate()
         if node.metadata.get(keys.CONTEXT_SOURCE) == "llm" and not node.metadata.get(keys.CONTEXT_GIVEN)
     ]

@@ -78,9 +78,13 @@ class Stages:
         nodes: Sequence[BaseNode] = [job.document]
         for parser in self.parsers:
             nodes = parser(nodes)
-        for node in nodes if job.contexts else ():
-            if (context := job.contexts.get(span_of(node))) is not None:
-                node.metadata |= {keys.CONTEXT: context, keys.CONTEXT_SOURCE: "llm", keys.CONTEXT_GIVEN: True}
+        written = {node.node_id: job.contexts[span] for node in nodes if (span := span_of(node)) in job.contexts}
+        for node in nodes:
+            if node.node_id in written:
+                node.metadata |= ChunkContext(written[node.node_id], "llm").to_metadata() | {keys.CONTEXT_GIVEN: True}
+        writer = self.contextualizer
+        if written and isinstance(writer, LLMContextualizer) and writer.on_structure:
+            writer.structural.put_below(nodes, written)
         return list(nodes)
 
     def expect(self, nodes: Sequence[BaseNode]) -> None:
@@ -210,6 +214,7 @@ def _contextualizer(
         requests_per_minute=config.requests_per_minute,
         tokens_per_minute=config.tokens_per_minute,
         service_tier=config.service_tier,
+        on_structure=config.context_on_structure,
         segment_size=config.segment_size,
         ledger=ledger,
     )

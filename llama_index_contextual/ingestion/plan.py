@@ -750,7 +750,7 @@ def jobs_of(
 
 def _written_contexts(before: OpenVersion, record: DocumentRecord) -> dict[ChunkSpan, str]:
     return {
-        span_of(node): node.metadata[keys.CONTEXT]
+        span_of(node): keys.context_parts(node.metadata)[1]
         for node in before.docstore.iterate(doc_id=record.doc_id)
         if node.metadata.get(keys.CONTEXT_SOURCE) == "llm"
     }
@@ -765,5 +765,7 @@ def _job_of_record(before: OpenVersion, record: DocumentRecord) -> Job:
 def _without_context(node: BaseNode) -> BaseNode:
     if has_given_context(node):
         return node
-    metadata = {k: v for k, v in node.metadata.items() if k not in (keys.CONTEXT, keys.CONTEXT_SOURCE)}
+    metadata = {
+        k: v for k, v in node.metadata.items() if k not in (keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_WRITTEN_AT)
+    }
     return node.model_copy(update={"metadata": metadata})

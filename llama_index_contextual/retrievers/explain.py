@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from llama_index_contextual.metadata import context_parts
 from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.response import Explanation, RetrievedChunk
 
@@ -47,7 +48,7 @@ def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[l
 
 
 def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
-    in_text, in_context = _matched_terms(ranking, hit)
+    in_text, in_context, in_structure = _matched_terms(ranking, hit)
     return Explanation(
         rank=hit.rank,
         node_id=hit.node_id,
@@ -59,19 +60,24 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
         document=hit.document,
         in_text=in_text,
         in_context=in_context,
-        missing=_missing(ranking, (*in_text, *in_context)),
+        in_structure=in_structure,
+        missing=_missing(ranking, (*in_text, *in_context, *in_structure)),
     )
 
 
-def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text, and those that occur only in the context."""
-    terms = ranking.query_terms
-    if terms is None or hit.lexical is None:
-        return (), ()
-    terms_of_text = set(terms.analyzer.terms(hit.text))
+def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the matched terms in the text, those only in the context, and those only in its structural part."""
+    if ranking.query_terms is None or hit.lexical is None:
+        return (), (), ()
+    terms_of = ranking.query_terms.analyzer.terms
+    structure, written = context_parts(hit.node.metadata)
+    of_text, of_structure = set(terms_of(hit.text)), set(terms_of(structure) if written else ())
+    of_structure -= set(terms_of(written))
+    rest = [term for term in hit.lexical.matched_terms if term not in of_text]
     return (
-        tuple(term for term in hit.lexical.matched_terms if term in terms_of_text),
-        tuple(term for term in hit.lexical.matched_terms if term not in terms_of_text),
+        tuple(term for term in hit.lexical.matched_terms if term in of_text),
+        tuple(term for term in rest if term not in of_structure),
+        tuple(term for term in rest if term in of_structure),
     )
 
 
@@ -140,7 +146,7 @@ def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int,
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:
             reasons.append(_deficit(mine, theirs))
-    terms_of_kept = {*kept.in_text, *kept.in_context}
+    terms_of_kept = {*kept.in_text, *kept.in_context, *kept.in_structure}
     if lacking := [term for term in miss.missing if term in terms_of_kept]:
         reasons.append(f"it lacks {', '.join(lacking)}")
     return replace(miss, why_not="; ".join(reasons))

@@ -184,6 +184,7 @@ class Explanation:
         document: Score and rank of its document, or None.
         in_text: Terms of the query in the text.
         in_context: Terms of the query that occur only in the context.
+        in_structure: Terms of the query that occur only in the structural part of a context of two parts.
         missing: Terms of the query that occur in neither.
         why_not: For a near miss, the difference from the last result.
     """
@@ -198,13 +199,19 @@ class Explanation:
     document: LegScore | None = None
     in_text: tuple[str, ...] = ()
     in_context: tuple[str, ...] = ()
+    in_structure: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     why_not: str | None = None
 
     def __str__(self) -> str:
         legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
         ranks = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
-        terms = (("in the text", self.in_text), ("only in the context", self.in_context), ("nowhere", self.missing))
+        terms = (
+            ("in the text", self.in_text),
+            ("only in the context", self.in_context),
+            ("only in its structural part", self.in_structure),
+            ("nowhere", self.missing),
+        )
         lines = [
             f"{self.rank}. {self.source}: {self.score:.4f}",
             f"   {ranks}",

@@ -67,7 +67,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
     contexts: set[str] = set()
     texts: list[str] = []
     for node in live.docstore.iterate():
-        contexts.add(str(node.metadata.get(keys.CONTEXT, "")))
+        contexts.add(keys.context_parts(node.metadata)[1])
         texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
     new = path.with_name(f"{LEDGER_FILE}{NEW}")
     with project_ledger(project_dir) as ledger:

@@ -70,11 +70,13 @@ def _documents(project: Project) -> Iterator[dict[str, Any]]:
 
 
 def _chunk(node: BaseNode) -> dict[str, Any]:
+    structure, written = keys.context_parts(node.metadata)
     own = {name: value for name, value in node.metadata.items() if name not in keys.OWN_KEYS}
     return {
         "id": node.node_id,
         "source": node.metadata.get(keys.SOURCE_LINE) or "",
-        "context": node.metadata.get(keys.CONTEXT) or "",
+        "structure": structure,
+        "context": written,
         "written_by": node.metadata.get(keys.CONTEXT_SOURCE) or "none",
         "text": node.get_content(),
         "tokens": node.metadata.get(keys.TOKEN_COUNT),
