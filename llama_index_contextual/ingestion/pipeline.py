@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches, require_batch_api
 from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, PriceTable, SenderKind
 from llama_index_contextual.contextualizer.estimate import expect, missing, requests_of

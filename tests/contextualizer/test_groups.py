@@ -24,6 +24,7 @@ from llama_index_contextual.storage.ledger import Ledger
 from tests.contextualizer.samples import chunks, foreign, loose
 from tests.contextualizer.segments_of import answered, corpus, independent_totals, prompt_of
 from tests.support.faults import FaultKind
+from tests.support.nodes import written
 from tests.support.records import Request
 from tests.support.replies import default_reply
 from tests.support.server import LoopbackProvider
@@ -122,7 +123,7 @@ def test_every_chunk_gets_the_context_of_its_own_id(
     done = run(nodes, per_call)
     assert (done.failures, done.paid, sizes(provider)) == ([], 5, calls)
     by_id = {entry["id"]: entry["context"] for entry in answered(provider.chat_calls)}
-    assert [node.metadata["context"] for node in done.nodes] == [by_id[number] for number in range(1, 6)]
+    assert [written(node) for node in done.nodes] == [by_id[number] for number in range(1, 6)]
     assert len(set(by_id.values())) == 5
     assert {call.body["response_format"]["type"] for call in provider.chat_calls} == {"json_schema"}
     assert independent_totals(provider, tmp_path)["mismatches"] == 0

@@ -25,6 +25,7 @@ from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
 from tests.contextualizer.samples import chunks, documents, loose
 from tests.support.models import ScriptedLLM
+from tests.support.nodes import written
 
 QUICK = RetryPolicy(attempts=3, base_delay=0)
 
@@ -99,7 +100,7 @@ def test_each_chunk_gets_its_own_answer() -> None:
     llm, given_chunks = ScriptedLLM(), chunks()
     llm.enqueue(*(f"Answer {n}." for n in range(len(given_chunks))))
     done = contextualizer(llm).contextualize(given_chunks)
-    assert contexts(done.nodes) == [f"Answer {n}." for n in range(len(given_chunks))]
+    assert list(map(written, done.nodes)) == [f"Answer {n}." for n in range(len(given_chunks))]
     assert done.paid == len(llm.history) == len(given_chunks)
     for node, prompt in zip(given_chunks, llm.history, strict=True):
         assert prompt.split("<chunk>\n")[1].split("\n</chunk>")[0].endswith(node.get_content())
@@ -123,7 +124,7 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
     assert done.failures[0].error == "'ScriptedLLM:scripted' failed: ValueError: content refused"
     assert failed.metadata["context_source"] == "structural"
     assert contexts([failed]) == contexts(StructuralContextualizer()(given_chunks)[1:2])
-    assert contexts([done.nodes[0], *done.nodes[2:]]) == ["First.", *["A context."] * (len(given_chunks) - 2)]
+    assert list(map(written, [done.nodes[0], *done.nodes[2:]])) == ["First.", *["A context."] * (len(given_chunks) - 2)]
     assert done.paid == len(given_chunks) - 1
 
 
@@ -343,7 +344,9 @@ def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
         assert "file_name: manual.txt\ncontext: A context.\nExcerpt:" in stock.get_content(metadata_mode=mode)
     (ours, *_) = contextualizer(ScriptedLLM())(extractor_input()[1])
-    assert ours.get_content(metadata_mode=MetadataMode.EMBED).startswith("A context.\n\n")
+    context = ours.metadata["context"]
+    assert context.endswith("\nA context.")
+    assert ours.get_content(metadata_mode=MetadataMode.EMBED) == f"{context}\n\n{ours.get_content()}"
 
 
 def test_a_mock_model_works() -> None:

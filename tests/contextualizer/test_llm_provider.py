@@ -29,6 +29,7 @@ from llama_index_contextual.storage.ledger import Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts
 from tests.contextualizer.samples import chunks, loose
 from tests.support.faults import FaultKind
+from tests.support.nodes import written
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4o-mini"
@@ -71,7 +72,7 @@ def test_one_call_per_chunk_and_its_answer_is_the_context(provider: LoopbackProv
     assert len(answers) == len(provider.chat_calls) == len(nodes)
     for node in done.nodes:
         (answer,) = [reply for asked, reply in answers.items() if node.get_content().strip() in asked]
-        assert node.metadata["context"] == answer
+        assert written(node) == answer
     assert {record.body["model"] for record in provider.chat_calls} == {"gpt-4o-mini"}
     assert {record.body["temperature"] for record in provider.chat_calls} == {0.0}
 

@@ -37,7 +37,7 @@ from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
 from llama_index_contextual.storage.lock import LOCK_FILE
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
-from tests.support.nodes import chunk
+from tests.support.nodes import chunk, written
 
 MANUAL, QUARTER, TARIFF = "reports/manual.txt", "reports/quarter.md", "reports/tariff.pdf"
 
@@ -406,7 +406,7 @@ def test_contexts_are_paid_for_once(manager: ProjectManager, model: CountingEmbe
     report = project.ingest([text_folder])
     asked = len(llm.history)
     assert report.contexts_paid == asked == report.chunks
-    assert "The manual of the test bench." in {node.metadata["context"] for node in nodes_of(project)}
+    assert "The manual of the test bench." in set(map(written, nodes_of(project)))
     project.remove([MANUAL])
     report = project.ingest([text_folder])
     assert report.contexts_paid == 0
