@@ -21,7 +21,7 @@ from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, segments, with_context
 from llama_index_contextual.metadata import context_parts
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.project_file import checksum
+from llama_index_contextual.storage.manifest import checksum
 from llama_index_contextual.tools import passages
 from tests.contextualizer.samples import chunks
 from tests.support.models import CountingEmbedding, ScriptedLLM
