@@ -1,4 +1,4 @@
-"""Token counts and prices of calls.
+"""Tokens of calls and embeddings, and their prices.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings may override
 them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
@@ -18,11 +18,49 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual.config import LOCAL, TokenPrice
+from llama_index_contextual.contextualizer.base import ChunkContext, Segment, with_context
 from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, RESPONSE_FORMAT, ContextRequest
+from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.storage.ledger import Ledger, vector_key
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Number of calls and their tokens.
+
+    Attributes:
+        calls: Number of calls.
+        input_tokens: Tokens of the prompts, including cached ones.
+        cached_tokens: Tokens of the prompts read from the provider's cache.
+        output_tokens: Tokens of the answers.
+        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    written_tokens: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            self.written_tokens + other.written_tokens,
+        )
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the input tokens that came from the cache."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+
 
 # ---- Prices ----------------------------------------------------------------------------------------------------------
 
@@ -48,10 +86,10 @@ class PriceTable:
         overrides: Prices by name of the model, as in `ProjectConfig.prices`; they take precedence over the table.
 
     Example:
-        >>> table = PriceTable()
-        >>> round(table.dollars("openai:gpt-4.1", input_tokens=9_000, cached_tokens=8_000, output_tokens=100), 4)
+        >>> tokens = Tokens(input_tokens=9_000, cached_tokens=8_000, output_tokens=100)
+        >>> round(PriceTable().dollars("openai:gpt-4.1", tokens), 4)
         0.0068
-        >>> table.dollars("openai:no-such-model", input_tokens=9_000) is None
+        >>> PriceTable().dollars("openai:no-such-model", tokens) is None
         True
     """
 
@@ -73,24 +111,12 @@ class PriceTable:
             return self.overrides[model]
         return FREE if model == LOCAL else _listed(model)
 
-    def dollars(
-        self,
-        model: str,
-        *,
-        input_tokens: int,
-        cached_tokens: int = 0,
-        output_tokens: int = 0,
-        written_tokens: int = 0,
-        sender: SenderKind = "live",
-    ) -> float | None:
+    def dollars(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> float | None:
         """Return the price of tokens in dollars, or None if the price of the model is unknown.
 
         Args:
             model: Name as in the settings.
-            input_tokens: Tokens of the prompts, including cached ones.
-            cached_tokens: Tokens of the prompts read from the provider's cache.
-            output_tokens: Tokens of the answers.
-            written_tokens: Tokens of the prompts written to the provider's cache.
+            tokens: Tokens of calls, or of texts to embed.
             sender: How the calls are sent, which determines the discount.
         """
         price = self.price(model)
@@ -98,8 +124,9 @@ class PriceTable:
             return None
         cached = price.input if price.cached is None else price.cached
         written = price.input if price.written is None else price.written
-        total = (input_tokens - cached_tokens - written_tokens) * price.input + output_tokens * price.output
-        total += cached_tokens * cached + written_tokens * written
+        uncached = tokens.input_tokens - tokens.cached_tokens - tokens.written_tokens
+        total = uncached * price.input + tokens.output_tokens * price.output
+        total += tokens.cached_tokens * cached + tokens.written_tokens * written
         return FACTORS[sender] * total / _MILLION
 
 
@@ -141,10 +168,10 @@ def _listed(model: str) -> TokenPrice | None:
         return None
 
 
-# ---- Tokens ----------------------------------------------------------------------------------------------------------
+# ---- Calls for contexts ----------------------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
-"""Expected tokens of a context as long as the ledger has no mean."""
+"""Expected tokens of a context, without reasoning, until the ledger has a mean."""
 
 # As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
@@ -236,39 +263,6 @@ class CallForm:
         return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Number of calls and their tokens.
-
-    Attributes:
-        calls: Number of calls.
-        input_tokens: Tokens of the prompts, including cached ones.
-        cached_tokens: Tokens of the prompts read from the provider's cache.
-        output_tokens: Tokens of the answers.
-        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
-    """
-
-    calls: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    written_tokens: int = 0
-
-    def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.written_tokens + other.written_tokens,
-        )
-
-    @property
-    def cache_hit_rate(self) -> float:
-        """Share of the input tokens that came from the cache."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
-
-
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
     """Return the tokens of the answer to a call, given the tokens of a context."""
     tokens = len(request.keys) * context_tokens
@@ -282,13 +276,13 @@ class AnswerLimit:
     """Maximum number of tokens of an answer, sent with each call or set on the LLM by the user.
 
     Attributes:
-        sent: Whether a limit is sent with each call.
+        is_sent: Whether a limit is sent with each call.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
         own: Limit that the user has set on the LLM, or None.
     """
 
-    sent: bool = False
+    is_sent: bool = False
     effort: str | None = None
     hidden_tokens: int = 0
     own: int | None = None
@@ -314,18 +308,25 @@ class AnswerLimit:
         # For Anthropic the value may not be the user's: LlamaIndex's class has a default limit of 512.
         if own is not None and provider.cache == "prefix":
             return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, own=own)
-        return cls(sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
+        return cls(is_sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
 
-    def most(self, request: ContextRequest) -> int:
+    def max_tokens(self, request: ContextRequest) -> int:
         """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
         if self.own is not None:
             return self.own
         return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
-    @property
-    def expected_hidden_tokens(self) -> int:
-        """Expected reasoning tokens of a call as long as the ledger has no mean."""
-        return self.hidden_tokens // 8
+
+def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
+    """Return the expected tokens of a context: the mean in the ledger, or a default that includes the reasoning.
+
+    Args:
+        model: Name as in the settings.
+        llm: LLM passed by the user, or None.
+        ledger: Store of contexts already paid for.
+    """
+    mean = ledger.mean_context_tokens(model)
+    return mean or CONTEXT_TOKENS + AnswerLimit.of(model, llm).hidden_tokens // 8
 
 
 def count_segment(
@@ -370,3 +371,51 @@ def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
 @lru_cache(maxsize=1)
 def _schema_tokens() -> int:
     return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
+
+
+# ---- Embeddings ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class EmbeddingCount:
+    """Counter of the tokens to embed.
+
+    Attributes:
+        model: Name of the embedding model, or None without one.
+        dimensions: Requested length of the vectors, or None for the model's default.
+        ledger: Store of vectors already paid for, or None.
+        tokens: Tokens of the texts to embed.
+    """
+
+    model: str | None
+    dimensions: int | None
+    ledger: Ledger | None
+    tokens: int = 0
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Count chunks with their contexts, except those whose vector is in the ledger."""
+        if self.model is None:
+            return
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        keys = [vector_key(text, self.model, self.dimensions) for text in texts]
+        known = {} if self.ledger is None else self.ledger.vectors(keys)
+        self.tokens += sum(embedding_tokens(text) for text, key in zip(texts, keys, strict=True) if key not in known)
+
+    def add_segment(
+        self, segment: Segment, chunks: Sequence[BaseNode], contexts: Mapping[str, str], context_tokens: float
+    ) -> None:
+        """Count the chunks of a segment.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment whose contexts are not written yet.
+            contexts: Contexts from the ledger, by node id.
+            context_tokens: Expected tokens of a context.
+        """
+        if self.model is None:
+            return
+        missing = {chunk.node_id for chunk in chunks}
+        known = {node_id: ChunkContext(context, "llm") for node_id, context in contexts.items()}
+        self.add([with_context(n, known.get(n.node_id)) for n in segment.chunks if n.node_id not in missing])
+        texts = (with_context(chunk, None).get_content(metadata_mode=MetadataMode.EMBED) for chunk in chunks)
+        self.tokens += sum(map(embedding_tokens, texts)) + round(context_tokens * len(chunks))

@@ -21,8 +21,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
-from llama_index_contextual.contextualizer.estimate import EmbeddingCount
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
@@ -387,13 +386,8 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     used = ledger.usage(contexts)
     if used is None:
         return None
-    return PriceTable(config.prices).dollars(
-        llm,
-        input_tokens=used.input_tokens,
-        cached_tokens=used.cached_tokens,
-        output_tokens=used.output_tokens,
-        sender=config.service_tier or "live",
-    )
+    tokens = Tokens(input_tokens=used.input_tokens, cached_tokens=used.cached_tokens, output_tokens=used.output_tokens)
+    return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
 def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
@@ -416,7 +410,8 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
             RunOptions(remove=left_out),
             config=config,
             stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
-            embedding=EmbeddingCount(name, getattr(model, "dimensions", None)),
+            embed_model=name,
+            dimensions=getattr(model, "dimensions", None),
             before=origin.version,
             sender=config.service_tier or "live",
         ).dollars

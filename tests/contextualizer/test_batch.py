@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ def body(number: int) -> dict[str, Any]:
     return {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
 
 
-def requests(*numbers: int) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"id-{number}", body(number)) for number in numbers]
+def requests(*numbers: int) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
+    return [(f"id-{number}", partial(body, number)) for number in numbers]
+
+
+def uploaded(*numbers: int) -> bytes:
+    return b"".join(request_line(name, make_body()) for name, make_body in requests(*numbers))
 
 
 def runner(journal: BatchJournal, client: AsyncOpenAI, **options: Any) -> BatchRunner:
@@ -125,8 +130,8 @@ def test_replies_can_be_stored_whatever_they_hold(tmp_path: Path) -> None:
 async def test_each_request_gets_its_own_reply_though_they_come_in_another_order(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
-    told: list[BatchProgress] = []
-    batches = runner(journal, client, tell=told.append)
+    progress: list[BatchProgress] = []
+    batches = runner(journal, client, on_progress=progress.append)
     assert await batches.submit(requests(*range(12))) == 12
     assert [batch.requests for batch in journal.open_batches()] == [12]
     await batches.collect()
@@ -137,7 +142,7 @@ async def test_each_request_gets_its_own_reply_though_they_come_in_another_order
         assert (reply.text, reply.finish_reason, reply.cached_tokens) == (expected(number), "stop", 0)
         assert reply.input_tokens
         assert reply.output_tokens
-    assert told[-1] == BatchProgress(batches=0, requests=12, done=12)
+    assert progress[-1] == BatchProgress(batches=0, requests=12, done=12)
     assert provider.calls() == [], "nothing was sent live"
 
 
@@ -192,8 +197,7 @@ async def test_another_process_takes_the_replies(
 async def test_an_upload_whose_batch_was_not_noted_is_taken_over(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, created: bool
 ) -> None:
-    content = b"".join(request_line(*request) for request in requests(1, 2))
-    file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+    file = await client.files.create(file=("x.jsonl", uploaded(1, 2)), purpose="batch")
     journal.uploaded(file.id, model=MODEL, custom_ids=["id-1", "id-2"])
     if created:
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
@@ -210,8 +214,7 @@ async def test_a_batch_is_taken_over_though_it_is_not_on_the_first_page_of_the_l
     monkeypatch.setattr("tests.support.batches.LARGEST_PAGE", 2)
 
     async def batch_of(*numbers: int) -> str:
-        content = b"".join(request_line(*request) for request in requests(*numbers))
-        file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", uploaded(*numbers)), purpose="batch")
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         return file.id
 

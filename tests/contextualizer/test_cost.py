@@ -162,8 +162,7 @@ async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> No
     fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
     expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
     spending = Spending(PriceTable())
-    spending.expect(model, tokens)
-    assert spending.estimated.dollars == pytest.approx(expected / 1e6)
+    assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
     charge = await CallBudget(spending, model).may_send(requests[0])
     charge.settle(Reply("A context.", Usage(10_000, 0, 100, 9_000)))
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
@@ -262,14 +261,16 @@ def test_calls_that_together_cost_more_than_their_reserves_raise_the_reserves_on
 async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
     likely = Tokens(1, 10_000, 10_000, 0)
-    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
-    waiting = asyncio.create_task(spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely))
+    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
+    waiting = asyncio.create_task(
+        spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
+    )
     await asyncio.sleep(0)
     assert not waiting.done(), "one at a time"
     call.settle(likely)
     (await waiting).settle(likely)
     with pytest.raises(BudgetExceededError):
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
 
 
 async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:

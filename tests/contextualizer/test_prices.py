@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.cost import FACTORS, PriceTable
+from llama_index_contextual.contextualizer.cost import FACTORS, PriceTable, Tokens
 
 
 def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
@@ -22,19 +22,19 @@ def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
 
 def test_cached_tokens_are_among_the_input_tokens() -> None:
     # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
-    dollars = PriceTable().dollars("openai:gpt-4.1", input_tokens=9_000, cached_tokens=8_000, output_tokens=100)
+    dollars = PriceTable().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
     assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
 
 
 def test_flex_and_batch_cost_half() -> None:
     table = PriceTable()
-    costs = {s: table.dollars("openai:gpt-4.1", input_tokens=1_000_000, sender=s) for s in FACTORS}
+    costs = {s: table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000), sender=s) for s in FACTORS}
     assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
 
 
 def test_many_small_calls_are_no_long_prompt() -> None:
     # This model costs twice as much for a prompt above 200,000 tokens: the sum of many prompts is none.
-    dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", input_tokens=10_000_000)
+    dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
     assert dollars == pytest.approx(30.0)
 
 
@@ -43,15 +43,15 @@ def test_many_small_calls_are_no_long_prompt() -> None:
 )
 def test_an_unknown_model_has_tokens_but_no_price(model: str) -> None:
     assert PriceTable().price(model) is None
-    assert PriceTable().dollars(model, input_tokens=5) is None
+    assert PriceTable().dollars(model, Tokens(input_tokens=5)) is None
 
 
 def test_the_local_embedding_is_free() -> None:
-    assert PriceTable().dollars("local", input_tokens=1_000_000) == 0.0
+    assert PriceTable().dollars("local", Tokens(input_tokens=1_000_000)) == 0.0
 
 
 def test_own_prices_precede_the_table_and_are_named() -> None:
     table = PriceTable({"openai:gpt-4.1": TokenPrice(input=1.0, output=4.0)})
-    assert table.dollars("openai:gpt-4.1", input_tokens=1_000_000, cached_tokens=500_000) == 1.0
+    assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
     assert table.version == f"genai-prices {version('genai-prices')} and own prices for openai:gpt-4.1"
     assert PriceTable().version == f"genai-prices {version('genai-prices')}"

@@ -14,7 +14,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
 from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.cost import PriceTable, rounds
-from llama_index_contextual.contextualizer.estimate import missing, requests_of
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.contextualizer.spending import Spending
@@ -134,7 +133,7 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     replies = BatchReplies(ledger.batches, MODEL)
     writer = LLMContextualizer(model=MODEL)
     asked = [
-        request for segment, todo, _ in missing(writer, nodes[:60]) for request in requests_of(writer, segment, todo)
+        request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
     ]
     ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in asked])
     sender = Timed()
