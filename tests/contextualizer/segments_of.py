@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, Document
 
+from llama_index_contextual._utils.templates import ContextPrompt
+from llama_index_contextual.contextualizer.base import segments
+from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ChunksPerCall, ContextRequest, plan_requests
+from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from tests.contextualizer.samples import loose
 from tests.support.log_check import check
 from tests.support.records import Record
@@ -29,6 +33,21 @@ def corpus(segments: int, chunks: int, *, words: int = 300) -> list[BaseNode]:
         node
         for segment in range(segments)
         for node in loose(*(text_of(segment, n, words) for n in range(chunks)), doc_id=f"doc-{segment}")
+    ]
+
+
+def planned(chunks_per_call: ChunksPerCall, *, words: int = 4_000) -> list[list[ContextRequest]]:
+    """Return the calls for each segment of a document with ten sections."""
+    text = "\n\n".join(
+        f"## Part {part}\n\n" + " ".join(f"Word{part} number {n} differs." for n in range(words // 40))
+        for part in range(10)
+    )
+    parsers = SegmentNodeParser(segment_size=4000, segment_overlap=400), ChunkNodeParser(chunk_size=400)
+    nodes = parsers[1](parsers[0]([Document(text=text, metadata={"title": "Parts"})]))
+    prompt = ContextPrompt(DEFAULT_PROMPT)
+    return [
+        plan_requests(segment, segment.chunks, prompt=prompt, model="openai:gpt-4.1", chunks_per_call=chunks_per_call)
+        for segment in segments(nodes, segment_size=4000)
     ]
 
 
