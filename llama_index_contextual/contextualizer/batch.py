@@ -150,8 +150,8 @@ class BatchRunner:
         """Send requests, except those already in progress or answered, and return the number of requests sent.
 
         Args:
-            requests: Id of each request, and a function that returns its body, called if the request is to be sent.
-                Both run in a thread.
+            requests: Id of each request, and a function that returns its body and is called only if the request is
+                sent. Both run in a thread.
 
         Raises:
             ModelError: The provider refuses the requests.
@@ -302,7 +302,7 @@ def _reason(batch: Any) -> str:
 
 
 class BatchReplies:
-    """Replies of batches, each of which is used once: a repeated request is sent live.
+    """Replies of batches; each is used once, so that a repeated request is sent live.
 
     Args:
         journal: Stores the replies.
@@ -393,11 +393,11 @@ class BatchAccount:
         self._reserved.clear()
 
     def note_upload(self, file_id: str, custom_ids: Sequence[str]) -> None:
-        """Keep the reserves for uploaded requests until their replies arrive."""
+        """Hold the reserves of uploaded requests until their replies arrive."""
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
-        """Book the replies of a batch; those without token counts are booked by our own counts when they are used."""
+        """Book the replies of a batch; those without token counts are booked when they are used, by our own counts."""
         for reply in replies:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)

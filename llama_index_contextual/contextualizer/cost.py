@@ -192,16 +192,16 @@ class CacheRules:
     minimum: int
     step: int = 1
 
-    def cached(self, shared: int) -> int:
-        """Return how many tokens of a shared prefix come from the cache.
+    def cached(self, prefix: int) -> int:
+        """Return how many tokens of a prefix of this length come from the cache.
 
         Example:
             >>> CacheRules(1024, 128).cached(1_300), CacheRules(1024, 128).cached(1_023)
             (1280, 0)
         """
-        if shared < self.minimum:
+        if prefix < self.minimum:
             return 0
-        return self.minimum + (shared - self.minimum) // self.step * self.step
+        return self.minimum + (prefix - self.minimum) // self.step * self.step
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,8 @@ class CallForm:
         ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
         # The last common characters may belong to a token that continues differently.
-        more = max(0, count_tokens(common) - 1)
-        return self.cache.cached(self._cache_point(other) + more)
+        common_tokens = max(0, count_tokens(common) - 1)
+        return self.cache.cached(self._cache_point(other) + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
         """Return the tokens that a call writes to the cache: up to the cache point, or all, depending on the provider.
@@ -256,8 +256,8 @@ class CallForm:
         """
         if self.cache is None:
             return 0
-        kept = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
-        return max(0, self.cache.cached(kept) - cached)
+        length = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
+        return max(0, self.cache.cached(length) - cached)
 
     def _cache_point(self, request: ContextRequest) -> int:
         return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
@@ -279,13 +279,13 @@ class AnswerLimit:
         is_sent: Whether a limit is sent with each call.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
-        own: Limit that the user has set on the LLM, or None.
+        user_limit: Limit that the user has set on the LLM, or None.
     """
 
     is_sent: bool = False
     effort: str | None = None
     hidden_tokens: int = 0
-    own: int | None = None
+    user_limit: int | None = None
 
     @classmethod
     def of(cls, model: str, llm: LLM | None = None) -> AnswerLimit:
@@ -297,23 +297,23 @@ class AnswerLimit:
         """
         provider = provider_of(model)
         reasoning = None if provider is None else provider.reasoning(model.partition(":")[2])
-        more: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
-        own = more.get("max_completion_tokens") or more.get("max_tokens") or getattr(llm, "max_tokens", None)
-        own = own if isinstance(own, int) and own > 0 else None
+        extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
+        limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
+        limit = limit if isinstance(limit, int) and limit > 0 else None
         if provider is None or reasoning is None or getattr(llm, "thinking_dict", None):
-            return cls(own=own)
-        chosen = getattr(llm, "reasoning_effort", None) or more.get("reasoning_effort")
-        if chosen is not None and reasoning != Reasoning(None, 0):
-            reasoning = Reasoning(None, HIDDEN_TOKENS.get(chosen, HIDDEN_TOKENS[None]))
+            return cls(user_limit=limit)
+        effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
+        if effort is not None and reasoning != Reasoning(None, 0):
+            reasoning = Reasoning(None, HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
         # For Anthropic the value may not be the user's: LlamaIndex's class has a default limit of 512.
-        if own is not None and provider.cache == "prefix":
-            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, own=own)
+        if limit is not None and provider.cache == "prefix":
+            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, user_limit=limit)
         return cls(is_sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
 
     def max_tokens(self, request: ContextRequest) -> int:
         """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
-        if self.own is not None:
-            return self.own
+        if self.user_limit is not None:
+            return self.user_limit
         return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
 
@@ -332,7 +332,7 @@ def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> floa
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return calls and tokens for one segment whose first call is answered before the others are sent.
+    """Return the calls and tokens of a segment whose first call is answered before the others are sent.
 
     Args:
         requests: All calls of the segment, in the order of sending.

@@ -469,6 +469,8 @@ class LLMContextualizer(Contextualizer):
             chunks: Chunks of the segment that need a context.
             chunks_per_call: Number of chunks per call; None uses the setting.
         """
+        if not chunks:
+            return []
         return plan_requests(
             segment,
             chunks,

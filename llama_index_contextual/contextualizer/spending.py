@@ -166,15 +166,15 @@ class Spending:
         sender: SenderKind = "live",
         expected_tokens: ExpectedTokens | None = None,
     ) -> Reservation:
-        """Reserve the maximum cost of a call: all of its tokens are written to the cache, the answer is the longest.
+        """Reserve the maximum cost of a call, with the whole prompt written to the cache and the longest answer.
 
         Args:
             model: Name of the model, as in the settings.
             input_tokens: Tokens of the prompt.
             output_tokens: Maximum number of tokens of the answer.
             sender: How the call is sent.
-            expected_tokens: Returns the tokens of the call that the answers so far suggest, or None. If no other call
-                is in flight, a call is already allowed if the limit leaves room for their cost.
+            expected_tokens: Returns the expected tokens of the call, judging by previous answers, or None. If no other
+                call is in flight, room for their cost is enough.
 
         Raises:
             BudgetExceededError: Together with the calls in flight, it could exceed the limit.
@@ -182,7 +182,7 @@ class Spending:
         """
         call = self._try_reserve(model, input_tokens, output_tokens, sender, expected_tokens)
         if call is None:
-            raise self.exceeded()
+            raise self.limit_error()
         return call
 
     async def areserve(
@@ -200,7 +200,7 @@ class Spending:
         """
         while (call := self._try_reserve(model, input_tokens, output_tokens, sender, expected_tokens)) is None:
             if not self._calls_in_flight:
-                raise self.exceeded()
+                raise self.limit_error()
             await self._changed.wait()
         try:
             await self._write_ahead(call.bound)
@@ -239,8 +239,8 @@ class Spending:
     def _committed(self) -> float:
         return (self.actual.dollars or 0.0) + self._in_flight + sum(self._batches.values())
 
-    def exceeded(self) -> BudgetExceededError:
-        """Return the error of a run that has reached its limit; all further reservations are refused."""
+    def limit_error(self) -> BudgetExceededError:
+        """Return the error for a run that has reached its limit, and refuse all further reservations."""
         self._is_exceeded = True
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
@@ -292,7 +292,7 @@ class Spending:
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep the reserves for the calls of a batch until its replies have arrived, even after the end of this run."""
+        """Hold the reserves of a batch until its replies arrive, even after the end of this run."""
         self._batches[file_id] = sum(call.bound for call in calls)
         for call in calls:
             call.release()
@@ -317,7 +317,7 @@ class Spending:
         try:
             yield self
         except BudgetExceededError as error:
-            raise self.exceeded() from error.__cause__
+            raise self.limit_error() from error.__cause__
         finally:
             if self._written is not None or self.actual != Bill():
                 self.write(ended=time.time())

@@ -129,7 +129,7 @@ class CostEstimate:
         contexts = 0.0 if self.chosen is None else self.chosen.max_cost
         if contexts is None or self.embedding_dollars is None:
             return None
-        return _rounded_up(contexts + MARGIN * self.embedding_dollars)
+        return _round_up(contexts + MARGIN * self.embedding_dollars)
 
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
@@ -141,7 +141,7 @@ class CostEstimate:
     __repr__ = __str__
 
 
-def _rounded_up(dollars: float) -> float:
+def _round_up(dollars: float) -> float:
     """Round an amount up to the digits that `money` shows."""
     digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
     scale = float(10**digits)
@@ -214,7 +214,7 @@ def estimate(
     config: ProjectConfig,
     stages: Stages,
     embed_model: str | None,
-    dimensions: int | None = None,
+    dimensions: int | None,
     before: OpenVersion | None,
     sender: SenderKind,
     project: str = "NAME",
@@ -285,7 +285,7 @@ class _Counter:
             return
         for segment, chunks, contexts in self.writer.missing(nodes):
             self.known_contexts += len(contexts)
-            for count in self._counts if chunks else ():
+            for count in self._counts:
                 requests = self.writer.requests(segment, chunks, count.chunks_per_call)
                 count.add(requests, self._form, self._limit, self._context_tokens)
             self.embedding.add_segment(segment, chunks, contexts, self._context_tokens)

@@ -101,7 +101,7 @@ class Stages:
         for segment, chunks, contexts in writer.missing(nodes):
             live: list[ContextRequest] = []
             batch: list[ContextRequest] = []
-            for request in writer.requests(segment, chunks) if chunks else ():
+            for request in writer.requests(segment, chunks):
                 (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
             tokens = count_segment(live, form, context_tokens=context_tokens)
             spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
@@ -271,8 +271,7 @@ async def acollect_replies(
     def requests() -> Iterator[ContextRequest]:
         for job in jobs():
             for segment, chunks, _ in writer.missing(stages.parse(job)):
-                if chunks:
-                    yield from writer.requests(segment, chunks)
+                yield from writer.requests(segment, chunks)
 
     await asend_batches(writer.llm, replies, requests if submit else None, spending=spending, on_progress=on_progress)
     return replies

@@ -157,6 +157,19 @@ async def test_requests_in_progress_or_answered_are_not_sent_again(
     assert len(provider.batch_history) == 3
 
 
+async def test_the_body_of_a_request_that_is_not_sent_is_not_built(journal: BatchJournal, client: AsyncOpenAI) -> None:
+    batches = runner(journal, client)
+    await batches.submit(requests(1))
+    built: list[int] = []
+
+    def noted(number: int) -> dict[str, Any]:
+        built.append(number)
+        return body(number)
+
+    assert await batches.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
+    assert built == [2], "money is reserved while a body is built"
+
+
 async def test_a_request_that_comes_twice_is_in_the_batch_once(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
