@@ -1,4 +1,4 @@
-"""Segments of several chunks that are long enough for a provider's prefix cache, and what a log says about them."""
+"""Segments that are long enough for a provider's prefix cache, and the calls for them in a provider's log."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WORDS = ("valve", "pump", "margin", "order", "station", "quarter", "reader", "si
 
 
 def text_of(segment: int, chunk: int, words: int) -> str:
-    """Return a text that no other chunk has."""
+    """Return a text that is different for each chunk."""
     picked = (WORDS[(segment * 7 + chunk * 3 + n * n) % len(WORDS)] for n in range(words))
     return f"Part {chunk} of document {segment}: {' '.join(picked)}."
 
 
 def corpus(segments: int, chunks: int, *, words: int = 300) -> list[BaseNode]:
-    """Return the chunks of some documents of one segment each."""
+    """Return the chunks of documents that have one segment each."""
     return [
         node
         for segment in range(segments)
@@ -65,10 +65,10 @@ def by_segment(provider: LoopbackProvider) -> dict[str, list[Record]]:
 
 
 def independent_totals(provider: LoopbackProvider, folder: Path) -> dict[str, int]:
-    """Return what the independent checker counts in the provider's log."""
+    """Return the totals that the independent checker counts in the provider's log."""
     return check(provider.write_log(folder / "log.jsonl"))
 
 
 def answered(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the entries of answers to several chunks."""
+    """Return the entries in the answers to calls for several chunks."""
     return [entry for record in records for entry in json.loads(record.reply or "{}").get("contexts", [])]

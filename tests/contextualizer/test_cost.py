@@ -43,7 +43,7 @@ def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
     assert claude == TokenPrice(input=1.0, cached=0.1, output=5.0, written=1.25)
 
 
-def test_cached_tokens_are_among_the_input_tokens() -> None:
+def test_cached_tokens_are_part_of_the_input_tokens() -> None:
     # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
     dollars = PriceTable().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
     assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
@@ -55,8 +55,8 @@ def test_flex_and_batch_cost_half() -> None:
     assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
 
 
-def test_many_small_calls_are_no_long_prompt() -> None:
-    # This model costs twice as much for a prompt above 200,000 tokens: the sum of many prompts is none.
+def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
+    # This model costs twice as much for a prompt above 200,000 tokens; the sum of many prompts does not count.
     dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
     assert dollars == pytest.approx(30.0)
 
@@ -64,7 +64,7 @@ def test_many_small_calls_are_no_long_prompt() -> None:
 @pytest.mark.parametrize(
     "model", ["openai:no-such", "ollama:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
 )
-def test_an_unknown_model_has_tokens_but_no_price(model: str) -> None:
+def test_an_unknown_model_has_no_price(model: str) -> None:
     assert PriceTable().price(model) is None
     assert PriceTable().dollars(model, Tokens(input_tokens=5)) is None
 
@@ -73,7 +73,7 @@ def test_the_local_embedding_is_free() -> None:
     assert PriceTable().dollars("local", Tokens(input_tokens=1_000_000)) == 0.0
 
 
-def test_own_prices_precede_the_table_and_are_named() -> None:
+def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
     table = PriceTable({"openai:gpt-4.1": TokenPrice(input=1.0, output=4.0)})
     assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
     assert table.version == f"genai-prices {version('genai-prices')} and own prices for openai:gpt-4.1"
@@ -101,7 +101,9 @@ async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
 
 
 @pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
-async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, chunks_per_call: ChunksPerCall) -> None:
+async def test_token_counts_equal_those_of_the_provider(
+    provider: LoopbackProvider, chunks_per_call: ChunksPerCall
+) -> None:
     provider.reset()
     plan = planned(chunks_per_call)
     assert len(plan) > 1
@@ -117,7 +119,7 @@ async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, 
         assert (counted.cached_tokens > 0) == (len(requests) > 1)
 
 
-def test_the_first_call_of_a_segment_finds_nothing_in_the_cache() -> None:
+def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
     (requests, *_) = planned(1)
     assert count_segment(requests[:1], OPENAI).cached_tokens == 0
     assert count_segment(requests, CallForm()).cached_tokens == 0
@@ -132,12 +134,12 @@ def test_a_short_segment_is_not_cached() -> None:
     assert count_segment(requests, OPENAI).cached_tokens == 0
 
 
-@pytest.mark.parametrize(("shared", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
-def test_cached_prefixes_grow_in_steps(shared: int, cached: int) -> None:
-    assert CacheRules(1024, 128).cached(shared) == cached
+@pytest.mark.parametrize(("prefix", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
+def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
+    assert CacheRules(1024, 128).cached(prefix) == cached
 
 
-def test_answers_grow_with_the_chunks_of_a_call() -> None:
+def test_answers_grow_with_the_number_of_chunks_per_call() -> None:
     one, several = planned(1)[0][0], planned("all")[0][0]
     assert output_tokens(one) == 100
     assert output_tokens(one, 40) == 40
@@ -152,12 +154,14 @@ def test_the_form_of_calls_follows_the_provider() -> None:
 
 
 @given(calls=st.lists(st.integers(0, 12), max_size=20), concurrency=st.integers(1, 8))
-def test_a_schedule_is_bounded_by_its_calls_and_by_its_warm_up(calls: list[int], concurrency: int) -> None:
+def test_the_length_of_a_schedule_is_bounded_by_its_calls_and_its_first_calls(
+    calls: list[int], concurrency: int
+) -> None:
     found = rounds(calls, concurrency)
     total = sum(calls)
     assert found >= -(-total // concurrency)
     assert found >= (2 if max(calls, default=0) > 1 else bool(total))
-    # Idle places only while everything that may go is on its way.
+    # Slots are idle only while all calls that may be sent are in flight.
     assert found <= -(-total // concurrency) + max(1, -(-len(calls) // concurrency))
     assert all(rounds(calls, more) <= rounds(calls, less) for less, more in pairwise(range(1, 9)))
 
@@ -166,7 +170,7 @@ def test_a_schedule_is_bounded_by_its_calls_and_by_its_warm_up(calls: list[int],
     ("calls", "concurrency", "expected"),
     [([], 4, 0), ([1], 4, 1), ([11], 4, 4), ([11], 100, 2), ([3, 3], 1, 6), ([1, 1, 1], 2, 2), ([11] * 40, 16, 28)],
 )
-def test_schedules_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
+def test_schedules_computed_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
     assert rounds(calls, concurrency) == expected
 
 

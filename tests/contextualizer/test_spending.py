@@ -20,7 +20,7 @@ MODEL = "openai:gpt-4.1"
 OPENAI = CallForm.of(MODEL)
 
 
-def test_a_run_is_billed_by_the_providers_count() -> None:
+def test_the_bill_follows_the_token_counts_of_the_provider() -> None:
     spending = Spending(PriceTable())
     call = spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000)
     call.settle(Tokens(1, 10_000, 8_000, 100))
@@ -48,13 +48,13 @@ async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> No
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
 
 
-def test_a_limit_counts_on_a_call_that_writes_all_of_its_prompt() -> None:
+def test_the_reserve_assumes_that_the_whole_prompt_is_written_to_the_cache() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
     with pytest.raises(BudgetExceededError):
         spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
 
 
-def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
+def test_calls_in_flight_count_with_their_maximum_cost() -> None:
     # A call may cost $0.02: two fit into $0.05, the third could exceed it.
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
     first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
@@ -70,7 +70,7 @@ def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
     assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
 
 
-async def test_a_call_waits_for_the_reserves_of_calls_in_flight_instead_of_stopping() -> None:
+async def test_a_call_waits_for_reserves_of_calls_in_flight_before_the_run_stops() -> None:
     # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
     most = 0
@@ -91,7 +91,7 @@ async def test_a_call_waits_for_the_reserves_of_calls_in_flight_instead_of_stopp
     assert raised.value.spent == pytest.approx(0.05)
 
 
-async def test_all_who_wait_are_told_when_the_limit_is_reached() -> None:
+async def test_all_waiting_calls_raise_when_the_limit_is_reached() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
     first = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
     waiting = [asyncio.create_task(spending.areserve(MODEL, input_tokens=9_000, output_tokens=0)) for _ in range(5)]
@@ -113,7 +113,7 @@ def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None
     assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
 
 
-def test_after_a_call_that_cost_more_than_its_reserve_the_next_reserves_are_higher() -> None:
+def test_a_call_that_costs_more_than_its_reserve_raises_the_next_reserves() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
     spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
     assert spending.actual.dollars == 1.0
@@ -121,7 +121,7 @@ def test_after_a_call_that_cost_more_than_its_reserve_the_next_reserves_are_high
         spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
 
 
-def test_calls_that_together_cost_more_than_their_reserves_raise_the_reserves_once() -> None:
+def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_reserves_once() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
     calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
     for call in calls:
@@ -129,22 +129,22 @@ def test_calls_that_together_cost_more_than_their_reserves_raise_the_reserves_on
     assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
 
 
-async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
+async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
-    likely = Tokens(1, 10_000, 10_000, 0)
-    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
+    expected = Tokens(1, 10_000, 10_000, 0)
+    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
     waiting = asyncio.create_task(
-        spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
+        spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
     )
     await asyncio.sleep(0)
     assert not waiting.done(), "one at a time"
-    call.settle(likely)
-    (await waiting).settle(likely)
+    call.settle(expected)
+    (await waiting).settle(expected)
     with pytest.raises(BudgetExceededError):
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: likely)
+        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, expected_tokens=lambda: expected)
 
 
-async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:
+async def test_an_answer_without_token_counts_is_booked_by_its_text() -> None:
     (requests, *_) = planned(1)
     spending = Spending(PriceTable())
     charge = await CallBudget(spending, MODEL).may_send(requests[0])
@@ -153,7 +153,7 @@ async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:
     assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
 
 
-def test_an_answer_that_was_lost_on_its_way_stays_reserved() -> None:
+def test_a_call_without_an_answer_stays_reserved() -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
     spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
     with pytest.raises(BudgetExceededError):
@@ -162,7 +162,7 @@ def test_an_answer_that_was_lost_on_its_way_stays_reserved() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9_000), st.floats(0, 1), st.booleans()), max_size=30))
-def test_no_order_of_calls_passes_the_limit(calls: list[tuple[int, float, bool]]) -> None:
+def test_no_sequence_of_calls_exceeds_the_limit(calls: list[tuple[int, float, bool]]) -> None:
     spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
     for tokens, share, paid in calls:
         try:
@@ -187,6 +187,6 @@ def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan")])
-def test_a_limit_is_an_amount(wrong: float) -> None:
+def test_an_invalid_limit_is_refused(wrong: float) -> None:
     with pytest.raises(ConfigurationError, match="max_cost must be an amount of dollars"):
         Spending(PriceTable(), max_cost=wrong)
