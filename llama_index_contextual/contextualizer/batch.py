@@ -307,12 +307,15 @@ class BatchReplies:
     Args:
         journal: Stores the replies.
         model: Name of the LLM, as in the settings.
+
+    Attributes:
+        booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
     """
 
     def __init__(self, journal: BatchJournal, model: str) -> None:
         self.journal, self.model = journal, model
+        self.booked: set[str] = set()
         self._used: set[str] = set()
-        self._booked: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
         """Return the id of a request, a hash of the model and the prompt."""
@@ -323,12 +326,8 @@ class BatchReplies:
         return self._reply(self.id_of(request)) is not None
 
     def is_booked(self, request: ContextRequest) -> bool:
-        """Return whether this run booked the cost of the reply when it arrived."""
-        return self.id_of(request) in self._booked
-
-    def note_booked(self, custom_id: str) -> None:
-        """Record that a reply is booked, so that it is not booked again when it is used."""
-        self._booked.add(custom_id)
+        """Return whether the reply to a request is booked already."""
+        return self.id_of(request) in self.booked
 
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request and mark it as used; None if there is no unused reply."""
@@ -402,7 +401,7 @@ class BatchAccount:
             if reply.input_tokens is not None and reply.output_tokens is not None:
                 tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
                 self._spending.actual += self._spending.bill(self._replies.model, tokens, sender="batch")
-                self._replies.note_booked(reply.custom_id)
+                self._replies.booked.add(reply.custom_id)
         self._spending.close_batch(file_id)
 
 
