@@ -61,10 +61,9 @@ def evaluate_project(
 ) -> None:
     """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
     with errors_in_one_line():
-        from llama_index_contextual.evaluation.questions import load_questions, write_questions
+        from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
-        from llama_index_contextual.evaluation.sample import absent_files
         from llama_index_contextual.storage import files
 
         project = open_project(root, name)

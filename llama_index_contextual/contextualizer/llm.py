@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -23,7 +23,14 @@ from pydantic import Field, PrivateAttr, field_validator
 from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.templates import ContextPrompt, check_template
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress, Segment
+from llama_index_contextual.contextualizer.base import (
+    ChunkContext,
+    Contextualizer,
+    Progress,
+    Segment,
+    has_given_context,
+    segments,
+)
 from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.prompts import (
@@ -34,6 +41,7 @@ from llama_index_contextual.contextualizer.prompts import (
     judge,
     keyed,
     plan_keyed,
+    plan_requests,
     read_group,
     single_requests,
 )
@@ -438,6 +446,39 @@ class LLMContextualizer(Contextualizer):
         """Number of batches of chunks to start ahead of the current one, so that `num_workers` calls are in flight."""
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
+    def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
+        """Yield each segment with its chunks that need a call, and the contexts in the ledger by node id.
+
+        Args:
+            nodes: All chunks of one or more documents.
+        """
+        for segment in segments(nodes, segment_size=self.segment_size):
+            wanted = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+            by_key = keyed(segment, wanted, prompt=self.template, model=self.model)
+            contexts = {} if self.ledger is None else self.ledger.contexts(list(by_key))
+            known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+            yield segment, [chunk for chunk in wanted if chunk.node_id not in known], known
+
+    def requests(
+        self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
+    ) -> list[ContextRequest]:
+        """Return the calls for the contexts of some chunks of a segment, one context for chunks with the same key.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment that need a context.
+            chunks_per_call: Number of chunks per call; None uses the setting.
+        """
+        if not chunks:
+            return []
+        return plan_requests(
+            segment,
+            chunks,
+            prompt=self.template,
+            model=self.model,
+            chunks_per_call=chunks_per_call or self.chunks_per_call,
+        )
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Self]:
         """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
@@ -446,7 +487,7 @@ class LLMContextualizer(Contextualizer):
         async with AsyncExitStack() as stack:
             sender = self.sender or _LazySender(self, stack, limiter)
             scheduler = Scheduler(
-                sender if self.replies is None else self.replies.over(sender),
+                sender if self.replies is None else self.replies.with_fallback(sender),
                 model=self.model,
                 provider=provider_of(self.model),
                 concurrency=self.num_workers,

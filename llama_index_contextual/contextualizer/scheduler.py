@@ -260,8 +260,8 @@ class LiveSender:
             options["prompt_cache_key"] = request.cache_key
         if self._provider.takes_json_schema and request.response_format is not None:
             options["response_format"] = request.response_format
-        if self._limit.sent:
-            options["max_tokens"] = self._limit.most(request)
+        if self._limit.is_sent:
+            options["max_tokens"] = self._limit.max_tokens(request)
         if self._limit.effort is not None:
             options["reasoning_effort"] = self._limit.effort
         if self._service_tier is not None:

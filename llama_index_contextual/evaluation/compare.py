@@ -7,6 +7,7 @@ temporary `Workspace` and compares those.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,12 +22,11 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
-from llama_index_contextual.contextualizer.estimate import EmbeddingCount
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
-from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.questions import Evidence, Question, absent_files, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import (
     KS,
     Evaluation,
@@ -39,7 +39,6 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
-from llama_index_contextual.evaluation.sample import Sample, absent_files, draw
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
@@ -387,13 +386,8 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     used = ledger.usage(contexts)
     if used is None:
         return None
-    return PriceTable(config.prices).dollars(
-        llm,
-        input_tokens=used.input_tokens,
-        cached_tokens=used.cached_tokens,
-        output_tokens=used.output_tokens,
-        sender=config.service_tier or "live",
-    )
+    tokens = Tokens(input_tokens=used.input_tokens, cached_tokens=used.cached_tokens, output_tokens=used.output_tokens)
+    return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
 def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
@@ -416,7 +410,8 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
             RunOptions(remove=left_out),
             config=config,
             stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
-            embedding=EmbeddingCount(name, getattr(model, "dimensions", None)),
+            embed_model=name,
+            dimensions=getattr(model, "dimensions", None),
             before=origin.version,
             sender=config.service_tier or "live",
         ).dollars
@@ -449,6 +444,86 @@ def require_affordable(dollars: float | None, max_cost: float | None, documents:
             value=max_cost,
         )
 
+
+# ---- A sample of documents -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some documents of a version, and the questions with their evidence in them.
+
+    Attributes:
+        questions: The questions, in the order of the set.
+        left_out: Ids of the documents that are not in the sample.
+        documents: Number of documents in the sample.
+    """
+
+    questions: Sequence[Question]
+    left_out: frozenset[str]
+    documents: int
+
+
+def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
+    """Draw documents with evidence at random, and return them with the questions that have all evidence in them.
+
+    Documents without evidence fill the rest of the sample, since they compete in retrieval.
+
+    Args:
+        version: The version with the documents.
+        questions: The whole question set.
+        size: Maximum number of documents; None for all.
+        seed: Seed of the random numbers.
+
+    Raises:
+        InputError: The size is not positive or too small for any question, or all evidence is in files that are not
+            documents of the version.
+    """
+    require_files(version.manifest.documents, questions)
+    ids = [record.doc_id for record in version.manifest.documents]
+    if size is not None and size < 1:
+        raise InputError(f"The sample has {size} documents: use at least one.", value=size)
+    if size is None or size >= len(ids):
+        return Sample(questions, frozenset(), len(ids))
+    needed = _documents_of(version, questions)
+    order = random.Random(seed)
+    groups = sorted({group for group in needed if group}, key=sorted)
+    order.shuffle(groups)
+    chosen: set[str] = set()
+    for group in groups:
+        if len(chosen | group) <= size:
+            chosen |= group
+    kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
+    if not kept:
+        raise InputError(
+            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
+            f" name files or chunks in the evidence.",
+            value=size,
+        )
+    others = [doc_id for doc_id in ids if doc_id not in chosen]
+    chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
+    return Sample(kept, frozenset(ids) - chosen, len(chosen))
+
+
+def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
+    """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
+    by_name = ids_by_name(version.manifest.documents)
+    chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
+    chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
+    by_chunk = {chunk.node_id: {chunk.ref_doc_id} for chunk in chunks if chunk.ref_doc_id is not None}
+
+    def documents(item: Evidence) -> set[str]:
+        if item.chunk_id is not None:
+            return by_chunk.get(item.chunk_id, set())
+        return by_name.get(item.file or "", set())
+
+    groups = []
+    for question in questions:
+        sets = [documents(item) for item in question.evidence]
+        groups.append(frozenset().union(*sets) if all(sets) else frozenset())
+    return groups
+
+
+# ---- Comparison of variants ------------------------------------------------------------------------------------------
 
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """The kinds of context, from the cheapest to the most expensive."""
@@ -501,22 +576,22 @@ def compare_variants(
         asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
         asked = read(questions)
-    drawn = draw(origin.version, asked, sample, seed=seed)
+    subset = draw_sample(origin.version, asked, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
-    require_affordable(dollars, max_cost, drawn.documents)
+    dollars = price_of_all(origin, configs.values(), left_out=subset.left_out)
+    require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=build_progress(report, kind))
+            built[kind] = space.build(configs[kind], left_out=subset.left_out, progress=build_progress(report, kind))
         return compare(
             built,
-            drawn.questions,
+            subset.questions,
             ks=ks,
             metric=metric,
             costs={kind: variant.cost for kind, variant in built.items()},
-            notes=_notes(origin, asked, drawn, built, generated=questions is None),
+            notes=_notes(origin, asked, subset, built, generated=questions is None),
             seed=seed,
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
@@ -539,7 +614,7 @@ def _notes(
     chunks = next(iter(built.values())).chunks
     asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
-    if not sample.is_whole:
+    if sample.left_out:
         outside = pluralize(len(asked) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")

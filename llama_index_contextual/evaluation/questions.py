@@ -1,4 +1,4 @@
-"""Questions and their evidence, the question file, and whether a result contains an evidence item.
+"""Questions and their evidence, the question file, and which results and documents contain an evidence item.
 
 A question set is a file of JSON lines. Every line has a `question`; its evidence has one of these forms:
 
@@ -21,9 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import has_surrogate
 
 SPAN_SHARE = 0.5
@@ -168,6 +170,43 @@ class Question:
     def held_by(self, passage: Passage) -> bool:
         """Return whether a result contains any evidence item."""
         return any(item.held_by(passage) for item in self.evidence)
+
+
+def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
+    """Return the ids of documents by the names that evidence may use: document ids and file names."""
+    ids: dict[str, set[str]] = {}
+    for record in documents:
+        for name in filter(None, (record.doc_id, record.file_name)):
+            ids.setdefault(name, set()).add(record.doc_id)
+    return ids
+
+
+def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
+    """Check that at least some evidence is in the project; otherwise every figure would be zero.
+
+    Raises:
+        InputError: The evidence of every question is in files that are not documents of the project.
+    """
+    present = ids_by_name(documents)
+    items = [item for question in questions for item in question.evidence]
+    if items and all(item.file is not None and item.file not in present for item in items):
+        raise InputError(
+            f"The evidence of {pluralize(len(questions), 'question')} is in files that the project does not have, such"
+            f" as {items[0].file!r}: ingest them, or use questions about its documents.",
+            value=items[0].file,
+        )
+
+
+def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
+    """Return a note if questions have evidence in files that are not documents of the project.
+
+    Args:
+        documents: The documents of the project.
+        questions: The questions.
+    """
+    present = ids_by_name(documents)
+    number = sum(any(item.file not in present for item in q.evidence if item.file is not None) for q in questions)
+    return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
 
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'

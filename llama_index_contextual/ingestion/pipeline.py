@@ -23,12 +23,19 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized, with_context
-from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches, require_batch_api
-from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, PriceTable, SenderKind
-from llama_index_contextual.contextualizer.estimate import expect, missing, requests_of
+from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
+from llama_index_contextual.contextualizer.cost import (
+    CONTEXT_TOKENS,
+    CallForm,
+    EmbeddingCount,
+    PriceTable,
+    SenderKind,
+    count_segment,
+    expected_context_tokens,
+)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.contextualizer.spending import BatchAccount, CallBudget, Spending
+from llama_index_contextual.contextualizer.spending import CallBudget, Spending
 from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
 from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
@@ -83,18 +90,26 @@ class Stages:
                 node.metadata |= {keys.CONTEXT: context, keys.CONTEXT_SOURCE: "llm", keys.CONTEXT_GIVEN: True}
         return list(nodes)
 
-    def expect(self, nodes: Sequence[BaseNode]) -> None:
+    def add_estimate(self, nodes: Sequence[BaseNode]) -> None:
         """Add the expected cost of the chunks of a document to the account of the run."""
-        writer = self.contextualizer
-        if self.spending is None or not isinstance(writer, LLMContextualizer):
+        writer, spending = self.contextualizer, self.spending
+        if spending is None or not isinstance(writer, LLMContextualizer):
             return
-        expect(
-            self.spending,
-            writer,
-            nodes,
-            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
-            is_batched=None if writer.replies is None else writer.replies.has,
-        )
+        model, context_tokens = writer.model, spending.context_tokens
+        form = CallForm.of(model)
+        embedding = EmbeddingCount(None if self.embed_model_name == LOCAL else self.embed_model_name, None, self.ledger)
+        for segment, chunks, contexts in writer.missing(nodes):
+            live: list[ContextRequest] = []
+            batch: list[ContextRequest] = []
+            for request in writer.requests(segment, chunks):
+                (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
+            tokens = count_segment(live, form, context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
+            tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender="batch")
+            embedding.add_segment(segment, chunks, contexts, context_tokens)
+        if embedding.model is not None:
+            spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -249,35 +264,16 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    if submit:
-        require_batch_api(writer.model)
     replies = BatchReplies(journal, writer.model)
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
-    account = BatchAccount(spending, writer.model, llm=writer.llm, replies=replies)
 
     def requests() -> Iterator[ContextRequest]:
-        account.begin_round()
-        seen: set[str] = set()
         for job in jobs():
-            for segment, todo, _ in missing(writer, stages.parse(job)):
-                for request in requests_of(writer, segment, todo) if todo else ():
-                    custom_id = replies.id_of(request)
-                    if custom_id not in seen and not journal.knows(custom_id):
-                        seen.add(custom_id)
-                        account.reserve(custom_id, request)
-                        yield request
+            for segment, chunks, _ in writer.missing(stages.parse(job)):
+                yield from writer.requests(segment, chunks)
 
-    await asend_batches(
-        writer.llm,
-        writer.model,
-        journal,
-        requests if submit else None,
-        tell=on_progress,
-        uploaded=account.sent,
-        answered=account.book,
-    )
-    account.begin_round()
+    await asend_batches(writer.llm, replies, requests if submit else None, spending=spending, on_progress=on_progress)
     return replies
 
 
@@ -294,14 +290,13 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
         ConfigurationError: There is a limit, and a price is unknown.
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
-    mean = None if writer is None else stages.ledger.mean_context_tokens(writer.model)
     llm = None if writer is None else writer.model
-    if mean is None and writer is not None:
-        mean = CONTEXT_TOKENS + AnswerLimit.of(writer.model, writer.llm).expected_hidden_tokens
     spending = Spending(
         prices,
         max_cost=max_cost,
-        context_tokens=mean or CONTEXT_TOKENS,
+        context_tokens=(
+            CONTEXT_TOKENS if writer is None else expected_context_tokens(writer.model, writer.llm, stages.ledger)
+        ),
         receipts=stages.ledger.receipts,
         receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
     )
@@ -372,7 +367,7 @@ def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
     size = 0
     for job in jobs:
         chunks = stages.parse(job)
-        stages.expect(chunks)
+        stages.add_estimate(chunks)
         batch.append((job, chunks))
         size += len(chunks)
         if size >= BATCH_CHUNKS:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.contextualizer.cost import money
-from llama_index_contextual.contextualizer.spending import Bill, Spending, of_unknown_price
+from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 T = TypeVar("T")
@@ -148,9 +148,9 @@ class IngestReport:
         if paid.embedding_tokens:
             parts.append(f"{pluralize(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        unknown = of_unknown_price(paid)
+        unsettled = paid.describe_unsettled()
         price = f"{money(paid.dollars)}{estimated} by {self.prices}"
-        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unknown}" if unknown else price])
+        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unsettled}" if unsettled else price])
 
     def failure_lines(self) -> list[str]:
         """Return one line for each kind of failure: number of chunks, an example, the error."""

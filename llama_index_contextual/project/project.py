@@ -53,7 +53,6 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
@@ -295,8 +294,8 @@ class Project:
         )
         with contextlib.ExitStack() as stack:
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
-            embedding = self._embedding_to_count()
-            before = self._version_to_build_on(embedding.model, replace=replace)
+            embed_model = self._embed_model_name()
+            before = self._version_to_build_on(embed_model, replace=replace)
             if before is not None:
                 stack.callback(before.close)
             return estimate(
@@ -304,7 +303,8 @@ class Project:
                 options,
                 config=self.config,
                 stages=self._stages(ledger, None),
-                embedding=embedding,
+                embed_model=embed_model,
+                dimensions=getattr(self._given_embed_model, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
                 project=self.name,
@@ -401,12 +401,12 @@ class Project:
     def _stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
         return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
 
-    def _embedding_to_count(self) -> EmbeddingCount:
-        given = self._given_embed_model
+    def _embed_model_name(self) -> str | None:
+        """Return the name of the embedding model without loading it, or None without a semantic index."""
         if not self.config.faiss:
-            return EmbeddingCount(None, None)
-        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
-        return EmbeddingCount(name, getattr(given, "dimensions", None))
+            return None
+        given = self._given_embed_model
+        return require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
 
     def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:

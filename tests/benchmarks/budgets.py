@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -43,9 +43,11 @@ def cost_at(records: Iterable[Record]) -> float:
         total += (
             prices.dollars(
                 f"openai:{record.body['model']}",
-                input_tokens=usage["prompt_tokens"],
-                cached_tokens=details.get("cached_tokens", 0),
-                output_tokens=usage.get("completion_tokens", 0) if is_chat else 0,
+                Tokens(
+                    input_tokens=usage["prompt_tokens"],
+                    cached_tokens=details.get("cached_tokens", 0),
+                    output_tokens=usage.get("completion_tokens", 0) if is_chat else 0,
+                ),
                 sender="batch" if record.batch_id else "live",
             )
             or 0.0

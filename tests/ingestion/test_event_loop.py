@@ -14,10 +14,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.embeddings import batching
-from llama_index_contextual.ingestion import pipeline as batched
-from llama_index_contextual.ingestion import pipeline as stages
 from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.project import project as project_base
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project import project as project_writing
@@ -37,13 +37,13 @@ ALWAYS = [
     (VersionBuilder, "append"),
 ]
 OF_AN_LLM = [
-    (stages, "expect"),
+    (Stages, "add_estimate"),
     (engine, "keyed"),
     (engine, "plan_keyed"),
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]
-OF_BATCHES = [(batched, "missing"), (batched, "requests_of")]
+OF_BATCHES = [(LLMContextualizer, "missing"), (LLMContextualizer, "requests")]
 DOCUMENTS = [Document(id_=name, text=f"Pump {name} runs dry.\n\nValve {name} is shut.") for name in "abc"]
 
 
