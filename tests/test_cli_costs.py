@@ -205,7 +205,9 @@ def test_a_model_that_its_provider_no_longer_knows_names_its_successor_and_the_c
     provider.models = ["gpt-6-luna", "text-embedding-3-small"]
     code, _, err = run("ingest", "a", text_folder, "--quiet")
     assert code == 1
-    assert "'openai:gpt-4.1', whose end it has announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
+    assert (
+        "'openai:gpt-4.1', whose retirement was announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
+    )
     assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in err
     assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in err
 

@@ -142,7 +142,7 @@ def test_a_wait_that_is_too_long_is_not_started(provider: LoopbackProvider) -> N
     provider.fault("rate_limit", times=None, retry_after=3600, match="Beta pumps oil.\n</chunk>")
     done = run()
     assert len(provider.chat_calls) == len(TEXTS)
-    assert "keeps answering 429 (rate limit): lower the concurrency, or try later" in done.failures[0].error
+    assert "keeps returning 429 (rate limit): lower the concurrency, or try again later" in done.failures[0].error
 
 
 @pytest.mark.parametrize("kind", ["server_error", "unavailable", "drop", "drop_in_body", "malformed_json"])
@@ -180,7 +180,7 @@ def test_an_answer_that_never_comes_is_requested_again(provider: LoopbackProvide
 @pytest.mark.parametrize(
     ("kind", "calls", "sentence"),
     [
-        ("server_error", 3, "keeps answering 500 (its own error): run the same call again later"),
+        ("server_error", 3, "keeps returning 500 (server error): run the same call again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("content_filter_error", 1, "failed: BadRequestError: "),
         ("empty", 4, "answered with an empty context"),
@@ -206,7 +206,7 @@ def test_a_chunk_that_fails_for_good_gets_the_structural_context(
 
 def test_failures_can_be_raised_instead(provider: LoopbackProvider) -> None:
     provider.fault("server_error", times=None, match="Beta pumps oil.\n</chunk>")
-    with pytest.raises(ContextualizationError, match="keeps answering 500") as raised:
+    with pytest.raises(ContextualizationError, match="keeps returning 500") as raised:
         run(on_error="raise", num_workers=1)
     assert raised.value.node_ids == ("loose-1",)
     assert type(raised.value.__cause__).__name__ == "InternalServerError"
@@ -240,7 +240,7 @@ def test_a_long_answer_is_cut_at_a_sentence(provider: LoopbackProvider) -> None:
         ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
         (
             "model_not_found",
-            "The provider does not know the model 'openai:gpt-4o-mini', whose end it has announced for 2027-01-14."
+            "The provider does not know the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
             f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (

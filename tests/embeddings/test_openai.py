@@ -101,8 +101,8 @@ async def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: Loo
 @pytest.mark.parametrize(
     ("kind", "calls", "sentence"),
     [
-        ("server_error", 3, "The provider of 'openai:text-embedding-3-small' keeps answering 500 (its own error)"),
-        ("rate_limit", 3, "keeps answering 429 (rate limit): lower the concurrency, or try later"),
+        ("server_error", 3, "The provider of 'openai:text-embedding-3-small' keeps returning 500 (server error)"),
+        ("rate_limit", 3, "keeps returning 429 (rate limit): lower the concurrency, or try again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("invalid_key", 1, "refused the API key: check the key in the environment"),
         (
@@ -188,6 +188,6 @@ async def test_a_query_that_cannot_be_embedded_is_a_sentence(
     provider.fault("server_error", times=None)
     for run in (lambda: asyncio.to_thread(ask.retrieve, "pump"), lambda: ask.aretrieve("pump")):
         provider.clear_history()
-        with pytest.raises(ModelError, match=r"'openai:text-embedding-3-small' keeps answering 500"):
+        with pytest.raises(ModelError, match=r"'openai:text-embedding-3-small' keeps returning 500"):
             await run()
         assert len(provider.embedding_calls) == QUICK.attempts
