@@ -182,8 +182,8 @@ class _Tools:
         try:
             engine = await asyncio.to_thread(source.as_query_engine)
         except ModelError as error:
-            found = passages(await source.aretrieve(question, top_k=5), places=True)
-            return f"There is no LLM to write an answer ({error}) These passages may contain it:\n\n{found}"
+            passage_text = passages(await source.aretrieve(question, top_k=5), places=True)
+            return f"No LLM is available to write an answer: {error} These passages may contain it:\n\n{passage_text}"
         return _with_sources(cast(GroundedResponse, await engine.aquery(question)))
 
     def _project(self, name: str | None) -> Project:

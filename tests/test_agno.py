@@ -84,7 +84,7 @@ def references(output: Any) -> list[dict[str, Any]]:
     return [passage for found in output.references for passage in found.references]
 
 
-def test_it_is_what_agno_calls_knowledge(filled: Project) -> None:
+def test_it_implements_agnos_knowledge_protocol(filled: Project) -> None:
     knowledge = ContextualKnowledge(filled)
     assert isinstance(knowledge, KnowledgeProtocol)
     assert not callable(knowledge)
@@ -125,7 +125,7 @@ class TestAgents:
         assert output.content == ANSWER
         assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
 
-    def test_a_member_of_a_team_searches_what_the_leader_wants_to_know(self, filled: Project) -> None:
+    def test_a_team_member_searches_for_the_leaders_question(self, filled: Project) -> None:
         search = searching()
 
         def reply(request: Request) -> Reply | str:
@@ -157,7 +157,7 @@ class TestAgents:
             output = agent(provider, ContextualKnowledge(filled), knowledge_filters={"kind": "md"}).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"md"}
 
-    def test_filters_of_the_model_are_taken(self, filled: Project) -> None:
+    def test_filters_of_the_model_are_applied(self, filled: Project) -> None:
         wanted = [{"key": "kind", "value": "pdf"}]
         with LoopbackProvider(reply=searching(filters=wanted)) as provider:
             output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
@@ -171,7 +171,7 @@ class TestAgents:
             agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert "No passage has the metadata key 'colour'. Valid keys: chunk_index" in seen_by_model(provider)
 
-    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+    def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
         with LoopbackProvider(reply=searching()) as provider:
             output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
         assert output.content == ANSWER
@@ -197,7 +197,7 @@ class TestAgents:
 
 
 class TestSources:
-    def test_the_system_prompt_says_what_the_documents_are(self, filled: Project) -> None:
+    def test_the_system_prompt_describes_the_documents(self, filled: Project) -> None:
         told = ContextualKnowledge(filled).build_context()
         assert "Searches the 3 documents of 'reports'" in told
         assert "Tariff note" in told
@@ -225,18 +225,18 @@ class TestSources:
         with pytest.raises(InputError, match="No passage has the metadata key 'colour'"):
             narrow.search(QUESTION, filters={"colour": "red"})
 
-    def test_filters_of_a_retriever_stay_beside_those_of_a_search(self, filled: Project) -> None:
+    def test_filters_of_a_retriever_and_of_a_search_both_apply(self, filled: Project) -> None:
         markdown = to_metadata_filters({"kind": "md"})
         knowledge = ContextualKnowledge(filled.as_retriever(filters=markdown))
         assert {found.meta_data["kind"] for found in knowledge.search(QUESTION)} == {"md"}
         assert knowledge.search(QUESTION, filters={"kind": "txt"}) == []
 
-    def test_what_a_retriever_says_of_its_search_is_passed_on(self, filled: Project) -> None:
+    def test_warnings_of_a_retriever_are_passed_on(self, filled: Project) -> None:
         (found,) = ContextualKnowledge(filled.as_retriever(intents=True), max_results=1).search(QUESTION)
         assert found.meta_data["confidence"] > 0
         assert ContextualKnowledge(filled.as_retriever(intents=True)).search("Thank you!") == []
 
-    def test_any_other_retriever_serves_without_filters(self) -> None:
+    def test_any_other_retriever_works_without_filters(self) -> None:
         knowledge = ContextualKnowledge(FixedRetriever(), max_results=1)
         (found,) = knowledge.search("anything")
         assert (found.id, found.content, found.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
@@ -254,13 +254,13 @@ class TestSources:
         with pytest.raises(InputError, match="The query is empty"):
             ContextualKnowledge(FixedRetriever()).search(" ")
 
-    def test_a_missing_setting_of_the_model_is_said_to_whoever_asks(self, manager: ProjectManager) -> None:
+    def test_a_missing_key_is_an_error_for_the_caller(self, manager: ProjectManager) -> None:
         project = manager.create("paid", ProjectConfig(context="none"))
         (told,) = ContextualKnowledge(project).retrieve(QUESTION)
         assert told.content.startswith("The search failed: Project 'paid' has no version yet")
         assert told.meta_data == {"error": True}
 
-    async def test_its_own_tools_give_json(self, filled: Project) -> None:
+    async def test_its_tools_return_json(self, filled: Project) -> None:
         knowledge = ContextualKnowledge(filled, max_results=1)
         (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
         assert tool(QUESTION) == await awaited(QUESTION)
@@ -293,7 +293,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_filter_expression_means_what_it_says(filled: Project, operator: str) -> None:
+def test_every_filter_expression_is_converted(filled: Project, operator: str) -> None:
     make, kinds = OPERATORS[operator]
     if not hasattr(expressions, operator):
         pytest.skip(f"this release of agno has no {operator}")
@@ -301,7 +301,7 @@ def test_every_filter_expression_means_what_it_says(filled: Project, operator: s
     assert {document.meta_data["kind"] for document in found} == kinds
 
 
-def test_a_dict_means_equality_and_a_list_of_values_any_of_them(filled: Project) -> None:
+def test_a_dict_filter_means_equality_or_any_of_a_list(filled: Project) -> None:
     knowledge = ContextualKnowledge(filled)
     found = knowledge.search("error tariff revenue pump", filters={"kind": ["md", "txt"], "year": 2026})
     assert {document.meta_data["kind"] for document in found} == {"txt"}
@@ -330,11 +330,11 @@ def test_an_agent_can_be_made_before_anything_is_ingested(project: Project) -> N
 
 
 @pytest.mark.parametrize("nothing", [None, {}, []])
-def test_no_filters_filter_nothing(nothing: Any) -> None:
+def test_no_filters_match_everything(nothing: Any) -> None:
     assert to_metadata_filters(nothing) is None
 
 
-async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
+async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     query = f"TS-999 {'pump ' * 200_000}"
     sources = (filled, filled.as_retriever(), filled._live.current().lexical)
     for knowledge in map(ContextualKnowledge, sources):

@@ -67,7 +67,7 @@ def test_imports_point_down() -> None:
     assert wrong == []
 
 
-def test_no_two_modules_import_each_other_even_later_on() -> None:
+def test_no_two_modules_import_each_other_even_lazily() -> None:
     graph = {
         source.name: {module_of(found.target) for found in source.imports if not found.typing_only} - {None}
         for source in sources()
@@ -104,7 +104,7 @@ def test_algorithms_import_the_standard_library_and_numpy_only() -> None:
 
 
 @pytest.mark.parametrize("foreign", ["agno", "click", "matplotlib", "mcp", "openai", "torch", "typer"])
-def test_heavy_and_optional_packages_are_imported_at_the_doors_only(foreign: str) -> None:
+def test_heavy_and_optional_packages_are_imported_where_they_are_used_only(foreign: str) -> None:
     users = [s for s in sources() for found in s.imports if found.target.partition(".")[0] == foreign]
     assert [s.path for s in users if part_of(s.name) not in DOORS and s.path != CHARTS] == []
 
@@ -150,7 +150,7 @@ def test_the_root_logger_is_left_alone() -> None:
     assert wrong == []
 
 
-def test_no_assert_stands_for_an_error_of_the_user() -> None:
+def test_no_assert_reports_a_user_error() -> None:
     wrong = [f"{s.path}:{node.lineno}" for s in sources() for node in ast.walk(s.tree) if isinstance(node, ast.Assert)]
     assert wrong == []
 

@@ -51,7 +51,7 @@ def prompt(provider: LoopbackProvider, number: int) -> str:
     return "\n".join(message["content"] for message in provider.calls()[number].body["messages"])
 
 
-def test_without_an_llm_the_best_passages_are_shown_and_that_is_said(root: Path) -> None:
+def test_without_an_llm_the_best_passages_are_shown_with_a_note(root: Path) -> None:
     found = command(root, "ask", QUESTION)
     assert found.code == 0
     assert found.err.startswith("No LLM answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
@@ -64,7 +64,7 @@ def test_without_an_llm_the_best_passages_are_shown_and_that_is_said(root: Path)
     assert "OPENAI_API_KEY" in as_json["error"]
 
 
-def test_an_answer_comes_with_its_sources_and_what_is_wrong_with_it(root: Path, provider: LoopbackProvider) -> None:
+def test_an_answer_is_shown_with_its_sources_and_problems(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
     found = command(root, "ask", QUESTION)
     assert found.out == (
@@ -75,7 +75,7 @@ def test_an_answer_comes_with_its_sources_and_what_is_wrong_with_it(root: Path, 
     )
 
 
-def test_an_answer_says_that_its_question_was_cut(root: Path, provider: LoopbackProvider) -> None:
+def test_a_shortened_question_is_reported_with_the_answer(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
     found = command(root, "ask", f"{QUESTION} {'pump ' * 10_000}")
     assert "The query has 50,029 characters: only its beginning, " in found.err
@@ -89,7 +89,7 @@ def test_an_answer_is_json_when_it_is_asked_for(root: Path, provider: LoopbackPr
     assert "few words" in prompt(provider, 0)
 
 
-def test_a_partial_answer_is_called_what_it_is(root: Path, provider: LoopbackProvider) -> None:
+def test_a_partial_answer_is_reported_as_incomplete(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
     provider.fault("drop_in_body")
     found = command(root, "ask", QUESTION)
@@ -128,7 +128,7 @@ def test_an_answer_can_be_judged(root: Path, provider: LoopbackProvider, verdict
     assert bool(found.err) == bool(said)
 
 
-def test_time_words_are_understood_by_a_day(root: Path, provider: LoopbackProvider) -> None:
+def test_reference_date_resolves_time_words(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("It runs dry.", "It runs dry.")
     command(root, "ask", "Did TS-999 occur last year?", "--reference-date", "2026-11-22")
     assert "last year (2025)?" in prompt(provider, 0)
@@ -148,7 +148,7 @@ def test_a_question_can_be_searched_by_its_intent(root: Path, provider: Loopback
     assert len(provider.calls()) == 1
 
 
-def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) -> None:
+def test_timeouts_can_be_set(root: Path, provider: LoopbackProvider) -> None:
     found = command(root, "ask", QUESTION, "--first-token-timeout", "0")
     assert (found.code, found.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
     assert command(root, "ask", QUESTION, "--call-timeout", "0").err == found.err
@@ -160,7 +160,7 @@ def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) 
 
 @pytest.mark.parametrize("given", ["option", "environment", "setting"])
 @pytest.mark.parametrize("name", ["ask", "chat"])
-def test_a_call_whose_answer_is_not_shown_as_it_comes_is_given_up_when_it_takes_too_long(
+def test_a_call_that_is_not_streamed_has_a_timeout(
     given: str, name: str, tmp_path: Path, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ProjectConfig.local(faiss=False, call_timeout=0.1 if given == "setting" else 99)
@@ -196,7 +196,7 @@ def test_a_conversation_answers_line_by_line_and_is_kept(
     assert "Because of V2" in prompt(provider, 2)
 
 
-def test_a_place_for_the_conversation_that_is_not_there_is_told_before_anything_is_asked(
+def test_a_missing_folder_for_the_history_is_an_error_before_any_call(
     root: Path, provider: LoopbackProvider, tmp_path: Path
 ) -> None:
     found = command(root, "chat", "--history", tmp_path / "absent" / "talk.json", lines=f"{QUESTION}\n")
@@ -205,9 +205,7 @@ def test_a_place_for_the_conversation_that_is_not_there_is_told_before_anything_
     assert provider.calls() == []
 
 
-def test_a_conversation_forgets_when_it_is_told_to_and_survives_an_error(
-    root: Path, provider: LoopbackProvider
-) -> None:
+def test_a_conversation_can_be_reset_and_survives_an_error(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry.")
     provider.fault("invalid_key", after=1)
     found = command(root, "chat", "--json", lines=f"{QUESTION}\n{QUESTION}\n/reset\n{QUESTION}\n")
@@ -223,7 +221,7 @@ def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
 
 
 @given(st.text(alphabet="ab c\n漢", max_size=60), st.integers(1, 12), st.randoms())
-def test_words_are_wrapped_as_they_come_and_none_is_lost(text: str, width: int, random: Random) -> None:
+def test_streamed_words_are_wrapped_and_none_is_lost(text: str, width: int, random: Random) -> None:
     cuts = sorted(random.randint(0, len(text)) for _ in range(3))
     pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
     shown = "".join(wrapped(pieces, width))
@@ -238,9 +236,7 @@ def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider
     assert command(root, "ask", QUESTION, "--judge").out == f"{FALLBACK}\n"
 
 
-def test_a_conversation_that_is_forgotten_is_forgotten_in_its_file_too(
-    root: Path, provider: LoopbackProvider, tmp_path: Path
-) -> None:
+def test_a_reset_conversation_is_removed_from_its_file(root: Path, provider: LoopbackProvider, tmp_path: Path) -> None:
     provider.enqueue("It runs dry.")
     talk = tmp_path / "talk.json"
     found = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")

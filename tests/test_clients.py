@@ -44,7 +44,7 @@ def test_a_model_without_the_setting_is_used_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("reuse_client", [True, False])
-def test_the_users_object_is_not_touched(reuse_client: bool, provider: LoopbackProvider) -> None:
+def test_the_users_object_is_not_modified(reuse_client: bool, provider: LoopbackProvider) -> None:
     model = embedding(provider, reuse_client=reuse_client)
     copied = unconnected(model)
     assert copied is not model
@@ -65,14 +65,14 @@ async def test_an_own_client_is_closed_at_the_end(provider: LoopbackProvider) ->
         assert unused._aclient is None
 
 
-async def test_a_client_that_the_user_brought_stays_open(provider: LoopbackProvider) -> None:
+async def test_a_client_of_the_user_stays_open(provider: LoopbackProvider) -> None:
     async with httpx.AsyncClient() as brought:
         async with own_client(embedding(provider, async_http_client=brought)) as model:
             await model.aget_query_embedding("x")
         assert not brought.is_closed
 
 
-async def test_a_model_without_the_setting_is_lent_and_not_closed() -> None:
+async def test_a_model_without_the_setting_is_not_closed() -> None:
     model = CountingEmbedding()
     async with own_client(model) as lent:
         assert lent is model
@@ -102,7 +102,7 @@ class KeepsItsClient(CustomLLM):
         return CompletionResponse(text=answer.model)
 
 
-def test_a_model_that_keeps_one_client_for_all_loops_fails_in_the_second_unless_it_is_lent(
+def test_a_model_with_one_client_for_all_loops_works_only_through_own_client(
     provider: LoopbackProvider,
 ) -> None:
     model = KeepsItsClient(provider)
@@ -136,7 +136,7 @@ def test_a_client_that_the_user_set_up_keeps_its_certificates_and_headers_in_eve
     assert not brought.is_closed
 
 
-def test_a_client_that_the_package_made_gets_one_like_it(provider: LoopbackProvider) -> None:
+def test_a_default_client_is_copied_for_each_loop(provider: LoopbackProvider) -> None:
     model = KeepsItsClient(provider)
     kept, copied = model._aclient._client, unconnected(model)._aclient._client
     assert copied is not kept

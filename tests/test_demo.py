@@ -58,7 +58,7 @@ def test_the_passage_shown_holds_the_evidence_and_a_recorded_context(answers: Se
         assert answer.found.context in recorded, RECORD
 
 
-def test_the_demo_reports_its_steps_and_nothing_that_went_wrong(
+def test_the_demo_reports_its_steps_without_errors(
     steps_and_answers: tuple[list[str], list[DemoAnswer]],
 ) -> None:
     beginnings = [step.split()[0] for step in steps_and_answers[0]]

@@ -139,7 +139,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_first_example_of_the_readme_prints_what_stands_under_it(
+def test_the_first_example_of_the_readme_prints_the_output_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -152,11 +152,11 @@ def test_the_first_example_of_the_readme_prints_what_stands_under_it(
     assert printed.startswith(head)
 
 
-def test_the_example_stands_near_the_top_of_the_readme() -> None:
+def test_the_example_is_near_the_top_of_the_readme() -> None:
     assert README[: README.index("```python")].count("\n") < 35
 
 
-def test_the_python_of_the_readme_compiles_and_names_what_is_public() -> None:
+def test_the_python_code_of_the_readme_compiles_and_uses_public_names() -> None:
     for block in blocks("python"):
         tree = ast.parse(block)
         for node in ast.walk(tree):
@@ -197,11 +197,11 @@ def test_every_command_but_the_server_prints_json() -> None:
     assert without == ["mcp"]
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
+def test_the_links_of_the_readme_have_targets() -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
         assert (ROOT / target).exists(), target
 
 
-def test_no_page_names_a_machine_or_a_person_of_it() -> None:
+def test_no_page_contains_paths_or_user_names_of_a_machine() -> None:
     for page in (*ROOT.glob("*.md"), *ROOT.glob("examples/*.md")):
         assert not re.search(r"(?<![\w.])/(?:home|root|Users|work|tmp)/", page.read_text(encoding="utf-8")), page.name

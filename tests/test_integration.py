@@ -56,7 +56,7 @@ def openai(provider: LoopbackProvider) -> OpenAI:
 
 
 class TestTool:
-    def test_its_description_says_what_the_documents_are(self, filled: Project) -> None:
+    def test_the_tool_description_lists_the_documents(self, filled: Project) -> None:
         tool = filled.as_tool()
         assert tool.metadata.name == "search_reports"
         assert "Searches the 3 documents of 'reports'" in tool.metadata.description
@@ -71,12 +71,12 @@ class TestTool:
         best = found.raw_output[0]
         assert f"[Source 1] {best.source}\nBackground: {best.context}\n{best.text}" in str(found)
 
-    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+    def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
         tool = project.as_tool(name="über alles!")
         assert re.fullmatch(r"ber_alles_[0-9a-f]{8}", tool.metadata.name or "")
         assert str(tool(query="x")).startswith("The search failed: Project 'reports' has no version yet")
 
-    def test_no_two_projects_have_tools_of_one_name(self) -> None:
+    def test_projects_have_tools_with_different_names(self) -> None:
         names = [
             "契約",
             "報告",
@@ -97,7 +97,7 @@ class TestTool:
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool) for tool in tools)
         assert tool_name("search_a-b_2") == "search_a-b_2"
 
-    async def test_nothing_found_is_said(self, filled: Project) -> None:
+    async def test_a_search_without_results_says_so(self, filled: Project) -> None:
         found = await filled.as_tool(mode="lexical").acall(query="zebra")
         assert str(found).startswith("Note: Nothing was found")
 
@@ -205,7 +205,7 @@ class TestPipeline:
         assert [node.node_id for node in ours.run(documents=documents())] == [node.node_id for node in first]
         assert len(ours.cache.cache._collections_mappings["llama_cache"]) == 4
 
-    def test_a_document_store_leaves_out_what_is_known(self) -> None:
+    def test_a_document_store_skips_known_documents(self) -> None:
         ours = pipeline(docstore=SimpleDocumentStore())
         assert ours.run(documents=documents())
         assert ours.run(documents=documents()) == []

@@ -84,7 +84,7 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
     ],
     ids=repr,
 )
-async def test_a_wrong_argument_is_told_in_a_sentence(
+async def test_a_wrong_argument_is_an_error_with_a_message(
     filled: Project, arguments: dict[str, Any], sentence: str
 ) -> None:
     found = await called(make_server([filled]), "search", **arguments)
@@ -93,19 +93,19 @@ async def test_a_wrong_argument_is_told_in_a_sentence(
     assert "pydantic" not in text_of(found)
 
 
-async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
+async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     told = text_of(await called(make_server([filled]), "search", query="pump " * 200_000))
     assert told.startswith("Note: The query has 1,000,000 characters: only its beginning, 31,999 characters, was")
     assert "TS-999 means that the pump runs dry" in told
     assert len(told) < 20_000
 
 
-async def test_a_passage_is_read_to_the_character(filled: Project) -> None:
+async def test_a_passage_is_read_exactly(filled: Project) -> None:
     found = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
     assert found.structured_content == {"text": TEXT[10:40], "next_start": 40}
 
 
-async def test_a_long_document_is_read_piece_by_piece(manager: ProjectManager, tmp_path: Path) -> None:
+async def test_a_long_document_is_read_in_parts(manager: ProjectManager, tmp_path: Path) -> None:
     text = "\n\n".join(f"Paragraph {number} of a long report." for number in range(1_500))
     (tmp_path / "long.txt").write_text(text)
     project = manager.create("long", ProjectConfig.local(faiss=False))
@@ -141,7 +141,7 @@ async def test_the_documents_of_all_projects_are_listed(filled: Project, manager
     }
 
 
-async def test_many_documents_are_listed_piece_by_piece(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "MAX_DOCUMENTS", 2)
     server, names, start = make_server([filled]), [], 0
     while start is not None:
@@ -192,7 +192,7 @@ async def test_an_error_is_a_sentence_that_the_model_can_act_on(
     ],
     ids=["found", "not found"],
 )
-async def test_a_question_is_answered_by_the_projects_llm_with_the_sources_of_what_was_found(
+async def test_a_question_is_answered_by_the_projects_llm_with_sources(
     filled: Project, manager: ProjectManager, answer: str, told: str
 ) -> None:
     with LoopbackProvider() as provider:
@@ -202,9 +202,9 @@ async def test_a_question_is_answered_by_the_projects_llm_with_the_sources_of_wh
         assert re.fullmatch(told, text_of(await called(server, "ask", question=QUESTION)))
 
 
-async def test_without_an_llm_the_passages_are_given_and_it_is_said(filled: Project) -> None:
+async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:
     told = text_of(await called(make_server([filled]), "ask", question=QUESTION))
-    assert told.startswith("There is no LLM to write an answer ('openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert told.startswith("No LLM is available to write an answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
     assert "TS-999 means that the pump runs dry" in told
 
 

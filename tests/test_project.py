@@ -380,7 +380,7 @@ def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentati
             assert blocking.__doc__ == twin.__doc__
 
 
-def test_only_the_settings_are_open_ended_keywords() -> None:
+def test_only_settings_are_passed_as_arbitrary_keywords() -> None:
     methods = dict(inspect.getmembers(Project, inspect.isfunction))
     takes_any = [
         name

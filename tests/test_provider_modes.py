@@ -19,5 +19,5 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_provider_that_misbehaves_costs_nothing_but_time(name: str, tmp_path: Path) -> None:
+def test_a_misbehaving_provider_causes_no_extra_cost(name: str, tmp_path: Path) -> None:
     assert run_mode(MODES[name], tmp_path).wrong == []

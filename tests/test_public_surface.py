@@ -71,7 +71,7 @@ def test_the_public_names_are_sorted_and_each_has_its_module() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])
-def test_a_public_name_says_in_a_sentence_what_it_is(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     found = getattr(package, name)
     assert found.__name__ == name
     assert found.__module__.startswith(PACKAGE)
@@ -136,7 +136,7 @@ def broken_alone(statement: str, names: Sequence[str]) -> dict[str, str]:
     return broken
 
 
-def test_every_public_name_can_be_the_first_that_is_used() -> None:
+def test_every_public_name_can_be_imported_first() -> None:
     # One name of each module is enough: they come from the same import.
     first = {getattr(package, name).__module__: name for name in PUBLIC if name != "__version__"}
     assert broken_alone("getattr(import_module('llama_index_contextual'), name)", list(first.values())) == {}

@@ -16,12 +16,12 @@ def test_prefix_and_suffix_are_the_whole_template() -> None:
     assert prompt.suffix(VALUES) == "The chunk.|Before."
 
 
-def test_a_variable_that_speaks_of_variables_is_left_as_it_is() -> None:
+def test_placeholders_in_a_variable_are_not_filled_in() -> None:
     prompt = ContextPrompt("{terms} {segment} {chunk}", {"terms": "{chunk} is a word here"})
     assert prompt.prefix(VALUES) == "{chunk} is a word here The text. "
 
 
-def test_a_free_variable_may_stand_behind_the_chunk() -> None:
+def test_a_custom_variable_may_follow_the_chunk() -> None:
     assert ContextPrompt("{segment} {chunk} {rules}", {"rules": "Be short."}).suffix(VALUES) == "The chunk. Be short."
 
 

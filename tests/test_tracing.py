@@ -78,12 +78,12 @@ def test_a_search_names_every_hit(filled: Project, exporter: InMemorySpanExporte
     assert (span.attributes["openinference.span.kind"], span.attributes["input.value"]) == ("RETRIEVER", QUESTION)
 
 
-async def test_a_search_that_is_awaited_names_every_hit(filled: Project, exporter: InMemorySpanExporter) -> None:
+async def test_an_async_search_names_every_hit(filled: Project, exporter: InMemorySpanExporter) -> None:
     response = await filled.aretrieve(QUESTION, top_k=3)
     assert_all_is_told(span_of(exporter, "ProjectRetriever.arespond"), response)
 
 
-def test_an_answer_holds_its_search_and_the_call_of_the_model(
+def test_a_span_of_an_answer_contains_search_and_model_call(
     filled: Project, manager: ProjectManager, exporter: InMemorySpanExporter
 ) -> None:
     answer = manager.load("reports", llm=MockLLM()).as_query_engine(similarity_top_k=3).query(QUESTION)
@@ -98,7 +98,7 @@ def test_an_answer_holds_its_search_and_the_call_of_the_model(
     assert "LLM" in {(span.attributes or {}).get("openinference.span.kind") for span in of_this_question}
 
 
-def test_without_a_listener_no_node_is_made_for_one(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_no_nodes_are_created_for_events(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: RetrievalResponse) -> None:
         raise AssertionError("nobody listens")
 

@@ -24,7 +24,7 @@ WAIT = 10.0
 """Maximum number of seconds that a fork waits for other threads to leave a library."""
 
 
-class Inherited(Protocol):
+class Renewable(Protocol):
     """An object with resources that have to be replaced in a child."""
 
     def renew_after_fork(self) -> None:
@@ -38,7 +38,7 @@ class _State:
     def __init__(self) -> None:
         self.locks: weakref.WeakSet[Any] = weakref.WeakSet()
         self.guards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+        self.inherited: weakref.WeakSet[Renewable] = weakref.WeakSet()
         self.calls: list[Callable[[], object]] = []
         self.kept: list[object] = []
         self.held: list[Any] = []
@@ -83,7 +83,7 @@ class cached_property(functools.cached_property[T]):
             _state.locks.add(lock)
 
 
-def renewed(owner: Inherited) -> None:
+def renewed(owner: Renewable) -> None:
     """Call `renew_after_fork` of an object in a forked child, for as long as the object lives."""
     _state.inherited.add(owner)
 

@@ -127,12 +127,12 @@ def query_engine(
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
-    given = stock.given()
-    if not given:
+    named = stock.given()
+    if not named:
         return grounded_engine(retriever, load_embed_model, llm, options)
     if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
         raise ConfigurationError(
-            f"`{min(given)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: leave one of them out.",
+            f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: leave one of them out.",
             setting=foreign[0],
         )
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
@@ -141,7 +141,7 @@ def query_engine(
         node_postprocessors=list(options.node_postprocessors),
         callback_manager=options.callback_manager,
         streaming=options.streaming,
-        **given,
+        **named,
     )
     return engine
 

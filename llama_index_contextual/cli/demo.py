@@ -127,15 +127,15 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
 
 def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> DemoAnswer:
     without = plain.retrieve(row["question"], top_k=TOP_K).results
-    found = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
-    missed = first_with_evidence(without, row)
+    passage = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
+    passage_without = first_with_evidence(without, row)
     return DemoAnswer(
         question=row["question"],
         evidence=row["evidence"][0],
-        rank_without=missed.rank if missed else None,
-        rank_with=found.rank if found else None,
+        rank_without=passage_without.rank if passage_without else None,
+        rank_with=passage.rank if passage else None,
         instead=without[0] if without else None,
-        found=found,
+        found=passage,
     )
 
 
@@ -146,9 +146,9 @@ def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any
         results: Results, best first.
         row: A row of `questions.jsonl`.
     """
-    wanted = [_words(text) for text in row["evidence"]]
+    evidence = [_words(text) for text in row["evidence"]]
     for result in results:
-        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in wanted):
+        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in evidence):
             return result
     return None
 

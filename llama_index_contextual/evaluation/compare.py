@@ -211,13 +211,13 @@ def compare(
     """
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
-    asked = read(questions)
-    total = len(asked) * len(retrievers)
+    loaded = read(questions)
+    total = len(loaded) * len(retrievers)
     evaluations = []
     for at, (name, retriever) in enumerate(retrievers.items()):
-        before = at * len(asked)
+        before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, asked, name=name, ks=ks, embed_model=embed_model, progress=report))
+        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
     metric = metric or f"recall@{_MAIN_K if _MAIN_K in ks else max(ks)}"
     evaluations[0].values(metric)  # raises if there is no such metric
     return Comparison(
@@ -493,36 +493,36 @@ def compare_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    kinds = _checked(variants)
+    kinds = _check_variants(variants)
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
         llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
-        asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+        loaded: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
-        asked = read(questions)
-    drawn = draw(origin.version, asked, sample, seed=seed)
+        loaded = read(questions)
+    subset = draw(origin.version, loaded, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
-    require_affordable(dollars, max_cost, drawn.documents)
+    dollars = price_of_all(origin, configs.values(), left_out=subset.left_out)
+    require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=build_progress(report, kind))
+            built[kind] = space.build(configs[kind], left_out=subset.left_out, progress=build_progress(report, kind))
         return compare(
             built,
-            drawn.questions,
+            subset.questions,
             ks=ks,
             metric=metric,
             costs={kind: variant.cost for kind, variant in built.items()},
-            notes=_notes(origin, asked, drawn, built, generated=questions is None),
+            notes=_notes(origin, loaded, subset, built, generated=questions is None),
             seed=seed,
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+def _check_variants(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
     if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
         raise InputError(
@@ -533,14 +533,14 @@ def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
 
 
 def _notes(
-    origin: Origin, asked: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+    origin: Origin, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
 ) -> list[str]:
     total = len(origin.version.manifest.documents)
     chunks = next(iter(built.values())).chunks
     asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
     if not sample.is_whole:
-        outside = pluralize(len(asked) - len(sample.questions), "question")
+        outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}

@@ -356,9 +356,9 @@ class Intake:
             raise InputError("ingest takes paths, LlamaIndex Documents and nodes; something else was given.")
         intake = cls()
         if paths:
-            found = discover(paths, limits=limits)
-            intake.skipped += found.skipped
-            digests, copies = intake._hash(found.files, {record.origin for record in records}, file_metadata)
+            discovery = discover(paths, limits=limits)
+            intake.skipped += discovery.skipped
+            digests, copies = intake._hash(discovery.files, {record.origin for record in records}, file_metadata)
             former = FormerFiles(paths)
             identities = identify(digests, records, former, replaces=replaces, moved=moved)
             intake._take_files(identities, digests, copies)
@@ -540,8 +540,8 @@ def _of_document(node: BaseNode) -> BaseNode:
 
 def _content_key(node: BaseNode) -> str:
     """Return a hash of the text, the metadata, and the lists of excluded metadata keys."""
-    seen = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
-    return content_key(node.hash, json.dumps(seen))
+    exclusions = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
+    return content_key(node.hash, json.dumps(exclusions))
 
 
 # ---- Plan of a run ---------------------------------------------------------------------------------------------------
@@ -584,7 +584,7 @@ class Plan:
 
 def make_plan(
     records: Iterable[DocumentRecord],
-    given: Mapping[str, str],
+    contents: Mapping[str, str],
     *,
     replace: bool = False,
     remove: frozenset[str] = frozenset(),
@@ -598,7 +598,7 @@ def make_plan(
 
     Args:
         records: Documents of the previous version.
-        given: Content hash of each input, by document id.
+        contents: Content hash of each input, by document id.
         replace: Drop documents that are not among the inputs.
         remove: Ids of documents to drop.
         rebuild: Process all documents again, because settings changed.
@@ -614,7 +614,7 @@ def make_plan(
         if doc_id in renamed:
             plan.rename[renamed[doc_id]] = record
             continue
-        content = None if doc_id in new else given.get(doc_id)
+        content = None if doc_id in new else contents.get(doc_id)
         if content is not None:
             same.add(doc_id)
         if doc_id in moved:
@@ -628,7 +628,7 @@ def make_plan(
             plan.rework.append(record)
         else:
             plan.keep.append(record)
-    plan.add.extend(doc_id for doc_id in given if doc_id not in same and doc_id not in plan.rename)
+    plan.add.extend(doc_id for doc_id in contents if doc_id not in same and doc_id not in plan.rename)
     return plan
 
 

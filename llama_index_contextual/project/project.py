@@ -82,7 +82,7 @@ from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
-from llama_index_contextual.storage.forget import Forgotten, forget
+from llama_index_contextual.storage.forget import ForgetReport, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.manifest import DocumentRecord
@@ -174,7 +174,7 @@ class Project:
             self.config.llm,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            instead="take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
+            advice="take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
         )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
@@ -402,11 +402,11 @@ class Project:
         return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
 
     def _embedding_to_count(self) -> EmbeddingCount:
-        given = self._given_embed_model
+        model = self._given_embed_model
         if not self.config.faiss:
             return EmbeddingCount(None, None)
-        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
-        return EmbeddingCount(name, getattr(given, "dimensions", None))
+        name = require_independent_vectors(self.config.embed_model) if model is None else embedding_identity(model)
+        return EmbeddingCount(name, getattr(model, "dimensions", None))
 
     def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:
@@ -873,7 +873,7 @@ class Project:
         with write_lock(self.directory):
             return rollback(self.directory, to)
 
-    def forget(self, *, dry_run: bool = False) -> Forgotten:
+    def forget(self, *, dry_run: bool = False) -> ForgetReport:
         """Permanently remove everything from disk that the live version does not hold.
 
         This removes all other versions, so that no `rollback` is possible, and every context and embedding in the

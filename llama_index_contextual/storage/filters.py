@@ -65,7 +65,7 @@ def to_sql(filters: MetadataFilters | None) -> Condition | None:
         raise InputError(
             f"There are more than {_MAX_FILTERS} filters: use `in` with a list instead of one filter for each value."
         )
-    return _joined(filters)
+    return _join(filters)
 
 
 def _count(filters: MetadataFilters, nesting: int = 0) -> int:
@@ -74,7 +74,7 @@ def _count(filters: MetadataFilters, nesting: int = 0) -> int:
     return sum(_count(item, nesting + 1) if isinstance(item, MetadataFilters) else 1 for item in filters.filters)
 
 
-def _joined(filters: MetadataFilters) -> Condition | None:
+def _join(filters: MetadataFilters) -> Condition | None:
     if not filters.filters:
         return None
     parts = [_one(item) for item in filters.filters]
@@ -87,7 +87,7 @@ def _joined(filters: MetadataFilters) -> Condition | None:
 
 def _one(item: MetadataFilter | MetadataFilters) -> Condition:
     if isinstance(item, MetadataFilters):
-        return _joined(item) or ("1", [])
+        return _join(item) or ("1", [])
     return _BUILDERS[item.operator](item)
 
 

@@ -141,7 +141,7 @@ class ContextualizerContract:
         (node,) = contextualizer(documents()[1:])
         assert node.get_content(metadata_mode=MetadataMode.EMBED).startswith(context_of(node))
 
-    def test_it_survives_as_a_dictionary(self, contextualizer: Contextualizer) -> None:
+    def test_the_model_is_serialised_as_a_dictionary(self, contextualizer: Contextualizer) -> None:
         data = json.loads(contextualizer.to_json())
         assert data["class_name"] == type(contextualizer).__name__
         again = type(contextualizer).from_dict(data)

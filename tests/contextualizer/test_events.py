@@ -72,7 +72,7 @@ def test_every_attempt_is_an_event_with_its_tokens(provider: LoopbackProvider, e
     assert ContextCallEvent.class_name() == again.model_dump()["class_name"]
 
 
-def test_openinference_sees_a_span_per_call_around_that_of_the_model(
+def test_openinference_records_a_span_per_call_around_the_models_span(
     provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     instrumentation = pytest.importorskip("openinference.instrumentation.llama_index")

@@ -62,7 +62,7 @@ def sizes(provider: LoopbackProvider) -> list[int]:
     ("per_call", "groups"),
     [(1, [()] * 5), (2, [(1, 2), (3, 4), (5,)]), (9, [(1, 2, 3, 4, 5)]), ("all", [(1, 2, 3, 4, 5)])],
 )
-def test_chunks_are_named_by_their_numbers_in_groups(per_call: ChunksPerCall, groups: list[tuple[int, ...]]) -> None:
+def test_groups_identify_chunks_by_number(per_call: ChunksPerCall, groups: list[tuple[int, ...]]) -> None:
     (segment,) = segments(corpus(1, 5, words=5), segment_size=8000)
     planned = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=per_call)
     assert [request.ids for request in planned] == groups
@@ -76,7 +76,7 @@ def test_chunks_are_named_by_their_numbers_in_groups(per_call: ChunksPerCall, gr
 @pytest.mark.parametrize(
     "nodes", [chunks(), foreign(), loose("One.", "Two.", "One.")], ids=["ours", "foreign", "loose"]
 )
-def test_the_marks_hold_exactly_the_chunk(nodes: list[BaseNode]) -> None:
+def test_the_tags_enclose_exactly_the_chunk(nodes: list[BaseNode]) -> None:
     for segment in segments(nodes, segment_size=8000):
         if len(segment.chunks) < 2:
             continue
@@ -89,13 +89,13 @@ def test_the_marks_hold_exactly_the_chunk(nodes: list[BaseNode]) -> None:
                 assert marked == chunk.get_content()
 
 
-def test_text_that_looks_like_a_mark_is_neutralised() -> None:
+def test_text_that_looks_like_a_tag_is_neutralised() -> None:
     (segment,) = segments(loose("See [#2] and [/#1] there.", "Two."), segment_size=8000)
     (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
     assert "[#1]See (#2) and (/#1) there.[/#1]" in request.prefix
 
 
-def test_a_single_chunk_is_requested_by_the_published_method() -> None:
+def test_a_single_chunk_is_requested_with_the_published_prompt() -> None:
     (segment,) = segments(loose("One."), segment_size=8000)
     grouped, single = (
         plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=n) for n in ("all", 1)
@@ -184,9 +184,7 @@ def test_only_missing_contexts_are_requested_again_first_together_then_one_by_on
 
 
 @pytest.mark.parametrize("kind", ["wrong_ids", "duplicate_ids", "malformed_reply"])
-def test_a_model_that_cannot_name_ids_gets_requests_of_the_published_method(
-    kind: FaultKind, provider: LoopbackProvider
-) -> None:
+def test_a_model_that_returns_no_ids_gets_single_requests(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind, times=None, match=is_grouped)
     done = run(corpus(1, 4, words=40), "all")
     assert done.failures == []
@@ -194,7 +192,7 @@ def test_a_model_that_cannot_name_ids_gets_requests_of_the_published_method(
     assert len({node.metadata["context"] for node in done.nodes}) == 4
 
 
-def test_a_chunk_that_a_filter_refuses_touches_no_other(provider: LoopbackProvider) -> None:
+def test_a_chunk_refused_by_a_content_filter_does_not_affect_others(provider: LoopbackProvider) -> None:
     provider.fault(
         "content_filter_error", times=None, match=lambda r: is_grouped(r) or "Part 2 of document 0" in r.chunk
     )

@@ -10,7 +10,7 @@ from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.cost import FACTORS, PriceTable
 
 
-def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
+def test_the_price_table_has_the_list_prices_of_the_default_models() -> None:
     assert PriceTable().price("openai:gpt-4.1") == TokenPrice(input=2.0, cached=0.5, output=8.0)
     assert PriceTable().price("openai:gpt-4.1-mini") == TokenPrice(input=0.4, cached=0.1, output=1.6)
     embedding = PriceTable().price("openai:text-embedding-3-small")
@@ -20,7 +20,7 @@ def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
     assert claude == TokenPrice(input=1.0, cached=0.1, output=5.0, written=1.25)
 
 
-def test_cached_tokens_are_among_the_input_tokens() -> None:
+def test_cached_tokens_are_part_of_the_input_tokens() -> None:
     # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
     dollars = PriceTable().dollars("openai:gpt-4.1", input_tokens=9_000, cached_tokens=8_000, output_tokens=100)
     assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
@@ -32,7 +32,7 @@ def test_flex_and_batch_cost_half() -> None:
     assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
 
 
-def test_many_small_calls_are_no_long_prompt() -> None:
+def test_many_small_calls_are_not_priced_as_a_long_prompt() -> None:
     # This model costs twice as much for a prompt above 200,000 tokens: the sum of many prompts is none.
     dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", input_tokens=10_000_000)
     assert dollars == pytest.approx(30.0)

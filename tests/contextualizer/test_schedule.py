@@ -97,7 +97,7 @@ def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -
 @pytest.mark.parametrize(
     ("segments", "chunks", "workers"), [(40, 11, 16), (5, 11, 16), (1, 11, 16), (30, 2, 8), (12, 6, 1), (3, 8, 100)]
 )
-def test_a_run_takes_as_long_as_the_shortest_schedule_in_which_first_calls_go_out_alone(
+def test_a_run_is_as_short_as_the_best_schedule_with_first_calls_alone(
     segments: int, chunks: int, workers: int
 ) -> None:
     sender = Timed()
@@ -122,7 +122,7 @@ def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long(seed: i
     assert seconds <= 2 * whole, f"seed {seed}"
 
 
-def test_a_limit_of_requests_is_used_and_kept() -> None:
+def test_a_request_limit_is_used_and_not_exceeded() -> None:
     sender = Timed()
     seconds, done = run(corpus(6, 20, words=20), sender, 16, requests_per_minute=60)
     assert done.failures == []
@@ -144,7 +144,7 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     assert 55 <= seconds <= 70, "60 requests at 60 a minute"
 
 
-def test_replies_of_batches_leave_the_rates_of_the_settings_as_they_are() -> None:
+def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
     replies = BatchReplies(ledger.batches, config.llm)

@@ -95,7 +95,7 @@ async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
 # ---- the order of calls ----------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_first_call_leaves_the_way_to_the_next_one() -> None:
+async def test_after_a_failed_first_call_the_next_one_is_sent() -> None:
     sender = Scripted(chunk_0=[ValueError("refused")])
     engine = scheduler(sender, provider=replace(PROVIDERS["openai"], min_cached_tokens=0))
     found = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
@@ -103,7 +103,7 @@ async def test_a_failed_first_call_leaves_the_way_to_the_next_one() -> None:
     assert sender.sent == ["0", "1", "2", "3"]
 
 
-async def test_an_answer_is_in_flight_until_it_is_dealt_with() -> None:
+async def test_a_call_is_in_flight_until_its_answer_is_processed() -> None:
     sender = Scripted()
     engine = scheduler(sender, concurrency=2)
     one, two, three = requests(3)
@@ -117,7 +117,7 @@ async def test_an_answer_is_in_flight_until_it_is_dealt_with() -> None:
     assert sender.sent == ["0", "1", "2"]
 
 
-async def test_a_reply_says_how_many_attempts_it_took() -> None:
+async def test_a_reply_counts_its_attempts() -> None:
     sender = Scripted(chunk_0=[TimeoutError(), ConnectionError()])
     (request, other) = requests(2)
     engine = scheduler(sender)
@@ -127,7 +127,7 @@ async def test_a_reply_says_how_many_attempts_it_took() -> None:
 # ---- when to give up -------------------------------------------------------------------------------------------------
 
 
-async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provider_has_answered() -> None:
+async def test_a_single_failing_call_does_not_stop_a_provider_that_answers_others() -> None:
     one, other = requests(2)
     engine = scheduler(Scripted(chunk_1=[ConnectionError("gone")] * 9))
     await answered(engine, one)
@@ -137,9 +137,7 @@ async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provi
 
 
 @pytest.mark.parametrize("jitter", [0.5, 1.0])
-async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble(
-    monkeypatch: pytest.MonkeyPatch, jitter: float
-) -> None:
+async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.MonkeyPatch, jitter: float) -> None:
     monkeypatch.setattr("random.uniform", lambda _least, _most: jitter)
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
     engine = scheduler(sender, concurrency=4, retry=RetryPolicy(attempts=3, base_delay=0.02))
@@ -171,7 +169,7 @@ class TakesTheCancellation(Scripted):
         return await super().send(request)
 
 
-async def test_a_cancelled_call_whose_client_forgot_it_is_not_sent_again() -> None:
+async def test_a_cancelled_call_is_not_sent_again_even_if_its_client_ignores_it() -> None:
     sender = TakesTheCancellation()
     waiting = asyncio.create_task(answered(scheduler(sender), requests(1)[0]))
     while not sender.sent:

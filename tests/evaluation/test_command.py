@@ -180,6 +180,6 @@ def test_without_a_file_questions_are_generated_and_saved(
 ) -> None:
     with_llm(monkeypatch)
     out, err = run("a", "--number", "3", "--save", tmp_path / "written.jsonl")
-    assert "Letting the LLM write 3 questions" in err
+    assert "The LLM is writing 3 questions" in err
     assert len(load_questions(tmp_path / "written.jsonl")) == 3
     assert " of 3 questions." in out

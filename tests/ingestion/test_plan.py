@@ -21,25 +21,25 @@ BEFORE = [record("same"), record("changed"), record("absent"), record("failed", 
 GIVEN = {"same": "1", "changed": "2", "new": "1"}
 
 
-def test_each_document_has_one_fate() -> None:
+def test_each_document_gets_exactly_one_action() -> None:
     plan = make_plan(BEFORE, GIVEN)
     assert ids(plan.keep) == ["same", "absent", "failed"]
     assert (plan.add, plan.update, plan.drop, plan.rework) == (["new"], ["changed"], [], [])
 
 
-def test_replace_drops_what_is_not_given() -> None:
+def test_replace_drops_documents_that_are_not_inputs() -> None:
     plan = make_plan(BEFORE, GIVEN, replace=True)
     assert plan.drop == ["absent", "failed"]
     assert ids(plan.keep) == ["same"]
 
 
-def test_what_is_removed_is_dropped_even_if_it_is_given() -> None:
+def test_a_removed_document_is_dropped_even_if_it_is_an_input() -> None:
     plan = make_plan(BEFORE, GIVEN, remove=frozenset({"same", "changed"}))
     assert plan.drop == ["same", "changed"]
     assert plan.update == []
 
 
-def test_a_rebuild_takes_nothing_over_as_it_stands() -> None:
+def test_a_rebuild_processes_every_document() -> None:
     plan = make_plan(BEFORE, GIVEN, rebuild=True)
     assert plan.keep == []
     assert ids(plan.rework) == ["same", "absent", "failed"]

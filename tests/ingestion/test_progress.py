@@ -9,7 +9,7 @@ import pytest
 from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter, progress_bar
 
 
-def test_it_begins_with_what_there_is_to_do_and_adds_up_what_was_done() -> None:
+def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
     told: list[IngestProgress] = []
     counter = ProgressCounter(told.append, documents_total=2, bytes_total=30)
     counter.read(1)
@@ -47,7 +47,7 @@ def test_it_begins_with_what_there_is_to_do_and_adds_up_what_was_done() -> None:
     ]
 
 
-def test_nobody_need_listen() -> None:
+def test_progress_works_without_a_listener() -> None:
     ProgressCounter(None, documents_total=1, bytes_total=1).add(1, 1, 1)
 
 

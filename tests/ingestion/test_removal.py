@@ -42,7 +42,7 @@ def test_removing_nothing_publishes_nothing(filled: Project, manager: ProjectMan
     assert version_names(filled.directory) == ["v000001"]
 
 
-def test_settings_that_wait_for_a_rebuild_wait_on_and_no_model_is_asked(
+def test_a_removal_applies_no_pending_settings_and_calls_no_model(
     filled: Project, llm: ScriptedLLM, model: CountingEmbedding
 ) -> None:
     nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
@@ -75,7 +75,7 @@ def test_an_empty_version_is_published_when_nothing_is_left(filled: Project) -> 
     assert filled.ingest(DOCUMENTS[:1]).contexts_paid == 0
 
 
-def test_what_failed_is_not_asked_again_by_other_settings(filled: Project, llm: ScriptedLLM) -> None:
+def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, llm: ScriptedLLM) -> None:
     filled.update_config(chunk_overlap=0)
     assert filled.retry_failed().version == "v000001", "nothing has failed"
     filled.update_config(chunk_overlap=4)

@@ -147,9 +147,7 @@ nested_filters = st.recursive(
 @example([{"year": True}, {"year": 1}, {"year": "1"}], one("year", "==", 1))
 @example([{"year": ["a", None]}, {"year": "ab"}], one("year", "all", ["a", "b"]))
 @example([{"year": None}, {"year": []}, {"year": 1}, {}], one("year", "all", []))
-def test_every_filter_lets_pass_what_plain_python_lets_pass(
-    metadata: list[dict[str, Any]], filters: MetadataFilters
-) -> None:
+def test_every_filter_agrees_with_plain_python(metadata: list[dict[str, Any]], filters: MetadataFilters) -> None:
     assert chosen(metadata, filters) == [passes(data, filters) for data in metadata]
 
 
@@ -196,7 +194,7 @@ def test_a_missing_key_matches_only_unequal_not_in_and_empty() -> None:
     assert matched == {FilterOperator.NE, FilterOperator.NIN, FilterOperator.IS_EMPTY}
 
 
-def test_no_filter_and_empty_filters_restrict_nothing() -> None:
+def test_no_filters_and_empty_filters_match_everything() -> None:
     assert to_sql(None) is None
     for condition in FilterCondition:
         assert to_sql(MetadataFilters(filters=[], condition=condition)) is None
@@ -207,7 +205,7 @@ def test_a_list_of_a_hundred_thousand_values_is_one_parameter() -> None:
     assert chosen([{"k": "contract 99999"}, {"k": "contract x"}], one("k", "in", values)) == [True, False]
 
 
-def test_the_largest_filters_that_are_allowed_work() -> None:
+def test_the_largest_allowed_filters_work() -> None:
     flat = MetadataFilters(filters=[MetadataFilter(key="k", value=["v"], operator=FilterOperator.ALL)] * 500)
     assert chosen([{"k": ["v"]}, {}], flat) == [True, False]
     deep = MetadataFilters(filters=flat.filters[:3], condition=FilterCondition.NOT)
@@ -241,14 +239,12 @@ for _level in range(9):
         (TOO_DEEP, r"nested more than 8 levels deep: join some of them"),
     ],
 )
-def test_a_value_that_an_operator_cannot_work_with_is_refused_with_a_sentence(
-    filters: MetadataFilters, message: str
-) -> None:
+def test_a_value_unsuitable_for_an_operator_is_refused_with_a_message(filters: MetadataFilters, message: str) -> None:
     with pytest.raises(InputError, match=message):
         chosen([{"year": 2023}], filters)
 
 
-def test_numbers_that_json_does_not_know_match_nothing() -> None:
+def test_nan_and_infinity_match_nothing() -> None:
     nan, infinite = float("nan"), float("inf")
     assert chosen([{"k": 1.0}], one("k", "in", [nan, infinite])) == [False]
     assert chosen([{"k": 1.0}], one("k", "==", nan)) == [False]

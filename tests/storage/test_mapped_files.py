@@ -135,7 +135,7 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     yield "forget"
 
 
-def test_no_operation_writes_into_a_published_file_or_cuts_it_off(tmp_path: Path) -> None:
+def test_no_operation_modifies_or_truncates_a_published_file(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path / "root")
     project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     held, done = OpenFiles(tmp_path / "root"), []
@@ -151,7 +151,7 @@ def test_no_operation_writes_into_a_published_file_or_cuts_it_off(tmp_path: Path
     held.close()
 
 
-def test_a_version_that_is_persisted_where_it_is_leaves_its_mapped_files_as_they_are(tmp_path: Path) -> None:
+def test_persisting_a_version_in_place_does_not_change_mapped_files(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     project.ingest(documents("pump", "motor"))
     held = OpenFiles(tmp_path)
@@ -164,7 +164,7 @@ def test_a_version_that_is_persisted_where_it_is_leaves_its_mapped_files_as_they
     held.close()
 
 
-def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
+def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
     store = UnitFaissVectorStore()
     from llama_index.core.schema import TextNode
 
@@ -185,7 +185,7 @@ def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
     assert opened.lexical_index.scores("pump").tolist()[0] > 0
 
 
-def test_a_file_that_is_there_is_replaced_and_not_emptied(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_not_truncated(tmp_path: Path) -> None:
     path = tmp_path / "file"
     files.write(path, b"before, and longer")
     with path.open("rb") as reader:
