@@ -116,7 +116,7 @@ def filter_keys(filters: MetadataFilters) -> set[str]:
     return names
 
 
-# Keys that are of no use in a filter about documents.
+# Keys that are useless in a filter.
 _INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
 
 
@@ -124,8 +124,8 @@ class ContextualKnowledge:
     """Agno's `KnowledgeProtocol` over a project or a LlamaIndex retriever.
 
     Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages have node
-    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as a sentence that
-    it can act on; `search` and `asearch` raise them instead.
+    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as messages
+    that it can act on; `search` and `asearch` raise them instead.
 
     Args:
         source: A project, one of this package's retrievers, or any other LlamaIndex retriever (without filters).
@@ -163,13 +163,13 @@ class ContextualKnowledge:
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do as `search` does, without blocking the event loop."""
+        """Do the same as `search`, without blocking the event loop."""
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
         checked = await asyncio.to_thread(self._check_filters, filters)
         return _documents(await _arespond(self.source, query, k, checked))
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
-        """Do as `search` does, but return an error as a single document, because a model reads it."""
+        """Do the same as `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
@@ -178,7 +178,7 @@ class ContextualKnowledge:
     async def aretrieve(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do as `retrieve` does, without blocking the event loop."""
+        """Do the same as `retrieve`, without blocking the event loop."""
         try:
             return await self.asearch(query, max_results, filters)
         except ContextualError as error:
@@ -201,19 +201,19 @@ class ContextualKnowledge:
         return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:
-        """Do as `get_valid_filters` does, without blocking the event loop."""
+        """Do the same as `get_valid_filters`, without blocking the event loop."""
         return await asyncio.to_thread(self.get_valid_filters)
 
     def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Return the filters as they came, and no complaint.
+        """Return the filters unchanged, and an empty list of invalid keys.
 
-        Agno would leave out an unknown key and search without it. The search itself answers an unknown key with those
-        that are valid.
+        Agno would drop an unknown key and search without it. Instead, the search itself reports an unknown key with the
+        valid ones.
         """
         return filters, []
 
     async def avalidate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Do as `validate_filters` does."""
+        """Do the same as `validate_filters`."""
         return self.validate_filters(filters)
 
     def _check_filters(self, filters: Filters) -> MetadataFilters | None:
@@ -230,7 +230,7 @@ class ContextualKnowledge:
             raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
         return converted
 
-    # ---- what an agent needs ---------------------------------------------------------------------------------------
+    # ---- instructions and tools ------------------------------------------------------------------------------------
 
     def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
         """Return the instructions for an agent's system prompt."""

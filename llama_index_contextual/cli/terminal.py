@@ -202,10 +202,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     for notice in report.notices:
         say(f"[yellow]note[/] {safe(notice)}", to=err)
     for doc_id in report.missing:
-        say(
-            f"[yellow]missing[/] {safe(doc_id)}: its file no longer exists; the document is kept unless --replace is given",
-            to=err,
-        )
+        advice = "its file no longer exists; the document is kept unless --replace is given"
+        say(f"[yellow]missing[/] {safe(doc_id)}: {advice}", to=err)
     for line in skipped_lines(report.skipped):
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for warning in report.warnings:
