@@ -337,7 +337,7 @@ def is_named(name: str) -> bool:
 
 
 def llm_identity(llm: LLM, model_id: str | None = None) -> str:
-    """Return the name under which contexts of an LLM are kept in the ledger.
+    """Return the name under which contexts of an LLM are stored in the ledger.
 
     Args:
         llm: The object.
@@ -349,7 +349,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
     name = model_name(llm, model_id)
     if model_id is None and not is_named(name):
         raise ModelError(
-            f"{type(llm).__name__} does not say which model it is ({name!r}), so its contexts could be confused with"
+            f"{type(llm).__name__} has no model name ({name!r}), so its contexts could be confused with"
             f' those of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let'
             f" the object's `metadata` return a model_name.",
             setting="llm",
@@ -367,7 +367,7 @@ def answer_identity(llm: LLM) -> str:
 
 
 def embedding_identity(model: BaseEmbedding) -> str:
-    """Return the name under which vectors of an embedding model are kept in the ledger.
+    """Return the name under which vectors of an embedding model are stored in the ledger.
 
     Raises:
         ModelError: The model has no name that distinguishes it, or its vectors depend on the other texts in a request.
@@ -376,7 +376,7 @@ def embedding_identity(model: BaseEmbedding) -> str:
     if not is_named(name):
         kind = type(model).__name__
         raise ModelError(
-            f"{kind} does not say which model it is ({name!r}), so its vectors could be confused with those of"
+            f"{kind} has no model name ({name!r}), so its vectors could be confused with those of"
             f' another: name it, as in {kind}(model_name="my-embedding@1"), and change the name when it changes.',
             setting="embed_model",
         )

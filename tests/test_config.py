@@ -107,7 +107,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
     ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': Input should be 'flex'"),
     ({"context_prompt": "{segment}"}, "context_prompt", r"cannot be used: it needs both \{segment\} and \{chunk\}"),
-    ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is no variable: use"),
+    ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is not a variable: use"),
     ({"context_variables": {"x": "y"}}, "context_variables", "has no effect without a context_prompt"),
     ({"keep_versions": 1}, "keep_versions", "Setting 'keep_versions' cannot be 1: "),
     (

@@ -105,16 +105,16 @@ def _watch(model: Any, on_headers: HeaderCallback) -> None:
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
-def put_in_order(lent: BaseEmbedding) -> None:
+def put_in_order(model: BaseEmbedding) -> None:
     """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
 
     Args:
-        lent: A model with its own client; other models, and a client passed by the user, are left unchanged.
+        model: A model with its own client; other models, and a client passed by the user, are left unchanged.
     """
-    given: Any = lent
-    if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
+    own: Any = model
+    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
         return
-    if (embeddings := getattr(given._get_aclient(), "embeddings", None)) is None:
+    if (embeddings := getattr(own._get_aclient(), "embeddings", None)) is None:
         return
     create = embeddings.create
 

@@ -212,9 +212,9 @@ class FoldedText:
     """A text normalised for comparison, with the offsets of its characters in the original.
 
     Example:
-        >>> Folded("Infor-\\nmation  “A”").text
+        >>> FoldedText("Infor-\\nmation  “A”").text
         'informationa'
-        >>> Folded("The infor-\\nmation is here.").find("information is", 0)
+        >>> FoldedText("The infor-\\nmation is here.").find("information is", 0)
         (4, 20)
     """
 
@@ -305,7 +305,7 @@ def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
     """Return the span of a quotation in a text, or None; at an ellipsis ("…") any words may be missing.
 
     Example:
-        >>> locate("food … three days.", Folded("All Food keeps for three days here."))
+        >>> locate("food … three days.", FoldedText("All Food keeps for three days here."))
         (4, 29)
     """
     whole = text.find(quoted.strip(_ENDS), 0)
@@ -329,7 +329,8 @@ def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
     """Return whether a quotation is assembled from pieces of three or more words of the texts.
 
     Example:
-        >>> is_stitched("food keeps long boil all water", [Folded("Food keeps long."), Folded("Boil all water.")])
+        >>> texts = [FoldedText("Food keeps long."), FoldedText("Boil all water.")]
+        >>> is_stitched("food keeps long boil all water", texts)
         True
     """
     marked = _pieces(quoted)

@@ -526,7 +526,7 @@ def _check_variants(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
     if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
         raise InputError(
-            f"The variants are {', '.join(map(repr, variants)) or 'none'}: give two or three of none, structural, llm.",
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use two or three of none, structural, llm.",
             value=variants,
         )
     return variants

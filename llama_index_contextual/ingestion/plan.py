@@ -48,7 +48,7 @@ from llama_index_contextual.storage.version import OpenVersion
 
 # ---- Identity of files -----------------------------------------------------------------------------------------------
 
-IF_MOVED = "; if that one was moved here, say so: `moved=True`, on the command line --moved"
+IF_MOVED = "; if that file was moved here, pass `moved=True`, or --moved on the command line"
 
 
 def origin(path: Path) -> str:
@@ -353,7 +353,7 @@ class Intake:
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
-            raise InputError("ingest takes paths, LlamaIndex Documents and nodes; something else was given.")
+            raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
         intake = cls()
         if paths:
             discovery = discover(paths, limits=limits)
@@ -428,7 +428,7 @@ class Intake:
         self.warnings += identities.notes
 
     def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
-        """Yield the wanted documents; unreadable files are added to `skipped`, and their ids to `failed`."""
+        """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
         for doc_id, ref in self.files.items():
             if doc_id not in wanted:
                 continue

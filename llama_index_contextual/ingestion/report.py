@@ -175,7 +175,7 @@ class IngestReport:
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
         lines += [f"  no LLM context for {line}" for line in self.failure_lines()]
         if self.failures:
-            lines.append("  These chunks have the structural context. To ask again: project.retry_failed()")
+            lines.append("  These chunks have the structural context. To request it again: project.retry_failed()")
         return "\n".join(lines)
 
     __repr__ = __str__

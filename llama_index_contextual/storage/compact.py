@@ -39,7 +39,7 @@ def compress(flat: Any, kind: FaissIndex) -> Any:
 
     Args:
         flat: A `faiss.IndexFlatIP`.
-        wanted: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and its
+        kind: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and its
             recall@20 on them is at least 0.99.
     """
     if kind == "flat" or (kind == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):

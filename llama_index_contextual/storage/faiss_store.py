@@ -267,7 +267,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         return np.logical_and.reduce(present) if present else None
 
     def compact(self, kind: FaissIndex) -> None:
-        """Replace an exact index by a compact one if `wanted` allows it and it is accurate enough; see `compact.py`."""
+        """Replace an exact index by a compact one if `kind` allows it and it is accurate enough; see `compact.py`."""
         if isinstance(self._faiss_index, faiss.IndexFlat):
             self._faiss_index = compact.compress(self._faiss_index, kind)
 

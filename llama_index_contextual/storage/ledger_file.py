@@ -75,9 +75,9 @@ _CANNOT_ROLL_BACK = (
 )
 _ADVICE: dict[int, str] = {
     sqlite3.SQLITE_READONLY: "is read-only ({}): make the file and its folder writable for this user",
-    sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; what was committed is kept",
+    sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; committed data is kept",
     sqlite3.SQLITE_IOERR: "cannot be read or written ({}): check its disk, its mount, quotas and limits of file sizes,"
-    " then try again; what was committed is kept",
+    " then try again; committed data is kept",
 }
 _ADVICE |= dict.fromkeys(
     (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
@@ -92,7 +92,7 @@ _ADVICE |= dict.fromkeys(
     " `verify`; nothing is lost",
 )
 _BUSY = (
-    "is held by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
+    "is locked by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
     " try again; if no program holds it, its file system cannot lock files: move the project to a local disk"
 )
 
@@ -273,7 +273,7 @@ class LedgerFile(SQLiteKVStore):
         """Return the format of the file and set the attributes; return None if the file is new."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if foreign := sorted(names - {"kv", *TABLES}):
-            raise damage_error(self._name, f"it is not a ledger: it holds the table {foreign[0]!r}")
+            raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
         try:
             row = self.get("format") if "kv" in names else None
             if row is None:

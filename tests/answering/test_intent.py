@@ -241,7 +241,7 @@ def test_intents_llm_lets_the_model_decide(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_message_that_only_asks_back_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
+def test_a_request_for_clarification_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
     llm = ScriptedLLM(default="Dry [Source 1].")
     chat = reports.as_chat_engine(llm=llm, intents=True)
     chat.chat("What does error TS-999 mean?")
@@ -276,7 +276,7 @@ def test_a_clarification_that_names_something_is_searched(reports: Project, mess
     assert (answer.retrieval.intent, len(answer.retrieval)) == ("clarification", 3)
 
 
-def test_without_a_conversation_a_message_that_asks_back_is_searched() -> None:
+def test_without_a_conversation_a_request_for_clarification_is_searched() -> None:
     made = Made(a=1.0)
     assert len(IntentRetriever(made).retrieve("What do you mean?")) == 1
 

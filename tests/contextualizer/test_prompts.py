@@ -106,7 +106,7 @@ def test_usable_templates_stay_as_they_are(template: str) -> None:
         ("Say something.", r"it needs both \{segment\} and \{chunk\}"),
         ("{chunk}", r"it needs both \{segment\} and \{chunk\}"),
         ("{segment}", r"it needs both \{segment\} and \{chunk\}"),
-        ("{segment} {chunk} {language}", r"\{language\} is no variable: use \{header\}, \{segment\} and \{chunk\}"),
+        ("{segment} {chunk} {language}", r"\{language\} is not a variable: use \{header\}, \{segment\} and \{chunk\}"),
         ("{chunk} {segment}", r"\{chunk\} must come after \{header\} and \{segment\}, so that the provider can cache"),
         ("{segment} {chunk} {header}", r"\{chunk\} must come after"),
         ("", r"it needs both"),

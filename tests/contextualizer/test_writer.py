@@ -115,7 +115,7 @@ async def test_answers_refused_by_a_locked_ledger_are_stored_at_the_end(
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     for number in range(2):
-        with pytest.raises(LedgerBusyError, match="is held by another program"):
+        with pytest.raises(LedgerBusyError, match="is locked by another program"):
             await writer.add([entry(number)])
     if lets_go:
         holder.close()

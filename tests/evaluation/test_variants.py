@@ -238,7 +238,7 @@ def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, tex
 
 @pytest.mark.parametrize("variants", [("none",), (), ("none", "none"), ("none", "best")])
 def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any) -> None:
-    with pytest.raises(InputError, match="give two or three of none, structural, llm"):
+    with pytest.raises(InputError, match="use two or three of none, structural, llm"):
         filled.compare(QUESTIONS, variants=variants)
 
 

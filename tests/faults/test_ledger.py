@@ -141,7 +141,7 @@ def test_answers_received_while_the_ledger_is_locked_are_not_requested_again(
         await real(self)
 
     monkeypatch.setattr(ContextWriter, "close", close)
-    with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is held by another program \(database is locked\)"):
+    with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is locked by another program \(database is locked\)"):
         project.ingest(documents(2, 9))
     assert llm.history
     project.ingest(documents(2, 9))

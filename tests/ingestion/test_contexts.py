@@ -157,7 +157,7 @@ def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> N
     )
     manager.create("terms", config, llm=llm).ingest(documents(1))
     assert all(prompt.startswith("Terms: TS: sensor.\nSentence 0 of") for prompt in llm.history)
-    with pytest.raises(ConfigurationError, match=r"\{glossary\} is no variable"):
+    with pytest.raises(ConfigurationError, match=r"\{glossary\} is not a variable"):
         manager.create("wrong", CONFIG.changed(context_prompt="{glossary} {segment} {chunk}"))
 
 

@@ -54,7 +54,7 @@ def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
         (
             str(years[2024] / "annual.md"),
             "its document gets the id '2024/reports/annual.md', because 'reports/annual.md' is the id of another"
-            " document; if that one was moved here, say so: `moved=True`, on the command line --moved",
+            " document; if that file was moved here, pass `moved=True`, or --moved on the command line",
         )
     ]
     assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"

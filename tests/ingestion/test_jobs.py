@@ -276,7 +276,7 @@ def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([42], r"ingest takes paths, LlamaIndex Documents and nodes; something else was given"),
+        ([42], r"ingest accepts only paths, LlamaIndex Documents and nodes"),
         ([b"reports"], r"ingest takes paths"),
         ([None], r"ingest takes paths"),
         ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),

@@ -32,7 +32,7 @@ def test_the_summary_lists_documents_by_action() -> None:
         "  skipped x.docx: has the type .docx",
         "  y.pdf: page 3 has no text",
         "  no LLM context for 1 chunk of a: the model answered nothing",
-        "  These chunks have the structural context. To ask again: project.retry_failed()",
+        "  These chunks have the structural context. To request it again: project.retry_failed()",
     ]
 
 

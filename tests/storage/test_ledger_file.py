@@ -138,7 +138,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE songs (title TEXT)")
     before = (tmp_path / "ledger.sqlite").read_bytes()
     for read_only in (True, False):
-        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it holds the table 'songs'"):
+        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it contains the table 'songs'"):
             Ledger(tmp_path / "ledger.sqlite", read_only=read_only)
     assert (tmp_path / "ledger.sqlite").read_bytes() == before
 
@@ -327,7 +327,7 @@ def test_a_ledger_locked_by_another_program_is_busy_not_damaged(path: Path) -> N
                 lambda: ledger.batches.open_batches(),
                 lambda: Ledger(path, read_only=True),
             ):
-                with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is held by another program \(database is"):
+                with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is locked by another program \(database is"):
                     use()
         ledger.add_contexts([entry("k")])
         assert ledger.context("k") == "A context."
@@ -377,9 +377,9 @@ def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "kind", "sentence"),
     [
-        (sqlite3.SQLITE_BUSY, LedgerBusyError, "is held by another program"),
+        (sqlite3.SQLITE_BUSY, LedgerBusyError, "is locked by another program"),
         (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until it has finished, or close it"),
-        (sqlite3.SQLITE_LOCKED, LedgerBusyError, "is held by another program"),
+        (sqlite3.SQLITE_LOCKED, LedgerBusyError, "is locked by another program"),
         (sqlite3.SQLITE_IOERR_LOCK, LedgerError, "cannot be locked"),
         (sqlite3.SQLITE_IOERR_WRITE, LedgerError, "check its disk, its mount, quotas and limits of file sizes"),
         (sqlite3.SQLITE_IOERR_READ, LedgerError, "check its disk"),

@@ -340,8 +340,10 @@ def test_a_ledger_locked_by_another_program_is_not_repaired(paid: Project, monke
     before = path.read_bytes()
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        assert (ledger_problem(paid) or "").startswith("could not be checked: it is held by another program (database ")
-        with pytest.raises(LedgerBusyError, match="is held by another program"):
+        assert (ledger_problem(paid) or "").startswith(
+            "could not be checked: it is locked by another program (database "
+        )
+        with pytest.raises(LedgerBusyError, match="is locked by another program"):
             paid.verify(repair=True)
         for use in (paid.info, lambda: paid.export_contexts(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
             with pytest.raises(LedgerBusyError):
