@@ -105,11 +105,11 @@ def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
 
 def commands() -> dict[str, Any]:
     """Return every command by its full name."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, command in get_command(cli.app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        found.update({f"{name} {sub}": leaf for sub, leaf in inner.items()} if inner else {name: command})
-    return found
+        results.update({f"{name} {sub}": leaf for sub, leaf in inner.items()} if inner else {name: command})
+    return results
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ def test_help_explains_the_command_and_every_option(name: str) -> None:
 
 
 def test_the_options_of_each_command_are_documented() -> None:
-    found = {
+    results = {
         name: sorted({o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")})
         for name, command in commands().items()
     }
-    extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
+    extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
     answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
     answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
@@ -216,10 +216,10 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
     assert re.fullmatch(r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; \d+\.\d s\.\n", done.out)
     assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
     assert done.err.count("\n") == 1
-    found = run("search", "reports", "error TS-999", "--top-k", 1)
-    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", found.out)
-    assert "Error TS-999 means that the pump runs dry." in found.out
-    assert found.err == ""
+    result = run("search", "reports", "error TS-999", "--top-k", 1)
+    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", result.out)
+    assert "Error TS-999 means that the pump runs dry." in result.out
+    assert result.err == ""
     shown = run("info", "reports").out
     assert re.search(r"^documents +2$", shown, re.MULTILINE)
     assert re.search(r"^live version +v000001$", shown, re.MULTILINE)

@@ -43,9 +43,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    found = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    return found.exit_code, found.stdout, found.stderr
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
 
 
 def test_an_estimate_is_a_table_with_the_chosen_row_marked(project: Project, text_folder: Path) -> None:
@@ -97,9 +97,9 @@ def test_a_count_of_one_uses_the_singular(
     file.write_text("The pump runs dry.")
     questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
     project.update_config(llm_concurrency=1)
-    told = [run("estimate", "a", file), run("ingest", "a", file)]
+    messages = [run("estimate", "a", file), run("ingest", "a", file)]
     file.write_text("The pump runs.")
-    told += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
+    messages += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
     for command in (
         "info",
         "versions",
@@ -109,13 +109,13 @@ def test_a_count_of_one_uses_the_singular(
         "forget a --yes",
     ):
         name, *arguments = command.split()
-        told.append(run(name, *(arguments or ["a"])))
-    told += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
-    assert [code for code, _, _ in told] == [0] * (len(told) - 1) + [1]  # nobody says yes
-    said = " ".join(f"{out} {err}" for _, out, err in told)
+        messages.append(run(name, *(arguments or ["a"])))
+    messages += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
+    assert [code for code, _, _ in messages] == [0] * (len(messages) - 1) + [1]  # nobody says yes
+    output = " ".join(f"{out} {err}" for _, out, err in messages)
     for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
-        assert f"1 {noun}" in said, noun
-    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", said) == []
+        assert f"1 {noun}" in output, noun
+    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", output) == []
 
 
 # ---- what is booked, and what it has cost in all ---------------------------------------------------------------------
@@ -144,9 +144,9 @@ def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     )
     assert "booked for 1 timed-out or interrupted call" in first
     assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price; ", last)
-    found = json.loads(run("cost", "a", "--json")[1])
-    assert found["dollars"] == found["runs"][0]["dollars"] == project.cost().dollars
-    assert json.loads(run("info", "a", "--json")[1])["cost"] == found
+    data = json.loads(run("cost", "a", "--json")[1])
+    assert data["dollars"] == data["runs"][0]["dollars"] == project.cost().dollars
+    assert json.loads(run("info", "a", "--json")[1])["cost"] == data
     assert "cost so far" in run("info", "a")[1]
 
 
@@ -235,12 +235,12 @@ def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(
     ],
 )
 def test_snapshots_and_fine_tuned_models_retire_with_their_base_model(model: str, ends: date | None) -> None:
-    found = retirement_of(model)
-    assert (None if found is None else found.ends) == ends
+    result = retirement_of(model)
+    assert (None if result is None else result.ends) == ends
 
 
 def test_every_successor_is_priced_supported_and_not_retired() -> None:
-    for found in RETIREMENTS:
-        assert retirement_of(found.successor) is None
-        assert PriceTable().price(found.successor) is not None
-        assert found.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS
+    for result in RETIREMENTS:
+        assert retirement_of(result.successor) is None
+        assert PriceTable().price(result.successor) is not None
+        assert result.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS

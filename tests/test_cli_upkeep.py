@@ -47,14 +47,16 @@ def test_a_damaged_version_is_listed_with_the_others(ingested: Project) -> None:
 
 
 def test_forget_counts_what_it_removes(ingested: Project) -> None:
-    found = json.loads(run("remove", "a", "reports/quarter.md", "--forget", "--yes", "--json").stdout)
-    assert found["removed"] == ["reports/quarter.md"]
-    assert found["forgotten"] == {"versions": ["v000001"], "contexts": 0, "embeddings": 0, "batched_requests": 0}
+    data = json.loads(run("remove", "a", "reports/quarter.md", "--forget", "--yes", "--json").stdout)
+    assert data["removed"] == ["reports/quarter.md"]
+    assert data["forgotten"] == {"versions": ["v000001"], "contexts": 0, "embeddings": 0, "batched_requests": 0}
     with closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
         ledger.batches.uploaded("file", model="openai:gpt-4.1", custom_ids=["one", "two"])
-    told = run("forget", "a", "--yes")
-    assert told.stdout == "Permanently removed: 0 versions, 0 contexts, 0 embeddings.\n"
-    assert told.stderr.startswith("abandoned 2 requests in batches, which the provider may still process and charge\n")
+    message = run("forget", "a", "--yes")
+    assert message.stdout == "Permanently removed: 0 versions, 0 contexts, 0 embeddings.\n"
+    assert message.stderr.startswith(
+        "abandoned 2 requests in batches, which the provider may still process and charge\n"
+    )
 
 
 # ---- forgetting asks -------------------------------------------------------------------------------------------------
@@ -107,8 +109,8 @@ def test_without_a_terminal_forget_needs_yes(three_versions: Project, arguments:
 def test_a_dry_run_lists_what_would_be_removed_and_removes_nothing(three_versions: Project) -> None:
     before = {path: path.read_bytes() for path in three_versions.directory.rglob("*") if path.is_file()}
     assert run("forget", "a", "--dry-run").stdout == DOOMED
-    found = json.loads(run("forget", "a", "--dry-run", "--json").stdout)
-    assert found == {
+    data = json.loads(run("forget", "a", "--dry-run", "--json").stdout)
+    assert data == {
         "versions": ["v000001", "v000002"],
         "contexts": 1,
         "embeddings": 0,
@@ -116,8 +118,8 @@ def test_a_dry_run_lists_what_would_be_removed_and_removes_nothing(three_version
         "dry_run": True,
     }
     assert {path: path.read_bytes() for path in three_versions.directory.rglob("*") if path.is_file()} == before
-    dry, gone = three_versions.forget(dry_run=True), three_versions.forget()
-    assert dry == gone
+    dry, removed = three_versions.forget(dry_run=True), three_versions.forget()
+    assert dry == removed
     assert three_versions.forget(dry_run=True) == ForgetReport(versions=[], contexts=0, embeddings=0)
 
 

@@ -102,9 +102,9 @@ def test_a_chunk_without_recorded_context_is_reported_and_no_provider_is_asked(
     monkeypatch.setenv("OPENAI_API_KEY", "not-a-key")
     steps: list[str] = []
     (answer,) = run_demo(steps.append)
-    (said,) = (step for step in steps if "structural context" in step)
-    assert "instead: 1" in said
-    assert "There is no recorded context for this chunk" in said
+    (message,) = (step for step in steps if "structural context" in step)
+    assert "instead: 1" in message
+    assert "There is no recorded context for this chunk" in message
     assert answer.found is not None
     assert answer.found.node.metadata["context_source"] == "structural"
     assert (answer.rank_without, answer.rank_with) == (1, 1)

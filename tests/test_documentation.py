@@ -48,8 +48,8 @@ def public_definitions() -> Iterator[tuple[str, Documented]]:
 
 def section(docstring: str, title: str) -> list[str]:
     """Return the names that a section of a Google docstring explains."""
-    found = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
-    return re.findall(r"^ {4}\**(\w+):", found[1], re.MULTILINE) if found else []
+    documents = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    return re.findall(r"^ {4}\**(\w+):", documents[1], re.MULTILINE) if documents else []
 
 
 # ---- docstrings ----------------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def parameters(node: Documented) -> set[str]:
         makers = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
         return fields.union(*map(parameters, makers))
     arguments = node.args
-    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return {argument.arg for argument in given if argument}
+    inputs = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in inputs if argument}
 
 
 def test_documented_attributes_exist() -> None:
@@ -103,16 +103,16 @@ def test_documented_errors_exist() -> None:
 
 
 def test_the_exception_tree_is_drawn_as_it_is() -> None:
-    drawn: dict[str, int] = {}
+    sampled: dict[str, int] = {}
     for line in (errors.__doc__ or "").splitlines():
-        if found := re.match(r"^ {4}([ │├└─]*)(\w+Error)\b", line):
-            drawn[found[2]] = len(found[1]) // 4
+        if result := re.match(r"^ {4}([ │├└─]*)(\w+Error)\b", line):
+            sampled[result[2]] = len(result[1]) // 4
     real = {
-        name: len([base for base in found.__mro__ if issubclass(base, errors.ContextualError)]) - 1
-        for name, found in vars(errors).items()
-        if inspect.isclass(found) and issubclass(found, errors.ContextualError)
+        name: len([base for base in result.__mro__ if issubclass(base, errors.ContextualError)]) - 1
+        for name, result in vars(errors).items()
+        if inspect.isclass(result) and issubclass(result, errors.ContextualError)
     }
-    assert drawn == real
+    assert sampled == real
 
 
 def test_every_setting_is_explained_in_a_sentence() -> None:

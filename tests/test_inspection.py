@@ -39,9 +39,9 @@ def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def data(page: str) -> Any:
     """What the page's script works on."""
-    found = re.search(r"^const data = (.*);$", page, re.MULTILINE)
-    assert found is not None
-    return json.loads(found[1])
+    documents = re.search(r"^const data = (.*);$", page, re.MULTILINE)
+    assert documents is not None
+    return json.loads(documents[1])
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def filled(project: Project, tiny_folder: Path) -> Project:
 
 
 def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> None:
-    found = data(inspection_page(filled))
-    assert (found["project"], found["version"], found["searches"]) == ("reports", "v000001", [])
+    result = data(inspection_page(filled))
+    assert (result["project"], result["version"], result["searches"]) == ("reports", "v000001", [])
     shown = {
         chunk["id"]: (chunk["text"], chunk["context"], chunk["facts"]["kind"])
-        for document in found["documents"]
+        for document in result["documents"]
         for segment in document["segments"]
         for chunk in segment
     }

@@ -66,8 +66,8 @@ class TestSavedNotebook:
         for cell in cells(path, "code"):
             for node in ast.walk(ast.parse(code(cell))):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("llama_index_contextual"):
-                    found = __import__(node.module or "", fromlist=["*"])
-                    assert [alias.name for alias in node.names if not hasattr(found, alias.name)] == []
+                    result = __import__(node.module or "", fromlist=["*"])
+                    assert [alias.name for alias in node.names if not hasattr(result, alias.name)] == []
 
     def test_a_cell_is_short(self, path: Path) -> None:
         assert max(code(cell).count("\n") + 1 for cell in cells(path, "code")) <= 36

@@ -412,9 +412,9 @@ async def test_an_async_method_does_the_same_as_its_blocking_twin(manager: Proje
     assert (await project.aestimate([text_folder], batch=True)).to_dict() == expected.to_dict()
     llm.enqueue(ValueError("no context today"))
     (failure,) = (await project.aingest([text_folder])).failures
-    told: list[IngestProgress] = []
-    assert (await project.aretry_failed(progress=told.append)).rebuilt == (failure.doc_id,)
-    assert told[-1].stage == "done"
+    messages: list[IngestProgress] = []
+    assert (await project.aretry_failed(progress=messages.append)).rebuilt == (failure.doc_id,)
+    assert messages[-1].stage == "done"
     project.update_config(chunk_size=400, chunk_overlap=0)
     assert len((await project.arebuild()).rebuilt) == 2
     assert (await project.aremove("reports/quarter.md", forget=True)).removed == ("reports/quarter.md",)
@@ -576,9 +576,9 @@ def test_an_interruption_leaves_the_old_version_live_and_keeps_paid_contexts(
         project.ingest([text_folder], progress=interrupt)
     assert [version.name for version in project.versions()] == ["v000001"]
     assert project.info().ledger.contexts == 2
-    asked = len(llm.history)
+    calls = len(llm.history)
     assert project.ingest([text_folder]).contexts_paid == 0
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
 
 
 def test_the_progress_bar_shows_the_work_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,11 @@ WRONG_FILTERS: list[Any] = [{"kind": "a"}, "kind=a", 5, [("kind", "a")], True]
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that no test changes."""
     manager = ProjectManager(tmp_path_factory.mktemp("root"))
-    made = manager.create(
+    created = manager.create(
         "p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding(), llm=ScriptedLLM(default="Dry.")
     )
-    made.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
-    return made
+    created.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
+    return created
 
 
 def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
@@ -233,9 +233,9 @@ def test_a_project_is_not_pickled_and_the_error_says_how_to_open_it_again(
 
 def test_a_refused_query_calls_no_model(tmp_path: Path) -> None:
     model = CountingEmbedding()
-    made = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
-    made.ingest([Document(text="The pump runs dry.")])
+    created = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
+    created.ingest([Document(text="The pump runs dry.")])
     for query in [*WRONG_QUERIES, *EMPTY_QUERIES]:
         with pytest.raises(ContextualError):
-            made.retrieve(query)
+            created.retrieve(query)
     assert model.queries == []

@@ -87,8 +87,8 @@ def test_any_key_is_recognised_wherever_it_stands(key: str, before: str, after: 
         assert quote(key, safe="") not in scrub(f"{before}{quote(key, safe='')}{after}")
         encoded = base64.b64encode(f"{before}{key}{after}".encode("utf-8", "surrogatepass")).decode()
         assert encoded not in scrub(encoded)
-        said = json.dumps(f"{before}{key}{after}")
-        assert json.dumps(key)[1:-1] not in scrub(said)
+        message = json.dumps(f"{before}{key}{after}")
+        assert json.dumps(key)[1:-1] not in scrub(message)
 
 
 @pytest.mark.parametrize("value", ["none", "ollama", "-", "", "k", "sk-test"])
@@ -189,16 +189,16 @@ def test_log_records_contain_no_key(caplog: pytest.LogCaptureFixture) -> None:
 
 def said_by(project: Project, folder: Path, caplog: pytest.LogCaptureFixture) -> str:
     """Return all that an ingest says and leaves."""
-    said = []
+    messages = []
     try:
         report = project.ingest([DOCUMENT])
-        said += [str(report), repr(report), repr(report.to_dict())]
+        messages += [str(report), repr(report), repr(report.to_dict())]
     except ContextualError as raised:
-        said += all_of(raised)
+        messages += all_of(raised)
     ours = [record for record in caplog.records if record.name.startswith("llama_index_contextual")]
-    said += [repr(project), *(logging.Formatter().format(record) for record in ours)]
-    said += [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
-    return "\n".join(said)
+    messages += [repr(project), *(logging.Formatter().format(record) for record in ours)]
+    messages += [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(messages)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
@@ -214,9 +214,9 @@ def test_reports_of_an_ingest_contain_no_key(
     caplog.set_level(logging.DEBUG)
     provider.tamper = lambda request, answer: error(status)(request, answer) if request.path == path else None
     project = manager.create("p", ProjectConfig(**SETTINGS))
-    said = said_by(project, tmp_path, caplog)
-    assert not leaks(said)
-    assert status != 400 or REMOVED in said, "the rest of the message is there"
+    message = said_by(project, tmp_path, caplog)
+    assert not leaks(message)
+    assert status != 400 or REMOVED in message, "the rest of the message is there"
 
 
 def test_a_key_that_only_a_model_object_has_is_removed(

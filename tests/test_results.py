@@ -95,9 +95,9 @@ def test_the_text_of_a_result_excludes_the_context() -> None:
 
 
 def test_to_dict_is_complete_and_json_compatible() -> None:
-    given = response(hit(), hit(semantic=None), hit(lexical=None), warnings=("A warning.",), version="v000001")
-    data = json.loads(json.dumps(given.to_dict()))
-    assert data == given.to_dict()
+    original = response(hit(), hit(semantic=None), hit(lexical=None), warnings=("A warning.",), version="v000001")
+    data = json.loads(json.dumps(original.to_dict()))
+    assert data == original.to_dict()
     assert {key: data[key] for key in data if key != "results"} == {
         "query": "ACME revenue",
         "mode_requested": "hybrid",
@@ -127,12 +127,12 @@ def test_an_empty_answer_is_complete_too() -> None:
 
 
 def test_a_response_is_a_sequence_of_its_results() -> None:
-    given = response(hit(), hit(score=0.1))
-    assert len(given) == 2
-    assert [chunk.rank for chunk in given] == [1, 2]
-    assert given[1].score == 0.1
+    inputs = response(hit(), hit(score=0.1))
+    assert len(inputs) == 2
+    assert [chunk.rank for chunk in inputs] == [1, 2]
+    assert inputs[1].score == 0.1
     with pytest.raises(IndexError):
-        given[2]
+        inputs[2]
 
 
 def test_evidence_is_attached_to_nodes_not_to_shared_metadata() -> None:

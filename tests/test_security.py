@@ -58,8 +58,8 @@ def cited() -> list[tuple[str, list[str]]]:
 
 def is_defined(body: list[ast.stmt], names: list[str]) -> bool:
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = next((node for node in body if isinstance(node, kinds) and node.name == names[0]), None)
-    return found is not None and (len(names) == 1 or is_defined(found.body, names[1:]))
+    result = next((node for node in body if isinstance(node, kinds) and node.name == names[0]), None)
+    return result is not None and (len(names) == 1 or is_defined(result.body, names[1:]))
 
 
 @pytest.mark.parametrize("name", ADVISORIES)
@@ -102,7 +102,7 @@ def test_files_logs_errors_reports_and_reprs_contain_no_key(
     caplog.set_level(logging.DEBUG)
     # A port on which nobody listens: the call fails, and what is said about it must not hold the key.
     llm = OpenAI(model="gpt-4.1", api_key=KEY, api_base="http://127.0.0.1:9/v1", max_retries=0, timeout=0.2)
-    said: list[str] = []
+    messages: list[str] = []
     project = manager.create(
         "p",
         ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4),
@@ -111,16 +111,16 @@ def test_files_logs_errors_reports_and_reprs_contain_no_key(
     )
     monkeypatch.setattr("llama_index_contextual._utils.calls.RetryPolicy.delay", lambda *_arguments: None)
     try:
-        said.append(repr(project.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
+        messages.append(repr(project.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
     except ContextualError as error:
-        said.append(f"{error!r} {error}")
+        messages.append(f"{error!r} {error}")
     refusing = ScriptedLLM()
     refusing.enqueue(RuntimeError("refused"))
     scripted = manager.create("q", ProjectConfig.local(context="llm"), llm=refusing, embed_model=CountingEmbedding())
-    said.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
-    said += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
+    messages.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
+    messages += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
     project.export_contexts(tmp_path / "contexts.jsonl")
-    assert all(KEY not in text for text in said)
+    assert all(KEY not in text for text in messages)
     assert KEY.encode() not in everything_written(tmp_path)
 
 
@@ -263,10 +263,10 @@ def test_forgotten_data_is_not_on_the_disk_and_the_rest_is_not_paid_for_again(
     assert 0 < left.embeddings < paid.embeddings
     assert [version.live for version in project.versions()] == [True]
     assert list(project.verify().problems) == []
-    asked = len(llm.history)
+    calls = len(llm.history)
     project.update_config(bm25=False)
     assert project.rebuild().rebuilt == ("b",)
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
     assert len(project.forget().versions) == 1
 
 
@@ -315,9 +315,9 @@ def test_text_of_an_llm_reaches_neither_a_statement_nor_a_path(manager: ProjectM
         "p", ProjectConfig.local(context="llm"), llm=ScriptedLLM(default=attack), embed_model=CountingEmbedding()
     )
     project.ingest([Document(id_="../../d'; DROP TABLE nodes; --", text="The pump runs dry.")])
-    found = project.retrieve("pump")[0]
-    assert found.context == attack
-    assert found.source.doc_id == "../../d'; DROP TABLE nodes; --"
+    response = project.retrieve("pump")[0]
+    assert response.context == attack
+    assert response.source.doc_id == "../../d'; DROP TABLE nodes; --"
     assert project.info().ledger.contexts == 1
     assert project.verify().sound
     assert not list(manager.root.parent.rglob("hacked*"))

@@ -89,8 +89,10 @@ def test_settings_without_rebuild_are_read_from_the_environment_for_queries(
         monkeypatch.setenv(f"LLAMA_INDEX_CONTEXTUAL_{name}", value)
     assert len(run("search", "a", "pump valve", "--json").json["results"]) == 1
     assert len(run("search", "a", "pump valve", "--json", "--top-k", "2").json["results"]) == 2
-    held = run("info", "a", "--json").json["config"]
-    assert (held["top_k"], held["chunk_size"], held["keep_versions"]) == (1, 800, 3), "not what was built, or is kept"
+    stored = run("info", "a", "--json").json["config"]
+    assert (stored["top_k"], stored["chunk_size"], stored["keep_versions"]) == (1, 800, 3), (
+        "not what was built, or is kept"
+    )
     shown = run("settings", "a").out
     assert [line for line in shown.splitlines() if line.endswith("  environment")] == ["top_k=1  environment"]
     assert ProjectManager(root).load("a").config.top_k == 20, "the project itself is as it was"
@@ -100,9 +102,9 @@ def test_changing_a_setting_that_the_environment_overrides_gives_a_note(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "1")
-    found = run("configure", "a", "top_k=7", "candidates=50")
-    assert found.out == "Changed; takes effect with the next query.\n"
-    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
+    result = run("configure", "a", "top_k=7", "candidates=50")
+    assert result.out == "Changed; takes effect with the next query.\n"
+    assert result.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
     config = ProjectManager(root).load("a").config
     assert (config.top_k, config.candidates) == (7, 50)
 
@@ -111,9 +113,9 @@ def test_an_invalid_variable_is_named_and_does_not_stop_maintenance(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "many")
-    found = run("search", "a", "pump")
-    assert found.code == 1
-    assert found.err.startswith(
+    result = run("search", "a", "pump")
+    assert result.code == 1
+    assert result.err.startswith(
         "Error: In the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
     )
     assert run("verify", "a").code == 0
@@ -121,5 +123,5 @@ def test_an_invalid_variable_is_named_and_does_not_stop_maintenance(
 
 
 def test_a_missing_settings_file_is_a_one_line_error(tmp_path: Path) -> None:
-    found = run("create", "a", "--config", tmp_path / "none.json", "--root", tmp_path)
-    assert (found.code, found.err.count("\n")) == (1, 1)
+    result = run("create", "a", "--config", tmp_path / "none.json", "--root", tmp_path)
+    assert (result.code, result.err.count("\n")) == (1, 1)

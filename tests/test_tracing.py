@@ -36,11 +36,11 @@ def filled(project: Project, tiny_folder: Path) -> Project:
 @pytest.fixture
 def exporter(filled: Project) -> Iterator[InMemorySpanExporter]:
     """The spans of everything that is done after the ingestion."""
-    found, tracing = InMemorySpanExporter(), TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(found))
+    result, tracing = InMemorySpanExporter(), TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(result))
     instrumentor = LlamaIndexInstrumentor()
     instrumentor.instrument(tracer_provider=tracing, skip_dep_check=True)
-    yield found
+    yield result
     instrumentor.uninstrument()
 
 
@@ -52,19 +52,19 @@ def span_of(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
 
 def hits(span: ReadableSpan) -> list[dict[str, Any]]:
     """The documents that a span names, in their order."""
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     for key, value in (span.attributes or {}).items():
         if key.startswith("retrieval.documents."):
             _, _, number, _, field = key.split(".")
-            found.setdefault(int(number), {})[field] = value
-    return [found[number] for number in sorted(found)]
+            results.setdefault(int(number), {})[field] = value
+    return [results[number] for number in sorted(results)]
 
 
 def assert_all_is_told(span: ReadableSpan, response: RetrievalResponse) -> None:
     """See that a span names every hit of a response."""
-    told = hits(span)
-    assert len(told) == len(response) > 1
-    for hit, chunk in zip(told, response, strict=True):
+    message = hits(span)
+    assert len(message) == len(response) > 1
+    for hit, chunk in zip(message, response, strict=True):
         assert (hit["id"], hit["content"], hit["score"]) == (chunk.node_id, chunk.text, pytest.approx(chunk.score))
         facts = json.loads(hit["metadata"])
         assert (facts["file_name"], facts["context"]) == (chunk.source.file_name, chunk.context)

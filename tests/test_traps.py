@@ -80,9 +80,9 @@ def test_a_stock_cache_returns_equal_text_with_a_foreign_document_but_not_this_p
 
     counted.ingest([MANUAL])
     counted.ingest([twin])
-    found = counted.retrieve("error TS-999", mode="lexical")
-    assert {chunk.source.doc_id for chunk in found} == {"manual", "twin"}
-    assert len({chunk.node_id for chunk in found}) == 2
+    response = counted.retrieve("error TS-999", mode="lexical")
+    assert {chunk.source.doc_id for chunk in response} == {"manual", "twin"}
+    assert len({chunk.node_id for chunk in response}) == 2
 
 
 # ---- links between nodes -------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_segments_wait_for_slots(provider: LoopbackProvider) -> None:
     firsts = sorted(calls[0].arrived for calls in by_segment(provider).values())
     done = sorted(calls[-1].completed or 0.0 for calls in by_segment(provider).values())
     # Two are begun at once; each further one waits until another is done.
-    assert all(begun >= end for begun, end in zip(firsts[2:], done, strict=False))
+    assert all(started >= end for started, end in zip(firsts[2:], done, strict=False))
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ def test_the_budget_approves_each_call_and_books_its_cost(provider: LoopbackProv
     assert is_complete(run(corpus(2, 3, words=20), budget=purse))
     assert len(provider.chat_calls) == len(purse.replies) + purse.released == 7
     assert (purse.released, purse.forfeited) == (1, 0)
-    taken = [reply.usage for reply in purse.replies]
-    assert sum(usage.input_tokens or 0 for usage in taken) == provider.totals()["prompt_tokens"]
-    assert sum(usage.output_tokens or 0 for usage in taken) == provider.totals()["completion_tokens"]
+    used = [reply.usage for reply in purse.replies]
+    assert sum(usage.input_tokens or 0 for usage in used) == provider.totals()["prompt_tokens"]
+    assert sum(usage.output_tokens or 0 for usage in used) == provider.totals()["completion_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ class _SlowRead(Ledger):
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
         number = next(self._reads)
-        found = super().contexts(keys)
+        result = super().contexts(keys)
         if number == 2:
             assert self.may_answer.wait(60)
-        return found
+        return result
 
 
 async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_again(

@@ -136,9 +136,9 @@ def test_groups_of_a_segment_share_its_prefix_in_the_cache(provider: LoopbackPro
 def test_the_tokens_of_a_call_are_shared_among_its_contexts(provider: LoopbackProvider, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     run(corpus(1, 5, words=40), "all", ledger=ledger)
-    found = ledger.info()
-    assert (found.contexts, found.input_tokens) == (5, provider.totals()["prompt_tokens"])
-    assert found.output_tokens == provider.totals()["completion_tokens"]
+    result = ledger.info()
+    assert (result.contexts, result.input_tokens) == (5, provider.totals()["prompt_tokens"])
+    assert result.output_tokens == provider.totals()["completion_tokens"]
 
 
 # ---- what is asked again ---------------------------------------------------------------------------------------------
@@ -166,19 +166,19 @@ def test_refused_contexts_are_requested_chunk_by_chunk(kind: FaultKind, provider
 def test_only_missing_contexts_are_requested_again_first_together_then_one_by_one(
     provider: LoopbackProvider,
 ) -> None:
-    asked: list[list[str]] = []
+    calls: list[list[str]] = []
 
     def forgetful(request: Request) -> str:
         text = default_reply(request, 20).text or ""
         if is_grouped(request):
-            asked.append([word for word in request.chunk.split() if word.startswith("[#") and word[2].isdigit()])
-            for number in (2, 4, 5) if len(asked) == 1 else (4, 5):
+            calls.append([word for word in request.chunk.split() if word.startswith("[#") and word[2].isdigit()])
+            for number in (2, 4, 5) if len(calls) == 1 else (4, 5):
                 text = text.replace(f'"id": {number},', f'"id": {number + 70},')
         return text
 
     provider.reply = forgetful
     done = run(corpus(1, 5, words=40), "all")
-    assert asked == [["[#1]", "[#2]", "[#3]", "[#4]", "[#5]"], ["[#2]", "[#4]", "[#5]"]]
+    assert calls == [["[#1]", "[#2]", "[#3]", "[#4]", "[#5]"], ["[#2]", "[#4]", "[#5]"]]
     assert sizes(provider) == [5, 3, 0, 0]
     assert (done.failures, done.paid) == ([], 5)
 

@@ -370,5 +370,5 @@ def test_chunks_with_given_contexts_cost_nothing() -> None:
 async def test_a_single_segment_can_be_contextualized() -> None:
     llm = ScriptedLLM()
     (segment,) = segments(loose("One.", "Two."), segment_size=100)
-    found = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
-    assert [(context.text, context.paid) for context in found] == [("A context.", True)]
+    result = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
+    assert [(context.text, context.paid) for context in result] == [("A context.", True)]

@@ -70,7 +70,7 @@ def test_each_chunk_gets_the_answer_of_its_own_call(provider: LoopbackProvider) 
     answers = {record.body["messages"][0]["content"].split("<chunk>\n")[1]: record.reply for record in provider.history}
     assert len(answers) == len(provider.chat_calls) == len(nodes)
     for node in done.nodes:
-        (answer,) = [reply for asked, reply in answers.items() if node.get_content().strip() in asked]
+        (answer,) = [reply for calls, reply in answers.items() if node.get_content().strip() in calls]
         assert node.metadata["context"] == answer
     assert {record.body["model"] for record in provider.chat_calls} == {"gpt-4o-mini"}
     assert {record.body["temperature"] for record in provider.chat_calls} == {0.0}
@@ -280,9 +280,9 @@ def test_an_unknown_model_name_is_an_error_with_a_message(provider: LoopbackProv
 
 def test_an_unreachable_server_is_an_error_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
-        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
+        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{used.getsockname()[1]}/v1")
         with pytest.raises(ModelError) as raised:
             run()
     assert str(raised.value) == (

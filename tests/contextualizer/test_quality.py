@@ -163,6 +163,6 @@ def test_a_very_long_answer_is_cut(answer: str) -> None:
 
 def test_several_contexts_may_contain_line_breaks_and_characters_that_cannot_be_stored() -> None:
     answer = '{"contexts": [{"id": 1, "context": "One\nline."}, {"id": 2, "context": "\\u0000\\ud800"}]}'
-    found = read_group(answer, [1, 2])
-    assert judge(found[1], CHUNK).context == "One line."
-    assert judge(found[2], CHUNK).problem == "answered with an empty context"
+    result = read_group(answer, [1, 2])
+    assert judge(result[1], CHUNK).context == "One line."
+    assert judge(result[2], CHUNK).problem == "answered with an empty context"

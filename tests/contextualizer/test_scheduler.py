@@ -98,8 +98,8 @@ async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
 async def test_after_a_failed_first_call_the_next_one_is_sent() -> None:
     sender = Scripted(chunk_0=[ValueError("refused")])
     engine = scheduler(sender, provider=replace(PROVIDERS["openai"], min_cached_tokens=0))
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
-    assert [type(item).__name__ for item in found] == ["ValueError", "Reply", "Reply", "Reply"]
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
+    assert [type(item).__name__ for item in result] == ["ValueError", "Reply", "Reply", "Reply"]
     assert sender.sent == ["0", "1", "2", "3"]
 
 
@@ -141,9 +141,9 @@ async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.Mon
     monkeypatch.setattr("random.uniform", lambda _least, _most: jitter)
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
     engine = scheduler(sender, concurrency=4, retry=RetryPolicy(attempts=3, base_delay=0.02))
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
-    assert {type(item) for item in found} == {ModelError}
-    assert len({id(item) for item in found}) == 1, "one error for all"
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
+    assert {type(item) for item in result} == {ModelError}
+    assert len({id(item) for item in result}) == 1, "one error for all"
     assert len(sender.sent) <= 2 * 8 * 3, "at most twice in a round"
     with pytest.raises(ModelError, match="after 3 failures in a row"):
         engine.check()
@@ -152,8 +152,8 @@ async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.Mon
 async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
     engine = scheduler(sender, concurrency=6)
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
-    assert [reply.attempts for reply in found] == [2] * 6
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
+    assert [reply.attempts for reply in result] == [2] * 6
 
 
 class TakesTheCancellation(Scripted):

@@ -39,8 +39,8 @@ def test_the_text_of_every_segment_is_rebuilt_with_its_overlap(text: str, segmen
     cut, nodes = parsed(text, segment_size=segment_size, chunk_size=max(4, segment_size // 5))
     rebuilt = segments(nodes, segment_size=8000)
     with_chunks = {node.metadata["segment_index"] for node in nodes}
-    wanted = [node.text for at, node in enumerate(cut) if at in with_chunks]
-    assert [squeezed(segment.text) for segment in rebuilt] == [squeezed(text) for text in wanted]
+    expected = [node.text for at, node in enumerate(cut) if at in with_chunks]
+    assert [squeezed(segment.text) for segment in rebuilt] == [squeezed(text) for text in expected]
     assert [chunk for segment in rebuilt for chunk in segment.chunks] == nodes
     assert HOLE.strip() not in "".join(segment.text for segment in rebuilt) or HOLE.strip() in text
 
@@ -55,9 +55,9 @@ def test_characters_are_equal_except_white_space_between_chunks() -> None:
 def test_neighbouring_segments_share_the_overlap_and_no_chunk() -> None:
     text = " ".join(f"Sentence number {n} of the text is about item {n * 7}." for n in range(60))
     cut, nodes = parsed(text, segment_size=200, chunk_size=30)
-    found = segments(nodes, segment_size=8000)
-    assert len(found) == len(cut) > 2
-    for (before, segment), (original_before, original) in zip(pairwise(found), pairwise(cut), strict=True):
+    result = segments(nodes, segment_size=8000)
+    assert len(result) == len(cut) > 2
+    for (before, segment), (original_before, original) in zip(pairwise(result), pairwise(cut), strict=True):
         shared = text[original.start_char_idx : original_before.end_char_idx].strip()
         assert len(shared) > 20
         assert shared in before.text
@@ -167,9 +167,9 @@ def test_chunks_with_a_segment_but_without_offsets_are_joined_in_order() -> None
     parents = loose("First part of it. " * 10, "Second part of it. " * 10)
     nodes = list(ChunkNodeParser(chunk_size=20, chunk_overlap=0)(parents))
     assert {getattr(node, "start_char_idx", None) for node in nodes} == {None}
-    found = segments(nodes, segment_size=8000)
-    assert [segment.text.split()[0] for segment in found] == ["First", "Second"]
-    for segment in found:
+    result = segments(nodes, segment_size=8000)
+    assert [segment.text.split()[0] for segment in result] == ["First", "Second"]
+    for segment in result:
         assert segment.text == "\n\n".join(contents(segment))
 
 

@@ -74,10 +74,10 @@ def test_a_chunk_without_any_structure_has_no_context() -> None:
 
 
 def test_the_section_is_that_of_the_chunk() -> None:
-    found = dict(zip([node.metadata.get("section") for node in chunks()], contexts(chunks()), strict=True))
-    assert "Section: Results." in found["Results"]
-    assert "Section: Outlook." in found["Outlook"]
-    assert "Section:" not in found[None]
+    results = dict(zip([node.metadata.get("section") for node in chunks()], contexts(chunks()), strict=True))
+    assert "Section: Results." in results["Results"]
+    assert "Section: Outlook." in results["Outlook"]
+    assert "Section:" not in results[None]
 
 
 # ---- how long it is --------------------------------------------------------------------------------------------------
@@ -186,5 +186,5 @@ def test_an_ordinary_word_is_never_cut() -> None:
 
 
 def test_nodes_without_segments_take_terms_from_their_window() -> None:
-    found = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
-    assert len(found) == 3
+    result = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
+    assert len(result) == 3

@@ -62,10 +62,10 @@ def test_nan_is_replaced_by_zero() -> None:
 async def test_vectors_come_in_the_order_of_the_texts() -> None:
     model = CountingEmbedding(embed_batch_size=2)
     texts = ["pump", "valve", "pump valve", "oil", "steam"]
-    found = await aembed(model, texts, name="m")
+    result = await aembed(model, texts, name="m")
     assert model.batches == [2, 2, 1]
-    assert found.dtype == np.float32
-    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+    assert result.dtype == np.float32
+    assert result == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
 
 
 async def test_no_text_needs_no_call() -> None:
@@ -153,8 +153,8 @@ class Odd(CountingEmbedding):
 async def test_only_texts_without_a_vector_are_sent_again(first: float) -> None:
     model = Odd(first=first, times=2)
     texts = ["pump", "odd valve", "oil", "odd steam"]
-    found = await aembed(model, texts, name="m")
-    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+    result = await aembed(model, texts, name="m")
+    assert result == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
     assert [model.texts.count(text) for text in texts] == [1, 3, 1, 3]
 
 
@@ -164,8 +164,8 @@ async def test_vectors_that_are_never_finite_are_refused() -> None:
 
 
 async def test_a_vector_that_is_zero_each_time_stays_zero() -> None:
-    found = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
-    assert found.any(axis=1).tolist() == [True, False]
+    result = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
+    assert result.any(axis=1).tolist() == [True, False]
 
 
 def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:

@@ -43,15 +43,15 @@ async def vectors(texts: list[str], *, policy: RetryPolicy = QUICK) -> np.ndarra
 
 async def test_texts_become_the_models_vectors(provider: LoopbackProvider) -> None:
     texts = ["the pump runs dry", "revenue grew", "the pump\nruns dry"]
-    found = await vectors(texts)
-    assert found == pytest.approx(np.array([embed(text.replace("\n", " "), 16) for text in texts]), abs=1e-6)
+    result = await vectors(texts)
+    assert result == pytest.approx(np.array([embed(text.replace("\n", " "), 16) for text in texts]), abs=1e-6)
     (record,) = provider.embedding_calls
     assert record.body["model"] == "text-embedding-3-small"
 
 
 async def test_requests_respect_the_limit_of_inputs(provider: LoopbackProvider) -> None:
-    found = await vectors([f"n{n}" for n in range(2 * batching.MAX_INPUTS + 1)])
-    assert len(found) == 2 * batching.MAX_INPUTS + 1
+    result = await vectors([f"n{n}" for n in range(2 * batching.MAX_INPUTS + 1)])
+    assert len(result) == 2 * batching.MAX_INPUTS + 1
     assert [len(record.body["input"]) for record in provider.embedding_calls] == [2048, 2048, 1]
 
 
@@ -152,9 +152,9 @@ def test_llama_index_sends_a_failing_call_110_times_and_this_package_follows_its
 
 
 def retriever(provider: LoopbackProvider) -> SemanticRetriever:
-    found = SemanticRetriever(vector_index(passages(), load_embed_model(NAME), SQLiteDocumentStore()))
+    result = SemanticRetriever(vector_index(passages(), load_embed_model(NAME), SQLiteDocumentStore()))
     provider.clear_history()
-    return found
+    return result
 
 
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:

@@ -98,7 +98,7 @@ def test_texts_alone_and_in_batches_have_the_same_vectors() -> None:
 
 async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["the pump", "the valve"]
-    wanted = model.get_text_embedding_batch(texts)
+    expected = model.get_text_embedding_batch(texts)
     loop, real = asyncio.get_running_loop(), wordllama._model
 
     def turning() -> object:
@@ -106,9 +106,9 @@ async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytes
         return real()
 
     monkeypatch.setattr(wordllama, "_model", turning)
-    assert await model.aget_text_embedding_batch(texts) == wanted
-    assert await model.aget_query_embedding("the pump") == wanted[0]
-    assert await model.aget_text_embedding("the pump") == wanted[0]
+    assert await model.aget_text_embedding_batch(texts) == expected
+    assert await model.aget_query_embedding("the pump") == expected[0]
+    assert await model.aget_text_embedding("the pump") == expected[0]
 
 
 def test_the_weights_are_loaded_once_by_all_threads() -> None:

@@ -83,9 +83,9 @@ def test_readers_in_processes_and_threads_see_one_version_without_errors(disk: P
         write_versions(disk, 6)
     thread.join()
     for reader in readers:
-        found = json.loads(reader.communicate()[0])
-        assert (found["errors"], found["mixed"]) == ({}, 0)
-        assert found["answers"] > 0
+        data = json.loads(reader.communicate()[0])
+        assert (data["errors"], data["mixed"]) == ({}, 0)
+        assert data["answers"] > 0
     assert (own.errors, own.mixed) == ({}, 0)
     assert own.answers > 0
     (disk / STOP).unlink()

@@ -52,16 +52,16 @@ def copy(disk: Path, tmp_path: Path) -> Path:
 
 def ask_in_a_child(folders: Iterable[Path]) -> list[Any]:
     """Return what a process of its own found in each folder; a signal would end it."""
-    given = json.dumps([str(folder) for folder in folders])
+    inputs = json.dumps([str(folder) for folder in folders])
     command = [sys.executable, "-m", "tests.faults.damage"]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=inputs, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, list[str]]:
     """Damage every file in every way; return the number of cases and what went unnoticed."""
-    found: list[str] = []
+    results: list[str] = []
     cases = list(damaged_projects(disk, into, live=LIVE, other=BEFORE, bits=bits, seed=seed))
     for name, kind, folder in cases:
         directory = version_directory(folder / ROOT / NAME, LIVE)
@@ -69,17 +69,17 @@ def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, 
         for check in ("xxh3", "sha256"):
             try:
                 OpenVersion(directory, check=check).close()  # type: ignore[arg-type]
-                found.append(f"{name}, {kind}: opened by {check}")
+                results.append(f"{name}, {kind}: opened by {check}")
             except CorruptVersionError as error:
                 if error.file != named:
-                    found.append(f"{name}, {kind}: {error.file} is named")
+                    results.append(f"{name}, {kind}: {error.file} is named")
         if [p.file for p in verify_project(folder / ROOT / NAME).problems] != [named]:
-            found.append(f"{name}, {kind}: verify does not name it")
+            results.append(f"{name}, {kind}: verify does not name it")
     for (name, kind, folder), answer in zip(cases, ask_in_a_child(c[2] for c in cases), strict=True):
         if answer != ["CorruptVersionError", f"versions/{LIVE}/{name}"]:
-            found.append(f"{name}, {kind}: answered {answer}")
+            results.append(f"{name}, {kind}: answered {answer}")
         shutil.rmtree(folder)
-    return len(cases), found
+    return len(cases), results
 
 
 def flips(content: bytes, step: int, bits: Iterable[int]) -> Iterable[bytes]:
@@ -99,7 +99,7 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
         project_dir / CURRENT: lambda: read_current(project_dir),
         version / MANIFEST: lambda: Manifest.from_json((version / MANIFEST).read_bytes(), file=MANIFEST),
     }
-    found, cases = [], 0
+    result, cases = [], 0
     for path, read in readers.items():
         content, sound = path.read_bytes(), read()
         for changed in flips(content, step, list(bits)):
@@ -111,14 +111,14 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
             except (CorruptVersionError, FormatError, ProjectError):
                 continue
             if not same:
-                found.append(f"{path.name}: {changed!r}")
+                result.append(f"{path.name}: {changed!r}")
         path.write_bytes(content)
-    return cases, found
+    return cases, result
 
 
 def test_damage_to_any_file_is_reported_and_never_affects_an_answer(disk: Path, tmp_path: Path) -> None:
-    cases, found = check_damage(disk, tmp_path, bits=1, seed=1)
-    assert found == []
+    cases, result = check_damage(disk, tmp_path, bits=1, seed=1)
+    assert result == []
     assert cases > 70
 
 
@@ -129,8 +129,8 @@ def test_an_undamaged_project_answers_in_a_child_process(disk: Path) -> None:
 
 
 def test_a_changed_bit_of_a_small_file_is_detected_or_harmless(copy: Path) -> None:
-    cases, found = check_flips(copy, step=3, bits=(0, 5))
-    assert found == []
+    cases, result = check_flips(copy, step=3, bits=(0, 5))
+    assert result == []
     assert cases > 500
 
 

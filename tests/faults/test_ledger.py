@@ -171,10 +171,10 @@ reachable = pytest.mark.skipif(library() is None, reason="the SQLite of this Pyt
 @reachable
 def test_an_interrupted_commit_is_complete_or_absent_and_earlier_ones_stay(tmp_path: Path) -> None:
     lived = record(tmp_path / "whole")
-    for at, seed, found in power_cuts(tmp_path, lived, 3, every=17):
-        assert found == [], (at, seed)
-    for at, fault, found in faulty_commits(tmp_path, every=29):
-        assert found == [], (at, fault)
+    for at, seed, result in power_cuts(tmp_path, lived, 3, every=17):
+        assert result == [], (at, seed)
+    for at, fault, result in faulty_commits(tmp_path, every=29):
+        assert result == [], (at, fault)
 
 
 @reachable
@@ -182,7 +182,7 @@ def test_an_interrupted_commit_is_complete_or_absent_and_earlier_ones_stay(tmp_p
 def test_with_fewer_syncs_an_acknowledged_commit_is_lost(tmp_path: Path, synchronous: str) -> None:
     lived = record(tmp_path / "whole", synchronous)
     ends = [end for end, _ in lived.acknowledged]
-    assert any(found for _, _, found in power_cuts(tmp_path, lived, 4, only=ends))
+    assert any(result for _, _, result in power_cuts(tmp_path, lived, 4, only=ends))
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read" * 40, b"\0" * 8192])
@@ -258,11 +258,11 @@ def test_a_repair_loses_only_the_rows_of_the_damaged_page(tmp_path: Path) -> Non
             salvage(tmp_path / "spoilt.sqlite", ledger)
         kept = rows_of(rescued)
         assert all(kept[table] <= whole[table] for table in TABLES)
-        lost = {table for table in TABLES if kept[table] < whole[table]}
+        missing_rows = {table for table in TABLES if kept[table] < whole[table]}
         # Requests of a batch that nobody knows any more would never be sent again.
-        assert len(lost) <= 1 or lost == {"batches", "batch_requests"}
+        assert len(missing_rows) <= 1 or missing_rows == {"batches", "batch_requests"}
         assert {row[1] for row in kept["batch_requests"]} <= {row[0] for row in kept["batches"]}
-        spoilt |= lost
+        spoilt |= missing_rows
     assert spoilt == set(TABLES), "every table was damaged once"
 
 

@@ -90,15 +90,15 @@ def test_a_failed_operation_leaves_the_state_before_or_after_and_can_be_repeated
 
 def test_after_a_power_cut_the_state_is_before_or_after_and_the_operation_can_be_repeated(bench: Bench) -> None:
     for case in list(power_cases(bench, 3))[::SAMPLE]:
-        found, _ = run_power_loss(bench, *case)
-        assert found == [], case[1:]
+        result, _ = run_power_loss(bench, *case)
+        assert result == [], case[1:]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 def test_completed_commands_survive_a_power_cut(bench: Bench, scenario: Scenario) -> None:
     for seed in range(2):
-        found, _ = run_power_loss(bench, scenario, None, seed)
-        assert found == [], seed
+        result, _ = run_power_loss(bench, scenario, None, seed)
+        assert result == [], seed
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,16 @@ def documents(count: int, *, sentences: int = 6) -> list[Document]:
 def test_concurrent_batches_give_the_same_version_as_sequential_ones(
     manager: ProjectManager, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = documents(6)
+    inputs = documents(6)
     one = manager.create("one", CONFIG.changed(llm_concurrency=1))
-    one.ingest(given)
+    one.ingest(inputs)
     expected = [(node.node_id, node.metadata["context"]) for node in one.storage_context.docstore.docs.values()]
     monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 2)
     many = manager.create("many", CONFIG.changed(llm_concurrency=16))
     provider.clear_history()
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
-            running = thread.submit(many.ingest, given)
+            running = thread.submit(many.ingest, inputs)
             provider.wait_in_flight(2 * len(expected) // 6)
         running.result()
     assert [(n.node_id, n.metadata["context"]) for n in many.storage_context.docstore.docs.values()] == expected
@@ -93,9 +93,9 @@ def test_documents_are_read_only_when_their_chunks_can_be_processed(
         with provider.hold():
             running = thread.submit(project.ingest, documents(12))
             provider.wait_in_flight(4)
-            begun = len(parsed)
+            started = len(parsed)
         running.result()
-    assert begun <= 4, "two batches ahead of the one that is worked on, and one that is being read"
+    assert started <= 4, "two batches ahead of the one that is worked on, and one that is being read"
     assert len(parsed) == 12
 
 

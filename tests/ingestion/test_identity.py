@@ -263,7 +263,7 @@ def test_a_renamed_file_is_renamed_everywhere_without_new_calls(
 ) -> None:
     project, llm, model = paid
     contexts = [node.metadata["context"] for node in nodes_of(project, MANUAL)]
-    asked, embedded = len(llm.history), len(model.texts)
+    calls, embedded = len(llm.history), len(model.texts)
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     assert project.estimate([text_folder], replace=replace).known_contexts == 0
     report = project.ingest([text_folder], replace=replace)
@@ -272,10 +272,10 @@ def test_a_renamed_file_is_renamed_everywhere_without_new_calls(
     assert (list(report.unchanged), report.contexts_paid) == ([QUARTER], 0)
     assert "1 renamed, 1 unchanged" in report.summary()
     assert f"renamed {MANUAL} to reports/handbook.txt" in str(report)
-    assert (len(llm.history), len(model.texts)) == (asked, embedded)
+    assert (len(llm.history), len(model.texts)) == (calls, embedded)
     assert listed(project) == {QUARTER: MARKDOWN, "reports/handbook.txt": TEXT}
-    found = project.retrieve("The pump runs dry").results[0]
-    assert (found.source.file_name, found.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
+    response = project.retrieve("The pump runs dry").results[0]
+    assert (response.source.file_name, response.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
     nodes = nodes_of(project, "reports/handbook.txt")
     assert [node.metadata["context"] for node in nodes] == contexts
     assert {node.metadata["context_source"] for node in nodes} == {"llm"}
@@ -292,10 +292,10 @@ def test_a_new_file_with_the_old_name_does_not_conflict_with_the_renamed_one(
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     project.ingest([text_folder])
     (text_folder / "manual.txt").write_text(TEXT + "\nA new edition.\n", encoding="utf-8")
-    asked = len(llm.history)
+    calls = len(llm.history)
     assert list(project.ingest([text_folder]).added) == [MANUAL]
     assert listed(project)["reports/handbook.txt"] == TEXT
-    assert len(llm.history) > asked
+    assert len(llm.history) > calls
 
 
 def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
@@ -304,10 +304,10 @@ def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
     project, llm, _ = paid
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     (text_folder / "manual.txt").write_text("Procedure manual. Nothing is left of it.", encoding="utf-8")
-    asked = len(llm.history)
+    calls = len(llm.history)
     report = project.ingest([text_folder])
     assert (list(report.added), list(report.updated)) == (["reports/handbook.txt"], [MANUAL])
-    assert len(llm.history) == asked + 1
+    assert len(llm.history) == calls + 1
     assert listed(project)["reports/handbook.txt"] == TEXT
 
 

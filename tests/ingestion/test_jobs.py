@@ -248,7 +248,7 @@ def test_documents_and_chunks_are_unchanged_and_chunks_are_grouped_by_document()
 def test_a_chunk_without_a_document_becomes_a_document_and_is_not_modified() -> None:
     node = chunk("alone")
     (job,) = Intake.of([node]).ready.values()
-    assert [given.ref_doc_id for given in job.nodes or []] == ["alone"]
+    assert [original.ref_doc_id for original in job.nodes or []] == ["alone"]
     assert node.relationships == {}
 
 
@@ -262,15 +262,15 @@ def test_a_chunk_without_a_document_becomes_a_document_and_is_not_modified() -> 
     ],
 )
 def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"id_": "a", "text": "Revenue grew.", "metadata": {"fund": "IV"}}
-    same, again, other = Document(**given), Document(**given), Document(**{**given, **change})
+    inputs: dict[str, Any] = {"id_": "a", "text": "Revenue grew.", "metadata": {"fund": "IV"}}
+    same, again, other = Document(**inputs), Document(**inputs), Document(**{**inputs, **change})
     hashes = [Intake.of([document]).hashes["a"] for document in (same, again, other)]
     assert hashes[0] == hashes[1] != hashes[2]
 
     def hash_of(**fields: Any) -> str:
         return Intake.of([chunk("n", doc_id="a", **{k: v for k, v in fields.items() if k != "id_"})]).hashes["a"]
 
-    assert hash_of(**given) == hash_of(**given) != hash_of(**{**given, **change})
+    assert hash_of(**inputs) == hash_of(**inputs) != hash_of(**{**inputs, **change})
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,6 @@ def test_no_document_is_lost_or_counted_twice(
     assert sorted(fates) == sorted(ids(before))
     assert sorted(plan.add) == sorted(set(given_) - set(ids(before)))
     assert plan.changes_nothing == (plan == Plan(keep=before))
-    for held in before:
-        if held.doc_id in ids(plan.keep):
-            assert given_.get(held.doc_id, held.content_hash) == held.content_hash
+    for stored in before:
+        if stored.doc_id in ids(plan.keep):
+            assert given_.get(stored.doc_id, stored.content_hash) == stored.content_hash

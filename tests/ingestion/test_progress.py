@@ -10,14 +10,14 @@ from llama_index_contextual.ingestion.report import IngestProgress, ProgressCoun
 
 
 def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
-    told: list[IngestProgress] = []
-    counter = ProgressCounter(told.append, documents_total=2, bytes_total=30)
+    messages: list[IngestProgress] = []
+    counter = ProgressCounter(messages.append, documents_total=2, bytes_total=30)
     counter.read(1)
     counter.add(0, 5, 10)
     counter.add(1, 0, 2)
     counter.enter("publish")
     counter.enter("done")
-    assert told == [
+    assert messages == [
         IngestProgress(stage="ingest", documents_total=2, bytes_total=30),
         IngestProgress(stage="ingest", documents_total=2, bytes_total=30, documents_read=1),
         IngestProgress(
@@ -52,15 +52,15 @@ def test_progress_works_without_a_listener() -> None:
 
 
 def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
-    told: list[IngestProgress] = []
-    counter = ProgressCounter(told.append, documents_total=400, bytes_total=800)
+    messages: list[IngestProgress] = []
+    counter = ProgressCounter(messages.append, documents_total=400, bytes_total=800)
     threads = [threading.Thread(target=lambda: [counter.add(1, 3, 2) for _ in range(100)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [state.documents_done for state in told] == list(range(401))
-    assert (told[-1].chunks_done, told[-1].bytes_done) == (1_200, 800)
+    assert [state.documents_done for state in messages] == list(range(401))
+    assert (messages[-1].chunks_done, messages[-1].bytes_done) == (1_200, 800)
 
 
 def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

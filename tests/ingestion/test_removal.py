@@ -46,12 +46,12 @@ def test_a_removal_applies_no_pending_settings_and_calls_no_model(
     filled: Project, llm: ScriptedLLM, model: CountingEmbedding
 ) -> None:
     nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
-    vectors, asked, embedded = vectors_of(filled), len(llm.history), len(model.texts)
+    vectors, calls, embedded = vectors_of(filled), len(llm.history), len(model.texts)
     assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
     report = filled.remove("tin")
     assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ())
     assert report.chunks == len(nodes)
-    assert (len(llm.history), len(model.texts)) == (asked, embedded)
+    assert (len(llm.history), len(model.texts)) == (calls, embedded)
     assert {node.node_id: node for node in nodes_of(filled)} == nodes
     assert vectors_of(filled) == {node_id: vectors[node_id] for node_id in nodes}
     assert len(filled.retrieve("price of zinc", mode="lexical")) == 3
@@ -82,10 +82,10 @@ def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, 
     llm.enqueue(ValueError("odd answer"))
     assert len(filled.ingest([Document(id_="lead", text="Lead is heavy.")]).failures) == 1
     filled.update_config(chunk_overlap=0, llm="openai:gpt-4.1-mini")
-    asked = len(llm.history)
+    calls = len(llm.history)
     with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): use `rebuild`"):
         filled.retry_failed()
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
     filled.update_config(chunk_overlap=4, llm="openai:gpt-4.1")
     assert filled.retry_failed().rebuilt == ("lead",)
-    assert len(llm.history) == asked + 1
+    assert len(llm.history) == calls + 1

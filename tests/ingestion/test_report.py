@@ -107,7 +107,7 @@ def test_more_skipped_files_are_grouped_by_type_and_reason() -> None:
 def test_every_file_and_every_chunk_is_counted(rows: list[tuple[str, str]]) -> None:
     lines = skipped_lines([SkippedFile(*row) for row in rows])
     many = [re.match(r"(\d+) (\.\w+ )?files, such as ", line) for line in lines]
-    assert sum(int(found[1]) if found else 1 for found in many) == len(rows)
+    assert sum(int(result[1]) if result else 1 for result in many) == len(rows)
     failures = tuple(ChunkFailure("n", name, error) for name, error in rows)
     counts = [int(line.partition(" ")[0]) for line in IngestReport(version="v", failures=failures).failure_lines()]
     assert sum(counts) == len(rows)

@@ -60,15 +60,15 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the files that are read."""
-    seen: list[str] = []
+    recorded: list[str] = []
     real = DocumentReader.read
 
     def spy(self: DocumentReader, ref: Any) -> Any:
-        seen.append(ref.doc_id)
+        recorded.append(ref.doc_id)
         return real(self, ref)
 
     monkeypatch.setattr(DocumentReader, "read", spy)
-    return seen
+    return recorded
 
 
 # ---- add, update, keep, drop ---------------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ def test_a_single_path_document_or_node_needs_no_list(counted: Project, text_fol
 
 
 def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, text_folder: Path) -> None:
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report of Orlen."})
+    original = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report of Orlen."})
     plain = chunk("p", "Orders rose.", doc_id="ready")
     alone = chunk("alone", "A single line.")
     document = Document(id_="note", text="Prices were stable.", metadata={"fund": "IV"})
-    report = counted.ingest([text_folder, given, plain, alone, document])
+    report = counted.ingest([text_folder, original, plain, alone, document])
     assert sorted(report.added) == ["alone", "note", "ready", MANUAL, QUARTER]
     nodes = {node.node_id: node for node in nodes_of(counted)}
     assert nodes["g"].metadata["context"] == "The cost report of Orlen."
@@ -197,7 +197,7 @@ def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, 
     assert nodes["g"].get_content() == "Costs fell."
     assert nodes["p"].metadata["context_source"] == "structural"
     assert [node.metadata["fund"] for node in nodes_of(counted, "note")] == ["IV"]
-    assert given.metadata == {"context": "The cost report of Orlen."}
+    assert original.metadata == {"context": "The cost report of Orlen."}
     assert document.metadata == {"fund": "IV"}
     assert counted.read("note") == "Prices were stable."
 
@@ -255,8 +255,8 @@ def test_a_rebuild_replaces_generated_contexts_but_not_given_ones(
 ) -> None:
     config = ProjectConfig.local(context="none")
     project = manager.create("plain", config, embed_model=model)
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
-    report = project.ingest([text_folder, given, chunk("p", "Orders rose.", doc_id="ready")])
+    inputs = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
+    report = project.ingest([text_folder, inputs, chunk("p", "Orders rose.", doc_id="ready")])
     assert report.contexts_paid == 0
     sources = {node.node_id: node.metadata["context_source"] for node in nodes_of(project)}
     assert (sources.pop("g"), set(sources.values())) == ("given", {"none"})
@@ -404,14 +404,14 @@ def test_contexts_are_paid_for_once(manager: ProjectManager, model: CountingEmbe
     project = manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
     llm.enqueue("The manual of the test bench.")
     report = project.ingest([text_folder])
-    asked = len(llm.history)
-    assert report.contexts_paid == asked == report.chunks
+    calls = len(llm.history)
+    assert report.contexts_paid == calls == report.chunks
     assert "The manual of the test bench." in {node.metadata["context"] for node in nodes_of(project)}
     project.remove([MANUAL])
     report = project.ingest([text_folder])
     assert report.contexts_paid == 0
-    assert len(llm.history) == asked
-    assert project.info().ledger.contexts == asked
+    assert len(llm.history) == calls
+    assert project.info().ledger.contexts == calls
 
 
 def test_a_chunk_whose_context_fails_is_reported_and_retried(
@@ -440,14 +440,14 @@ class Stop(Exception):
 
 def interrupting(at: int, error: type[BaseException]) -> tuple[Callable[[IngestProgress], None], list[IngestProgress]]:
     """Return a progress callback that raises at its n-th call, and what it was told."""
-    told: list[IngestProgress] = []
+    messages: list[IngestProgress] = []
 
     def report(state: IngestProgress) -> None:
-        told.append(state)
-        if len(told) == at:
+        messages.append(state)
+        if len(messages) == at:
             raise error
 
-    return report, told
+    return report, messages
 
 
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
@@ -459,12 +459,12 @@ def test_an_interruption_anywhere_leaves_the_old_version_live_and_nothing_unfini
     steps = 0
     while True:
         steps += 1
-        report, told = interrupting(steps, error)
+        report, messages = interrupting(steps, error)
         try:
             counted.ingest([text_folder], progress=report)
         except error:
             if version_names(counted.directory) != ["v000001"]:
-                assert told[-1].stage == "done"
+                assert messages[-1].stage == "done"
                 break
             assert leftovers(counted.directory) == []
             assert files_of(counted.directory / "versions") == before
@@ -589,15 +589,15 @@ async def test_two_runs_in_one_event_loop_do_not_mix(counted: Project, text_fold
 def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Path) -> None:
     (text_folder / "empty.txt").write_bytes(b" ")
     counted.ingest([Document(id_="old", text="The old version.")])
-    told: list[IngestProgress] = []
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
-    report = counted.ingest([text_folder, given], progress=told.append)
-    last = told[-1]
+    messages: list[IngestProgress] = []
+    inputs = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
+    report = counted.ingest([text_folder, inputs], progress=messages.append)
+    last = messages[-1]
     assert (last.documents_total, last.documents_read, last.documents_done) == (4, 4, 3)
     assert last.chunks_done == report.chunks - 1  # the old document is taken over
     assert last.bytes_done == last.bytes_total == 1 + len(TEXT.encode()) + len(MARKDOWN.encode()) + len("Costs fell.")
-    assert list(dict.fromkeys(state.stage for state in told)) == ["ingest", "publish", "done"]
-    for earlier, later in itertools.pairwise(told):
+    assert list(dict.fromkeys(state.stage for state in messages)) == ["ingest", "publish", "done"]
+    for earlier, later in itertools.pairwise(messages):
         for name in ("documents_read", "documents_done", "chunks_done", "bytes_done"):
             assert getattr(earlier, name) <= getattr(later, name)
 
@@ -654,17 +654,17 @@ def test_vectors_are_normalised_to_unit_length(counted: Project, text_folder: Pa
 
 async def test_an_async_run_copies_and_publishes_in_threads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     await project.aingest([Document(id_="a", text="The first one.")])
-    seen: dict[str, bool] = {}
+    recorded: dict[str, bool] = {}
     for name in ("take_over", "publish"):
         work = getattr(VersionBuilder, name)
 
         def watched(*given: Any, work: Any = work, name: str = name, **options: Any) -> Any:
-            seen[name] = threading.current_thread() is not threading.main_thread()
+            recorded[name] = threading.current_thread() is not threading.main_thread()
             return work(*given, **options)
 
         monkeypatch.setattr(VersionBuilder, name, watched)
     await project.aingest([Document(id_="b", text="The second one.")])
-    assert seen == {"take_over": True, "publish": True}
+    assert recorded == {"take_over": True, "publish": True}
 
 
 async def test_a_run_cancelled_while_publishing_completes_the_publication(

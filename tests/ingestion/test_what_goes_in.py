@@ -166,15 +166,15 @@ def test_text_is_ingested_from_a_txt_file_but_not_from_a_file_named_pdf(counted:
 
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
 def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, text: str) -> None:
-    given = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
-    report = counted.ingest(given)
+    inputs = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
+    report = counted.ingest(inputs)
     assert list(report.added) == ["full"]
     assert [(file.path, file.reason) for file in report.skipped] == [
         ("void", "is a Document without text: give it one, or leave it out"),
         ("n", "is a node without text: give it one, or leave it out"),
     ]
     with pytest.raises(InputError, match=r"There is nothing to ingest\. void: is a Document without text"):
-        counted.ingest(given[1:], replace=True)
+        counted.ingest(inputs[1:], replace=True)
 
 
 def test_a_stored_document_without_chunks_is_dropped_with_its_reason(

@@ -39,14 +39,14 @@ def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:
 
 def statements_of(store: SQLiteDocumentStore, work: Callable[[], object]) -> list[str]:
     """Return the SQL statements that some work runs."""
-    seen: list[str] = []
+    recorded: list[str] = []
     connection = store._kv._connection
-    connection.set_trace_callback(seen.append)
+    connection.set_trace_callback(recorded.append)
     try:
         work()
     finally:
         connection.set_trace_callback(None)
-    return seen
+    return recorded
 
 
 def published(tmp_path: Path, *nodes: BaseNode) -> SQLiteDocumentStore:
@@ -167,18 +167,18 @@ def test_a_batch_that_fails_adds_nothing() -> None:
 
 def test_reading_many_nodes_takes_few_statements() -> None:
     store = filled(*(chunk(str(n)) for n in range(2_000)))
-    wanted = [str(n) for n in range(1_999, -1, -1)]
-    found: list[BaseNode] = []
-    seen = statements_of(store, lambda: found.extend(store.get_nodes(wanted)))
-    assert [node.node_id for node in found] == wanted
-    assert len(seen) <= 4
+    expected = [str(n) for n in range(1_999, -1, -1)]
+    results: list[BaseNode] = []
+    recorded = statements_of(store, lambda: results.extend(store.get_nodes(expected)))
+    assert [node.node_id for node in results] == expected
+    assert len(recorded) <= 4
     assert len(statements_of(store, lambda: list(store.iterate()))) <= 5
 
 
 def test_the_chunks_of_one_document_are_found_without_reading_the_others() -> None:
     store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for d in range(20) for n in range(5)))
-    seen = statements_of(store, lambda: list(store.iterate(doc_id="d3")))
-    plan = [str(step) for statement in seen for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
+    recorded = statements_of(store, lambda: list(store.iterate(doc_id="d3")))
+    plan = [str(step) for statement in recorded for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
     assert any("nodes_of_document" in step for step in plan)
     assert not any("SCAN" in step for step in plan)
 
@@ -380,8 +380,8 @@ def test_a_published_store_refuses_every_change(
 
 def test_a_published_store_is_readable_on_a_read_only_file_system(tmp_path: Path) -> None:
     store = published(tmp_path, chunk("a", metadata={"year": 2023}))
-    wanted = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
-    mask = store.mask(wanted)
+    expected = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
+    mask = store.mask(expected)
     assert mask is not None
     assert mask.dtype == np.bool_
     assert mask.tolist() == [True]

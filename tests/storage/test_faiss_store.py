@@ -50,10 +50,10 @@ def ids_of(ranking: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def ask(store: UnitFaissVectorStore, vector: Sequence[float], k: int = 10, **restrictions: Any) -> list[str]:
-    found = store.query(VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k, **restrictions))
-    assert found.ids is not None
-    assert [node.node_id for node in found.nodes or []] == found.ids
-    return found.ids
+    results = store.query(VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k, **restrictions))
+    assert results.ids is not None
+    assert [node.node_id for node in results.nodes or []] == results.ids
+    return results.ids
 
 
 def year(value: int, operator: FilterOperator = FilterOperator.EQ) -> MetadataFilters:
@@ -162,10 +162,10 @@ def test_after_any_changes_every_node_is_the_best_hit_for_its_own_vector(history
             expected.update({i: (angle, f"doc {doc}") for i, angle, doc in argument})
         elif action == "delete":
             store.delete(f"doc {argument}")
-            expected = {i: held for i, held in expected.items() if held[1] != f"doc {argument}"}
+            expected = {i: stored for i, stored in expected.items() if stored[1] != f"doc {argument}"}
         else:
             store.delete_nodes(argument)
-            expected = {i: held for i, held in expected.items() if i not in argument}
+            expected = {i: stored for i, stored in expected.items() if i not in argument}
         assert len(store) == len(store.docstore) == len(expected)
     for node_id, (angle, doc_id) in expected.items():
         assert dict(store.rank(np.array(direction(angle)), 10))[node_id] == pytest.approx(1.0)
@@ -212,11 +212,11 @@ def test_a_first_batch_that_fails_leaves_the_store_empty_and_usable() -> None:
 def test_the_number_of_statements_of_add_does_not_depend_on_the_store_size() -> None:
     def cost(before: int) -> int:
         store = store_of(*(embedded(str(n), [1, n]) for n in range(before)))
-        seen: list[str] = []
-        store.docstore._kv._connection.set_trace_callback(seen.append)
+        recorded: list[str] = []
+        store.docstore._kv._connection.set_trace_callback(recorded.append)
         store.add([embedded(f"new {n}", [1, n]) for n in range(10)])
-        assert not any("SELECT id FROM nodes ORDER BY position" in statement for statement in seen)
-        return len(seen)
+        assert not any("SELECT id FROM nodes ORDER BY position" in statement for statement in recorded)
+        return len(recorded)
 
     assert cost(10) == cost(500)
 
@@ -470,8 +470,8 @@ def test_the_stock_store_neither_deletes_nor_filters() -> None:
 
 def test_to_stock_gives_an_index_that_the_stock_store_accepts() -> None:
     stock = store_of(embedded("a", [1, 0]), embedded("b", [0, 2])).to_stock()
-    found = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
-    assert found.ids == ["1", "0"]
+    result = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
+    assert result.ids == ["1", "0"]
 
 
 def test_many_vectors_are_ranked_as_numpy_ranks_them() -> None:

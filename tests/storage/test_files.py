@@ -86,8 +86,8 @@ def test_files_are_walked_in_the_order_of_their_names(tmp_path: Path) -> None:
     for name in ("b/2", "a", "b/1/x", "b/0"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = [path.relative_to(tmp_path).as_posix() for path in files.walk(tmp_path)]
-    assert found == ["a", "b/0", "b/1/x", "b/2"]
+    discovery = [path.relative_to(tmp_path).as_posix() for path in files.walk(tmp_path)]
+    assert discovery == ["a", "b/0", "b/1/x", "b/2"]
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, (1 << 20) + 1])

@@ -32,10 +32,10 @@ def passes(metadata: Metadata, item: MetadataFilter | MetadataFilters) -> bool:
     Where that one raises TypeError (text against a number), nothing matches.
     """
     if isinstance(item, MetadataFilters):
-        found = [passes(metadata, part) for part in item.filters]
-        if not found:
+        results = [passes(metadata, part) for part in item.filters]
+        if not results:
             return True
-        return {"and": all(found), "or": any(found), "not": not any(found)}[(item.condition or "and").lower()]
+        return {"and": all(results), "or": any(results), "not": not any(results)}[(item.condition or "and").lower()]
     return passes_one(metadata.get(item.key), item.operator, item.value)
 
 
@@ -59,9 +59,9 @@ def passes_one(held: Any, operator: FilterOperator, value: Any) -> bool:
         case FilterOperator.CONTAINS:
             return holds(held, value)
         case FilterOperator.ANY:
-            return any(holds(held, wanted) for wanted in value)
+            return any(holds(held, expected) for expected in value)
         case FilterOperator.ALL:
-            return all(holds(held, wanted) for wanted in value)
+            return all(holds(held, expected) for expected in value)
         case FilterOperator.TEXT_MATCH:
             return isinstance(held, str) and value in held
         case _:
@@ -159,12 +159,12 @@ def test_every_filter_agrees_with_plain_python(metadata: list[dict[str, Any]], f
 def test_flat_filters_agree_with_the_stock_in_memory_filter(
     metadata: dict[str, Any], filters: list[MetadataFilter], condition: FilterCondition | None
 ) -> None:
-    wanted = MetadataFilters(filters=filters, condition=condition)
+    expected = MetadataFilters(filters=filters, condition=condition)
     try:
-        stock = build_metadata_filter_fn(lambda _id: metadata, wanted)("0")
+        stock = build_metadata_filter_fn(lambda _id: metadata, expected)("0")
     except TypeError:  # the stock filter compares text with numbers; ours matches nothing then
         return
-    assert chosen([metadata], wanted) == [stock]
+    assert chosen([metadata], expected) == [stock]
 
 
 @given(keys, texts, st.sampled_from(["==", "!=", "in", "contains", "text_match"]))

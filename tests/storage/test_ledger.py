@@ -62,12 +62,12 @@ def test_removed_data_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> None
             vectors = np.asarray([[number + 0.123] * 16 for number in range(300)], dtype=np.float32)
             ledger.add_vectors("m", [vector_key(name, "m", None) for name in names], vectors)
             chance.shuffle(names)
-            stay, gone = names[:kept], names[kept:]
-            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(gone), len(gone))
+            stay, removed = names[:kept], names[kept:]
+            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(removed), len(removed))
             ledger.copy_to(path.with_name("copy"))
         content = path.with_name("copy").read_bytes()
-        assert [name for name in gone if f"<{name[:4]}".encode() in content] == []
-        numbers = [int(name[:4]) for name in gone]
+        assert [name for name in removed if f"<{name[:4]}".encode() in content] == []
+        numbers = [int(name[:4]) for name in removed]
         assert [number for number in numbers if vectors[number].tobytes() in content] == []
         with closing(Ledger(path.with_name("copy"))) as copy:
             assert {name for name in names if copy.context(content_key(name))} == set(stay)
@@ -144,10 +144,10 @@ def test_known_vectors_are_read_back_exactly(ledger: Ledger) -> None:
     rows = np.random.default_rng(5).normal(size=(1_000, 3)).astype(np.float32)
     keys = [f"key {n}" for n in range(len(rows))]
     ledger.add_vectors("model", keys, rows)
-    found = ledger.vectors(["unknown", *keys])
-    assert list(found) != []
-    assert set(found) == set(keys)
-    assert all(np.array_equal(found[key], row) for key, row in zip(keys, rows, strict=True))
+    result = ledger.vectors(["unknown", *keys])
+    assert list(result) != []
+    assert set(result) == set(keys)
+    assert all(np.array_equal(result[key], row) for key, row in zip(keys, rows, strict=True))
     assert ledger.vectors([]) == {}
     with pytest.raises(ValueError, match="zip"):
         ledger.add_vectors("model", ["too", "many"], rows[:1])

@@ -398,8 +398,8 @@ def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> 
 def test_an_sqlite_error_becomes_a_message_with_advice(code: int, kind: type[Exception], sentence: str) -> None:
     error = sqlite3.OperationalError("it says so")
     error.sqlite_errorcode = code
-    found = translate_error(error, "ledger.sqlite")
-    assert type(found) is kind
-    assert str(found).startswith("ledger.sqlite ")
-    assert sentence in str(found)
-    assert "it says so" in str(found)
+    result = translate_error(error, "ledger.sqlite")
+    assert type(result) is kind
+    assert str(result).startswith("ledger.sqlite ")
+    assert sentence in str(result)
+    assert "it says so" in str(result)

@@ -128,8 +128,8 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     project.remove("tariff")
     yield "remove"
     project.ingest(documents("quince", "medlar"))
-    asked = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
-    project.compare(asked, variants=("none", "structural"))
+    calls = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
+    project.compare(calls, variants=("none", "structural"))
     yield "compare"
     project.remove("quince", forget=True)
     yield "forget"
@@ -138,30 +138,30 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
 def test_no_operation_modifies_or_truncates_a_published_file(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path / "root")
     project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
-    held, done = OpenFiles(tmp_path / "root"), []
-    with watched() as seen:
+    stored, done = OpenFiles(tmp_path / "root"), []
+    with watched() as recorded:
         for name in live_through(project, tmp_path):
             done.append(name)
-            held.look()
-            assert held.changed() == [], name
+            stored.look()
+            assert stored.changed() == [], name
         manager.delete("p")
-    assert held.changed() == []
-    assert seen == []
+    assert stored.changed() == []
+    assert recorded == []
     assert len(set(done)) > 10
-    held.close()
+    stored.close()
 
 
 def test_persisting_a_version_in_place_does_not_change_mapped_files(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     project.ingest(documents("pump", "motor"))
-    held = OpenFiles(tmp_path)
-    held.look()
+    stored = OpenFiles(tmp_path)
+    stored.look()
     before = project.retrieve("pump").to_dict()
     project.storage_context.persist(str(project._live.current().version.directory))
     # LlamaIndex writes these two by itself; nobody maps them.
-    assert {Path(name).name for name in held.changed()} <= {"index_store.json", "graph_store.json"}
+    assert {Path(name).name for name in stored.changed()} <= {"index_store.json", "graph_store.json"}
     assert project.retrieve("pump").to_dict() == before
-    held.close()
+    stored.close()
 
 
 def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
     index = LexicalIndex.build(["pump dry", "valve"])
     DocumentIndex(index, np.array([0, 1], dtype=np.int32)).save(tmp_path / "documents")
     opened = DocumentIndex.load(tmp_path / "documents")
-    held = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
+    stored = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
     store.delete_nodes([f"{at}" for at in range(90)])
     store.persist(str(tmp_path / "index"))
     DocumentIndex(LexicalIndex.build(["motor"]), np.array([0], dtype=np.int32)).save(tmp_path / "documents")
-    for path, (descriptor, content) in held.items():
+    for path, (descriptor, content) in stored.items():
         if "nodes.sqlite" not in path.name:
             assert os.pread(descriptor, 1 << 30, 0) == content, path
         os.close(descriptor)

@@ -120,12 +120,12 @@ def test_pruning_keeps_the_live_version_its_predecessor_and_the_requested_number
     manager: ProjectManager,
 ) -> None:
     project = manager.create("many", ProjectConfig.local(keep_versions=3), embed_model=CountingEmbedding())
-    seen = []
+    recorded = []
     for number in range(1, 6):
         project.ingest([note(number)])
-        seen.append(version_names(project.directory))
-    assert seen[2] == ["v000001", "v000002", "v000003"]
-    assert seen[4] == ["v000003", "v000004", "v000005"]
+        recorded.append(version_names(project.directory))
+    assert recorded[2] == ["v000001", "v000002", "v000003"]
+    assert recorded[4] == ["v000003", "v000004", "v000005"]
 
 
 def test_after_a_rollback_the_formerly_live_version_is_kept(small: Project) -> None:
@@ -170,17 +170,17 @@ def test_a_version_with_missing_chunks_is_never_published(small: Project, monkey
 def test_queries_during_a_publication_see_either_version(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     small.ingest([note(1)])
     retriever = small.as_retriever()
-    seen: list[str] = []
+    recorded: list[str] = []
 
     class Asking(files.System):
         def rename(self, source: Path, target: Path) -> None:
-            seen.append(retriever.retrieve("note")[0].node.get_content())
+            recorded.append(retriever.retrieve("note")[0].node.get_content())
             super().rename(source, target)
-            seen.append(retriever.retrieve("note")[0].node.get_content())
+            recorded.append(retriever.retrieve("note")[0].node.get_content())
 
     monkeypatch.setattr(files, "system", Asking())
     small.ingest([note(2)])
     one, two = note(1).text, note(2).text
-    assert seen == sorted(seen)
-    assert (seen[0], seen[-1]) == (one, two)
-    assert set(seen) == {one, two}
+    assert recorded == sorted(recorded)
+    assert (recorded[0], recorded[-1]) == (one, two)
+    assert set(recorded) == {one, two}

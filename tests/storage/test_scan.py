@@ -18,8 +18,8 @@ QUERIES = RNG.standard_normal((5, 17), dtype=np.float32)
 def test_rows_need_no_alignment(shift: int) -> None:
     memory = bytearray(shift) + bytearray(ROWS.tobytes())
     matrix = np.frombuffer(memory, dtype=np.float32, offset=shift).reshape(ROWS.shape)
-    found = inner_products(faiss.swig_ptr(matrix), ROWS.shape, QUERIES)
-    np.testing.assert_allclose(found, QUERIES @ ROWS.T, rtol=1e-4, atol=1e-5)
+    result = inner_products(faiss.swig_ptr(matrix), ROWS.shape, QUERIES)
+    np.testing.assert_allclose(result, QUERIES @ ROWS.T, rtol=1e-4, atol=1e-5)
 
 
 def test_results_do_not_depend_on_other_queries_of_a_batch() -> None:

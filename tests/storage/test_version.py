@@ -131,21 +131,21 @@ def test_every_span_of_the_original_text_is_read_back_exactly(published: Project
 
 
 def test_only_chunks_that_overlap_a_span_are_read(published: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[BaseNode] = []
+    created: list[BaseNode] = []
     real = SQLiteDocumentStore._node
 
     def note(self: SQLiteDocumentStore, row: Any, unpack: Any) -> BaseNode:
-        made.append(real(self, row, unpack))
-        return made[-1]
+        created.append(real(self, row, unpack))
+        return created[-1]
 
     chunks = published.chunks(MANUAL)
     monkeypatch.setattr(SQLiteDocumentStore, "_node", note)
     for chunk in chunks:
         first, last = chunk.start_char_idx, chunk.end_char_idx  # type: ignore[attr-defined]
         touching = [c for c in chunks if c.start_char_idx < last and c.end_char_idx > first]  # type: ignore[attr-defined]
-        made.clear()
+        created.clear()
         assert published.read(MANUAL, first, last) == chunk.get_content()
-        assert made == touching
+        assert created == touching
     assert len(touching) < len(chunks)
 
 

@@ -59,12 +59,12 @@ def _parse(number: int, text: bytes, endpoint: str) -> BatchLine | dict[str, Any
 
 def _conflicts(lines: list[BatchLine]) -> Iterator[dict[str, Any]]:
     """Report lines that do not go together."""
-    seen: set[str] = set()
+    recorded: set[str] = set()
     for line in lines:
-        if line.custom_id in seen:
+        if line.custom_id in recorded:
             message = f"The custom_id '{line.custom_id}' for this request is a duplicate of another request."
             yield _problem("duplicate_custom_id", message, line.number, "custom_id")
-        seen.add(line.custom_id)
+        recorded.add(line.custom_id)
         if line.body.get("model") != lines[0].body.get("model"):
             message = "The model of this request does not match the rest of the batch."
             yield _problem("mismatched_model", message, line.number, "body.model")

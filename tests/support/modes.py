@@ -323,12 +323,14 @@ def run_mode(mode: Mode, folder: Path) -> Outcome:
     with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider, _at(provider):
         logger.addHandler(records)
         try:
-            said = list(_runs(mode, misbehaviour, provider, folder, outcome))
+            message = list(_runs(mode, misbehaviour, provider, folder, outcome))
         finally:
             logger.removeHandler(records)
         outcome.calls = len(provider.calls())
     outcome.wrong += [f"{times} times: {what[:80]}" for what, times in misbehaviour.delivered.items() if times > 1]
-    outcome.wrong += [f"key in {where}" for where, text in [*said, ("logs", "\n".join(records.lines))] if leaks(text)]
+    outcome.wrong += [
+        f"key in {where}" for where, text in [*message, ("logs", "\n".join(records.lines))] if leaks(text)
+    ]
     files = (path for path in folder.rglob("*") if path.is_file())
     outcome.wrong += [f"key in {path.name}" for path in files if leaks(path.read_bytes().decode("latin-1"))]
     return outcome
@@ -376,12 +378,12 @@ def _runs(
     if not project.verify().sound:
         outcome.wrong.append("the project is damaged")
     misbehaviour.asked_only = True
-    found = project.retrieve("Which pump runs dry when valve 3 is shut?")
+    response = project.retrieve("Which pump runs dry when valve 3 is shut?")
     for chunk in chunks[:3]:
         best = project.retrieve(chunk.get_content(metadata_mode=MetadataMode.EMBED), mode="semantic", top_k=1)
         if best[0].node_id != chunk.node_id:
             outcome.wrong.append("vectors belong to other chunks")
-    yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in found)
+    yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in response)
 
 
 def _quick() -> Any:
@@ -404,13 +406,13 @@ def leaks(said: str) -> bool:
 def all_of(error: BaseException) -> Iterator[str]:
     """Yield all that an exception says: formatted with its causes, and its arguments and attributes and theirs."""
     yield "".join(traceback.format_exception(error))
-    seen: set[int] = set()
+    recorded: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
         one = chain.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in recorded:
             continue
-        seen.add(id(one))
+        recorded.add(id(one))
         yield f"{one} {one!r} {one.args!r} {vars(one)!r}"
         yield from (repr(getattr(value, "headers", "")) for value in vars(one).values())
         chain += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
