@@ -178,7 +178,7 @@ def test_every_loop_has_its_own_client_and_closes_it(
         asyncio.run(ask())
     assert len({id(client) for client in recorded}) == 3
     assert all(client.is_closed() for client in recorded)
-    assert len(models._lent) == 1, "loops that ended are forgotten"
+    assert len(models._by_loop) == 1, "loops that ended are forgotten"
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 

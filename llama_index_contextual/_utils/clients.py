@@ -149,13 +149,13 @@ class PerLoop(Generic[T]):
         self._load = load
         self._lock = new_lock()
         self._sync: T | None = None
-        self._lent: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
         renewed(self)
 
     def renew_after_fork(self) -> None:
         """Create new clients in a forked child: two processes must not share a connection."""
-        keep((self._sync, self._lent))
-        self._sync, self._lent = None, {}
+        keep((self._sync, self._by_loop))
+        self._sync, self._by_loop = None, {}
 
     def sync(self) -> T:
         """Return the model for blocking calls; its client serves all threads."""
@@ -168,9 +168,9 @@ class PerLoop(Generic[T]):
         """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            self._lent = {known: lent for known, lent in self._lent.items() if not known.is_closed()}
-            if loop not in self._lent:
+            self._by_loop = {known: entry for known, entry in self._by_loop.items() if not known.is_closed()}
+            if loop not in self._by_loop:
                 # An asynchronous generator, because a loop finalises its generators when it is closed.
                 generator = _lend(self._load())
-                self._lent[loop] = generator, await anext(generator)  # does not suspend
-            return self._lent[loop][1]
+                self._by_loop[loop] = generator, await anext(generator)  # does not suspend
+            return self._by_loop[loop][1]

@@ -38,16 +38,16 @@ class DemoAnswer:
         evidence: The text that answers it.
         rank_without: Rank of the passage with the evidence, without contexts; None if it was not found.
         rank_with: The same with contexts.
-        instead: The first result without contexts.
-        found: The passage with the evidence, from the search with contexts.
+        first_without: The first result without contexts.
+        hit: The passage with the evidence, from the search with contexts.
     """
 
     question: str
     evidence: str
     rank_without: int | None
     rank_with: int | None
-    instead: RetrievedChunk | None
-    found: RetrievedChunk | None
+    first_without: RetrievedChunk | None
+    hit: RetrievedChunk | None
 
 
 class RecordedLLM(CustomLLM):
@@ -134,8 +134,8 @@ def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> Demo
         evidence=row["evidence"][0],
         rank_without=passage_without.rank if passage_without else None,
         rank_with=passage.rank if passage else None,
-        instead=without[0] if without else None,
-        found=passage,
+        first_without=without[0] if without else None,
+        hit=passage,
     )
 
 

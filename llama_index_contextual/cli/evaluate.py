@@ -90,7 +90,7 @@ def evaluate_project(
                 for note in absent_files(project.documents(), loaded):
                     say(f"[yellow]{note}[/]", to=err)
                 embed_model = project.embed_model if similarity else None
-                shown = None if as_json else steps.asked
+                shown = None if as_json else steps.show_questions
                 result = evaluate(project, loaded, name=name, ks=numbers, embed_model=embed_model, progress=shown)
         report_paths = [write_report(result, path) for path in report or ()]
         if as_json:
@@ -121,9 +121,9 @@ class _Steps:
         elif progress.stage == "build":
             self._say(f"Building {progress.name!r} …", pluralize(progress.done, "chunk"))
         elif progress.stage == "ask":
-            self.asked(progress.done, progress.total)
+            self.show_questions(progress.done, progress.total)
 
-    def asked(self, done: int, total: int) -> None:
+    def show_questions(self, done: int, total: int) -> None:
         """Show the number of processed questions."""
         self._say("Asking the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
 

@@ -267,12 +267,12 @@ def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
     say(f"[bold]{safe(answer.question)}[/]")
     lines = Table.grid(padding=(0, 2))
     lines.add_row("without contexts", _rank(answer.rank_without, top_k))
-    if answer.rank_without != 1 and answer.instead is not None:
-        lines.add_row("  first result", safe(_place(answer.instead)))
+    if answer.rank_without != 1 and answer.first_without is not None:
+        lines.add_row("  first result", safe(_place(answer.first_without)))
     lines.add_row("with contexts", _rank(answer.rank_with, top_k))
-    if answer.found is not None:
-        lines.add_row("  passage", safe(_place(answer.found)))
-        lines.add_row("  its context", f"[italic dim]{safe(answer.found.context or '')}[/]")
+    if answer.hit is not None:
+        lines.add_row("  passage", safe(_place(answer.hit)))
+        lines.add_row("  its context", f"[italic dim]{safe(answer.hit.context or '')}[/]")
     lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
     out.print(lines)
 

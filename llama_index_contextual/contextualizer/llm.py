@@ -88,7 +88,7 @@ class Work:
     chunks: dict[str, list[BaseNode]]
     on_outcome: OutcomeCallback
 
-    def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
+    def one_per_key(self, keys: Iterable[str]) -> dict[str, BaseNode]:
         """Return one chunk for each key."""
         return {key: self.chunks[key][0] for key in keys}
 
@@ -231,7 +231,7 @@ class Engine:
     async def _request(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
+        requests = await asyncio.to_thread(self._plan, work.segment, work.one_per_key(keys))
         await self._ask_all(work, requests, times=1)
 
     def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:

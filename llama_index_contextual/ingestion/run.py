@@ -81,9 +81,9 @@ async def arun(
             for record in plan.keep:
                 await to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
-        wanted = set(plan.to_read)
-        # After an interruption the reading thread may still be running; without wanted documents it ends.
-        stack.callback(wanted.clear)
+        unread = set(plan.to_read)
+        # After an interruption the reading thread may still be running; without documents to read it ends.
+        stack.callback(unread.clear)
         prices = PriceTable(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
@@ -91,14 +91,14 @@ async def arun(
         counter.spent = lambda: spending.actual.dollars
         replies = await acollect_replies(
             stages,
-            lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, wanted, []),
+            lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, unread, []),
             submit=options.batch,
             spending=spending,
             on_progress=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
         stages = paid_stages(stages, spending, replies)
-        jobs = _count_jobs(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
+        jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         emptied = _keep_former_content(builder, before, plan, failed)
         if not builder.records and not options.remove:

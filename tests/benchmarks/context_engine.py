@@ -158,8 +158,8 @@ def estimate(folder: Path) -> None:
             good = expected.calls == paid.calls and abs(inputs) <= 0.03 and abs(cached) <= 0.03
             print(
                 f"    chunks_per_call {per_call!s:<4} calls {expected.calls} / {paid.calls}; input {inputs:+.3%};"
-                f" cached {cached:+.3%} of {paid.cached_tokens:,}; dollars {expected.dollars:.4f} / {report.paid.dollars:.4f};"
-                f" receipt = log: {same}; goal: {verdict(good)}"
+                f" cached {cached:+.3%} of {paid.cached_tokens:,}; dollars {expected.dollars:.4f} /"
+                f" {report.paid.dollars:.4f}; receipt = log: {same}; goal: {verdict(good)}"
             )
 
 
