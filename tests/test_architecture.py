@@ -1,4 +1,4 @@
-"""Imports point one way, and the house rules hold in every module: read from the syntax trees."""
+"""Layers of the imports, and rules for every module, checked on the syntax trees."""
 
 from __future__ import annotations
 

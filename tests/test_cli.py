@@ -1,4 +1,4 @@
-"""The command line: what it prints and where, exit codes, Ctrl-C, and text that wants to act on the terminal."""
+"""The command line: output, exit codes, Ctrl-C, and control characters in texts."""
 
 from __future__ import annotations
 

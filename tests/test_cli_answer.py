@@ -1,4 +1,4 @@
-"""`ask` and `chat`: what they print and where, with an LLM on the loopback interface and without one."""
+"""`ask` and `chat`: output with an LLM on the loopback interface and without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command will cost, what it may cost, and what it has cost, on the command line."""
+"""Costs on the command line: estimates, limits and receipts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that look after a project, where they have more to say than that it went well."""
+"""Maintenance commands: damaged versions, `forget`, and reports of problems."""
 
 from __future__ import annotations
 

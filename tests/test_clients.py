@@ -1,4 +1,4 @@
-"""Which client a call goes through: one per event loop, closed with it; other models as they are."""
+"""HTTP clients of models: one per event loop, closed with it; other models are unchanged."""
 
 from __future__ import annotations
 

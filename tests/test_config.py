@@ -1,4 +1,4 @@
-"""Settings: their defaults, and a sentence for each value that cannot be."""
+"""Settings: defaults, and a message for each invalid value."""
 
 from __future__ import annotations
 

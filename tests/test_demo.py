@@ -1,4 +1,4 @@
-"""The demo: what contexts change on the example documents, without key and network."""
+"""The demo: the effect of contexts on the example documents, without a key or a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down is true: docstrings, examples, the README."""
+"""Docstrings, examples and the README are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples: their documents, their questions, and the scripts beside them."""
+"""The examples: documents, questions and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a passage that is shown begins where it says why it was found."""
+"""Excerpts of passages begin shortly before the matched terms."""
 
 from __future__ import annotations
 

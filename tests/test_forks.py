@@ -1,4 +1,4 @@
-"""A process that is forked while other threads search: the child searches, or says at once why it cannot."""
+"""A process forked while other threads search can search, or raises an error at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide and the page for language models: their Python runs, their commands and links exist."""
+"""The guide and llms.txt: the Python code runs, and commands and links exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page to browse a project: whole, self-contained, and safe from what documents say."""
+"""The HTML page of a project: complete, self-contained, and safe from text of documents."""
 
 from __future__ import annotations
 

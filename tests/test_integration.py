@@ -1,4 +1,4 @@
-"""Projects and their parts inside LlamaIndex's own agents, engines and pipelines."""
+"""Projects and components in LlamaIndex's agents, engines and pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The root folder: names, creating, loading, listing, deleting."""
+"""The root folder: names, and creating, loading, listing and deleting projects."""
 
 from __future__ import annotations
 

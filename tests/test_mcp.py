@@ -1,4 +1,4 @@
-"""The server of the Model Context Protocol, asked by the protocol's own client."""
+"""The server of the Model Context Protocol, used by the protocol's own client."""
 
 from __future__ import annotations
 

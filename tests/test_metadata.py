@@ -1,4 +1,4 @@
-"""The keys that we own, who sees them, and the maps of pages and headings."""
+"""Metadata keys of this package, their visibility, and maps of pages and headings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names to models and back: what is missing is said, and what is found is set up for our own retries."""
+"""Models by name: errors for missing keys and packages, options, and identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Project`: its answers, its errors and the contents of its files."""
+"""`Project`: results, errors and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a provider does wrong, a later ingest completes, nothing good is paid for twice, and the key is nowhere.
+"""Misbehaving providers: a later ingest completes, usable results are paid for once, and keys stay hidden.
 
 A sample of the modes of `python -m tests.benchmarks.providers`.
 """

@@ -1,4 +1,4 @@
-"""What the package offers by name, and what it costs to import it."""
+"""Public names, and what their import loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not a query, a number of results, a mode or a filter: every door says so in a sentence of this package."""
+"""Invalid queries, numbers of results, modes and filters raise an error with a message everywhere."""
 
 from __future__ import annotations
 

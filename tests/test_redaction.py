@@ -1,4 +1,4 @@
-"""No API key leaves the package, in whatever form a provider repeats it."""
+"""API keys are removed from all output, in every form in which a provider may repeat them."""
 
 from __future__ import annotations
 

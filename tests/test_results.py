@@ -1,4 +1,4 @@
-"""The answer of a search: complete as JSON, readable as text, harmless as HTML and in a terminal."""
+"""The response of a search: complete as JSON, readable as text, safe as HTML and in a terminal."""
 
 from __future__ import annotations
 

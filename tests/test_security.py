@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: every row names the tests that prove it, and they are there."""
+"""SECURITY.md: every row names existing tests, and the tests of its promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from outside the command: which of them wins, and what is left alone."""
+"""Settings from the environment and files, and their precedence."""
 
 from __future__ import annotations
 

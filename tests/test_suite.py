@@ -1,4 +1,4 @@
-"""What the suite promises of itself: no network, no key, no pickle; and that its models do as they are told."""
+"""Guarantees of the test suite: no network, no keys, no pickle; and the models for tests."""
 
 from __future__ import annotations
 

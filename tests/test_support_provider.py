@@ -1,4 +1,4 @@
-"""The provider as the real clients see it."""
+"""The loopback provider, used by real clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The template of the prompt for a context: which are taken, which are refused, and what they become."""
+"""Prompt templates: accepted and refused templates, and substitution."""
 
 from __future__ import annotations
 

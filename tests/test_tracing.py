@@ -1,4 +1,4 @@
-"""What OpenInference records of a search and of an answer: every hit with its id, score, text and metadata."""
+"""OpenInference traces of searches and answers: id, score, text and metadata of each hit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traps of LlamaIndex that have no component of ours to be tested with: what the stock part does, and what we do."""
+"""Pitfalls of LlamaIndex components, compared with this package."""
 
 from __future__ import annotations
 

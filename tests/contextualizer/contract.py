@@ -1,4 +1,4 @@
-"""What every contextualizer keeps. A new one inherits `ContextualizerContract` and gives one fixture.
+"""Tests for every contextualizer: inherit `ContextualizerContract` and provide one fixture.
 
 class TestMine(ContextualizerContract):
     source = "mine"

@@ -1,4 +1,4 @@
-"""Segments of several chunks that are long enough for a provider's prefix cache, and what a log says about them."""
+"""Segments of several chunks that are long enough for a provider's prefix cache, and figures from its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches within the provider's limits, vectors of unit length, and answers that cannot be right."""
+"""Batches within the provider's limits, vectors of unit length, and invalid answers."""
 
 from __future__ import annotations
 

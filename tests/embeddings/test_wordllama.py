@@ -1,4 +1,4 @@
-"""The embedding without key and network: unit vectors, no NaN, no trace in the application's log."""
+"""The local embedding: unit vectors, no NaN, and an unchanged root logger."""
 
 from __future__ import annotations
 

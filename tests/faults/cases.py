@@ -1,4 +1,4 @@
-"""Commands on a small project, interrupted, and what must hold afterwards."""
+"""Interrupted commands on a small project, and the checks afterwards."""
 
 from __future__ import annotations
 

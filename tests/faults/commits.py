@@ -1,4 +1,4 @@
-"""Commits of the ledger, interrupted at each operation of SQLite, or by a power cut there."""
+"""Commits of the ledger, interrupted at each operation of SQLite or by a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SQLite does to files, one operation at a time: recorded, or made to fail.
+"""File operations of SQLite, one at a time: recorded, or made to fail.
 
 A virtual file system of SQLite's own kind (https://www.sqlite.org/vfs.html) that hands everything on to the system's,
 and counts creating, writing, truncating, syncing and deleting. It is reached by ctypes in the library that Python's

@@ -1,4 +1,4 @@
-"""Systems that fail: at one operation, or by losing everything that was not synced."""
+"""File systems that fail at one operation, or lose everything that was not synced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer across processes, any number of readers: nobody waits, nothing is mixed, nothing stays open."""
+"""One writer across processes and any number of readers: nobody waits, versions are not mixed, files are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage is found before a file is parsed, named, and mended by the command that `verify` prints."""
+"""Damage is detected before a file is parsed, reported, and repaired by the command that `verify` prints."""
 
 from __future__ import annotations
 

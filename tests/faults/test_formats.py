@@ -1,4 +1,4 @@
-"""A project of any format that there has been opens and answers for ever."""
+"""Projects of all earlier formats can be opened and queried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a file, a setting or a name holds, no error comes out that is not one of this package's.
+"""Files, settings and names with any content raise only errors of this package.
 
 `HYPOTHESIS_PROFILE=long` runs many more examples; `python -m tests.benchmarks.faults --only inputs` does.
 """

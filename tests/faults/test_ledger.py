@@ -1,4 +1,4 @@
-"""What was paid for and acknowledged is never lost, and a damaged ledger gives back what can still be read."""
+"""Committed results are never lost, and readable rows of a damaged ledger are recovered."""
 
 from __future__ import annotations
 

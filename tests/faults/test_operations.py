@@ -1,4 +1,4 @@
-"""Every operation on files fails once, in every way, and the power goes at every one of them."""
+"""Every operation on files fails once in every way, and the power is cut at each of them."""
 
 from __future__ import annotations
 

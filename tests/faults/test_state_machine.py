@@ -1,4 +1,4 @@
-"""A project against a plain dictionary: whatever is done in whatever order, and wherever it is interrupted."""
+"""A project compared with a plain dictionary, for any sequence of operations and interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Money that never flatters: what the provider counted is never more than what the report and the project say."""
+"""Reported costs: never lower than what the provider charges."""
 
 from __future__ import annotations
 

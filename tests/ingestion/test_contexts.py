@@ -1,4 +1,4 @@
-"""Contexts of an LLM in a whole ingestion: batches in flight together, a provider that goes away, what is kept."""
+"""Contexts of an LLM during an ingest: concurrent batches, outages of the provider, and reused results."""
 
 from __future__ import annotations
 

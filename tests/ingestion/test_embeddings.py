@@ -1,4 +1,4 @@
-"""Embeddings are kept the moment they are paid for."""
+"""Embeddings are stored as soon as they are paid for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever awaits an ingestion can do other things meanwhile: what takes long is done in other threads."""
+"""Async ingestion does not block the event loop: slow work is done in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which document a file is: no file overwrites a document from elsewhere, and a renamed file takes its new name."""
+"""Identity of files: no file overwrites a document from another folder, and a renamed file gets its new name."""
 
 from __future__ import annotations
 

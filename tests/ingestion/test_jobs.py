@@ -1,4 +1,4 @@
-"""What `ingest` is given: paths, Documents and chunks, each with its id and content hash."""
+"""Inputs of `ingest`: paths, Documents and chunks, each with its id and content hash."""
 
 from __future__ import annotations
 

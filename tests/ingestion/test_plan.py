@@ -1,4 +1,4 @@
-"""What becomes of each document, from the records of the version before and the hashes of the inputs."""
+"""The action for each document, from the previous version and the hashes of the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: numbers that only grow, and a bar that shows them."""
+"""Progress: counts that never decrease, and the progress bar."""
 
 from __future__ import annotations
 

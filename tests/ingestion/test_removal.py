@@ -1,4 +1,4 @@
-"""Documents are taken out; nothing else changes, and nothing is paid for."""
+"""Removal of documents: nothing else changes, and nothing is paid for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: every document and file accounted for, in words and as JSON."""
+"""The report: lists every document and file, as text and as JSON."""
 
 from __future__ import annotations
 

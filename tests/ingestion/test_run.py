@@ -1,4 +1,4 @@
-"""Runs of `ingest`: what is added, updated, kept and skipped, and what an interruption leaves behind."""
+"""Runs of `ingest`: added, updated, unchanged and skipped documents, and interruptions."""
 
 from __future__ import annotations
 

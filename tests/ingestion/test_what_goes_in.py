@@ -1,4 +1,4 @@
-"""What is read is what was hashed; what has no text is skipped; what is not there is an error; and counts are right."""
+"""Inputs without text, missing paths, files that change during a run, unstorable metadata, and counts."""
 
 from __future__ import annotations
 

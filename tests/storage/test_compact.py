@@ -1,4 +1,4 @@
-"""RaBitQ in place of exact vectors: only where it is worthwhile and near enough, with filters, and through versions."""
+"""RaBitQ instead of exact vectors: chosen only if worthwhile and accurate, with filters, and stored in versions."""
 
 from __future__ import annotations
 

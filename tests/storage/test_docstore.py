@@ -1,4 +1,4 @@
-"""SQLiteDocumentStore: equal nodes back, positions, LlamaIndex's own interface, and no change to a published file."""
+"""SQLiteDocumentStore: nodes read back equal, positions, LlamaIndex's interface, and read-only published files."""
 
 from __future__ import annotations
 

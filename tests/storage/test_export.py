@@ -1,4 +1,4 @@
-"""`export`: a directory that LlamaIndex's stock stores load, without this package."""
+"""`export` writes a directory that LlamaIndex's stock stores can load without this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnitFaissVectorStore: cosine order, nodes in step with rows, LlamaIndex's own interface, and files."""
+"""UnitFaissVectorStore: cosine order, consistency with the nodes, LlamaIndex's interface, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that touches files: what is written is synced, and a replacement is all or nothing."""
+"""Operations on files: written data is synced, and replacements are atomic."""
 
 from __future__ import annotations
 

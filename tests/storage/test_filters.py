@@ -1,4 +1,4 @@
-"""Metadata filters in SQL, against the same filters in plain Python."""
+"""Metadata filters in SQL, compared with the same filters in plain Python."""
 
 from __future__ import annotations
 

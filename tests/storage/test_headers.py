@@ -1,4 +1,4 @@
-"""FAISS and NumPy files: no library reads what is not as long as its header says."""
+"""Headers of FAISS and NumPy files that do not match the size of the file are refused."""
 
 from __future__ import annotations
 

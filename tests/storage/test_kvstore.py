@@ -1,4 +1,4 @@
-"""SQLiteKVStore: LlamaIndex's key-value interface, one transaction for a batch, and files that cannot be changed."""
+"""SQLiteKVStore: LlamaIndex's key-value interface, atomic batches, and read-only files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: what was paid for is never lost, never mixed up, and comes back from an export."""
+"""The ledger: no paid result is lost or confused, and an export restores it."""
 
 from __future__ import annotations
 

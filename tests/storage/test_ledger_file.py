@@ -1,4 +1,4 @@
-"""The file of a ledger: formats, checksums, identity, other programs that hold it, and what SQLite's errors mean."""
+"""The file of a ledger: formats, checksums, identity, locks of other programs, and translation of SQLite's errors."""
 
 from __future__ import annotations
 

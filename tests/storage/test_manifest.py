@@ -1,4 +1,4 @@
-"""The manifest of a version: what is written is read back, and nothing else is believed."""
+"""The manifest of a version: read back as written, and refused if anything is wrong."""
 
 from __future__ import annotations
 

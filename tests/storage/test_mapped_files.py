@@ -1,4 +1,4 @@
-"""Files of a published version are mapped by readers: nothing of ours writes into one, or cuts it off."""
+"""Published files are memory-mapped by readers: this package never modifies or truncates one."""
 
 from __future__ import annotations
 

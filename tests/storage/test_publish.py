@@ -1,4 +1,4 @@
-"""Publishing: a version is live as a whole or not at all, and what is live is never removed."""
+"""Publishing: a version becomes live as a whole or not at all, and the live version is never removed."""
 
 from __future__ import annotations
 

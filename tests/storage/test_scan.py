@@ -1,4 +1,4 @@
-"""The exact scan: right wherever the rows begin, the same for a query whatever others come with it."""
+"""The exact scan: correct for any alignment, and independent of other queries."""
 
 from __future__ import annotations
 

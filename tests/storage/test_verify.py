@@ -1,4 +1,4 @@
-"""`verify`: every damage is found, with the command that mends it; what is harmless is said to be."""
+"""`verify`: all damage is found, with the command that repairs it; harmless problems are marked as such."""
 
 from __future__ import annotations
 

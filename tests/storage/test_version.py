@@ -1,4 +1,4 @@
-"""A published version: read-only, checked before it is parsed, and as good as any LlamaIndex store."""
+"""A published version: read-only, checked before it is parsed, and usable as a LlamaIndex store."""
 
 from __future__ import annotations
 

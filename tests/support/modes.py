@@ -1,4 +1,4 @@
-"""What a provider may do wrong, each in a mode of its own, and what must hold whatever it does.
+"""Modes of a misbehaving provider, and the guarantees that must hold in all of them.
 
 `run_mode` lets a project ingest documents while a loopback provider misbehaves, and once more when it is healthy again.
 The real `openai` client speaks to it, and the real settings, ledger and store are used.
@@ -39,7 +39,7 @@ Tamper = Callable[[Request, Answer], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One way of misbehaving.
+    """One mode of misbehaviour.
 
     Attributes:
         tamper: Changes the answers to the requests that are hit.
@@ -64,12 +64,12 @@ class Mode:
 
 @dataclass
 class Outcome:
-    """What came of a mode.
+    """Result of a mode.
 
     Attributes:
-        first: What the run under the mode ended with, in a few words.
-        calls: Calls that the provider got in all.
-        wrong: What should have held and did not.
+        first: How the run in this mode ended.
+        calls: Total number of calls to the provider.
+        wrong: Violated guarantees.
     """
 
     first: str = ""
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def text(change: Callable[[str], str | None]) -> Tamper:
-    """Change what the model says."""
+    """Change the text of the model."""
 
     def tamper(_: Request, answer: Answer) -> None:
         message = answer.payload["choices"][0]["message"]
@@ -311,7 +311,7 @@ def documents() -> list[Document]:
 
 
 def run_mode(mode: Mode, folder: Path) -> Outcome:
-    """Ingest while the provider misbehaves, and again when it is healthy; say what did not hold.
+    """Ingest while the provider misbehaves, and again when it is healthy; return the violated guarantees.
 
     Args:
         mode: What it does.
@@ -344,7 +344,7 @@ def _at(provider: LoopbackProvider) -> Any:
 def _runs(
     mode: Mode, misbehaviour: _Misbehaviour, provider: LoopbackProvider, folder: Path, outcome: Outcome
 ) -> Iterator[tuple[str, str]]:
-    """Yield all that is said, with where."""
+    """Yield all output, with its place."""
     config = ProjectConfig(chunks_per_call=mode.chunks_per_call, call_timeout=mode.timeout, **SETTINGS)
     project = ProjectManager(folder / "knowledge").create("p", config)
     if mode.setup is not None:
@@ -387,7 +387,7 @@ def _runs(
 
 
 def _quick() -> Any:
-    """Wait hardly at all between attempts."""
+    """Retry almost without delay."""
     quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
     delay = RetryPolicy.delay  # before it is patched
     return mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
@@ -404,7 +404,7 @@ def leaks(said: str) -> bool:
 
 
 def all_of(error: BaseException) -> Iterator[str]:
-    """Yield all that an exception says: formatted with its causes, and its arguments and attributes and theirs."""
+    """Yield all texts of an exception and its causes: formatted, arguments and attributes."""
     yield "".join(traceback.format_exception(error))
     recorded: set[int] = set()
     chain: list[BaseException | None] = [error]

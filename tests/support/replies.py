@@ -1,4 +1,4 @@
-"""What the model says when a test does not say it."""
+"""Default replies of the model."""
 
 from __future__ import annotations
 

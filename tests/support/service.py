@@ -1,4 +1,4 @@
-"""What the provider answers: settings, checks, routes and the model endpoints."""
+"""The service of the provider: settings, checks, routes and the model endpoints."""
 
 from __future__ import annotations
 
