@@ -115,7 +115,7 @@ def test_the_exception_tree_is_drawn_as_it_is() -> None:
     assert sampled == real
 
 
-def test_every_setting_is_explained_in_a_sentence() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in config.ProjectConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name

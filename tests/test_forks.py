@@ -117,7 +117,7 @@ def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> 
     assert answer(project)
 
 
-def test_what_is_in_memory_is_the_childs_own(tmp_path: Path) -> None:
+def test_a_child_has_its_own_copy_of_data_in_memory(tmp_path: Path) -> None:
     store = SQLiteKVStore()
     store.put("a", {"b": 1})
 

@@ -172,7 +172,7 @@ async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: 
         ("read_passage", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'."),
     ],
 )
-async def test_an_error_is_a_sentence_that_the_model_can_act_on(
+async def test_an_error_is_a_message_for_the_model(
     filled: Project, manager: ProjectManager, tool: str, arguments: dict[str, Any], sentence: str
 ) -> None:
     result = await called(make_server([filled, manager.create("empty", ProjectConfig.local())]), tool, **arguments)

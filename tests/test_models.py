@@ -242,7 +242,7 @@ class Bare(CustomLLM):
         raise NotImplementedError
 
 
-def test_models_of_one_class_are_told_apart_by_their_metadata() -> None:
+def test_models_of_one_class_are_distinguished_by_their_metadata() -> None:
     assert model_name(Bare(name="one")) == llm_identity(Bare(name="one")) == "custom_llm:one"
     assert llm_identity(Bare(name="two")) == "custom_llm:two"
 

@@ -273,7 +273,7 @@ def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
 
 
 def _place_word(word: str, column: int, width: int) -> Generator[str, None, int]:
-    """Yield a word with the white space behind it, and return the column behind them."""
+    """Yield a word with its trailing white space, and return the column after it."""
     length = cell_len(word.rstrip("\n"))
     if column and column + length > width:
         yield "\n"

@@ -250,7 +250,7 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Request again the contexts that the LLM failed to write."""
+    """Request failed contexts from the LLM again."""
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
