@@ -202,7 +202,7 @@ def condense(error: str) -> str:
     """Return an error in one line, with the raw body of a provider's answer reduced to its message.
 
     Example:
-        >>> condensed("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
+        >>> condense("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
         "'m' failed: Error code: 400: Too long."
     """
     return " ".join(_RAW_BODY.sub(r": \2", error[:_LONGEST_ERROR]).split())
