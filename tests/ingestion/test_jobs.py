@@ -277,8 +277,8 @@ def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[
     ("inputs", "message"),
     [
         ([42], r"ingest accepts only paths, LlamaIndex Documents and nodes"),
-        ([b"reports"], r"ingest takes paths"),
-        ([None], r"ingest takes paths"),
+        ([b"reports"], r"ingest accepts only paths"),
+        ([None], r"ingest accepts only paths"),
         ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
         ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': give each its own"),
