@@ -233,7 +233,7 @@ def test_a_different_embedding_model_than_the_indexed_one_is_refused(
 ) -> None:
     project.ingest([text_folder])
     other = manager.load("reports", embed_model=CountingEmbedding())
-    expected = "built with the embedding model 'local', but the project is loaded with 'CountingEmbedding:counting'"
+    expected = "built with the embedding model 'local', the project is loaded with 'CountingEmbedding:counting'"
     with pytest.raises(ConfigurationError, match=expected):
         other.retrieve("error TS-999")
     with pytest.raises(ConfigurationError, match=expected):

@@ -423,8 +423,8 @@ class Project:
         is_other = embed_model_name is not None and not is_same_model(manifest.embed_model, embed_model_name)
         if same_setting and manifest.embed_model is not None and is_other:
             raise ConfigurationError(
-                f"The index was built with the embedding model {manifest.embed_model!r}, but the project is loaded with"
-                f" {embed_model_name!r}: load it with the former, or create a new project for the latter.",
+                f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
+                f" {embed_model_name!r}: load it with the first, or create a project for the second.",
                 setting="embed_model",
             )
         return version
