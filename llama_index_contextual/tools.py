@@ -33,8 +33,8 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     blocks = [f"Note: {note}" for note in notes]
     for chunk in response:
         background = f"\nBackground: {chunk.context}" if chunk.context else ""
-        where = f"\nPlace: {place(chunk.source)}" if places else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}\n{chunk.text}")
+        place_line = f"\nPlace: {place(chunk.source)}" if places else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}\n{chunk.text}")
     return "\n\n".join(blocks)
 
 

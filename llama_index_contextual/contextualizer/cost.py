@@ -98,7 +98,7 @@ class PriceTable:
     @property
     def version(self) -> str:
         """Name and release of the table, with the models whose price is set by the settings."""
-        own = f" and own prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
+        own = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
         return f"{_PACKAGE} {version(_PACKAGE)}{own}"
 
     def price(self, model: str) -> TokenPrice | None:

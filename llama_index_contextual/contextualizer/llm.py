@@ -96,7 +96,7 @@ class Work:
     chunks: dict[str, list[BaseNode]]
     on_outcome: OutcomeCallback
 
-    def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
+    def one_per_key(self, keys: Iterable[str]) -> dict[str, BaseNode]:
         """Return one chunk for each key."""
         return {key: self.chunks[key][0] for key in keys}
 
@@ -169,7 +169,7 @@ class Engine:
         self._runs = itertools.count()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Engine]:
+    async def session(self) -> AsyncIterator[Engine]:
         """Provide this engine; on exit, wait until all contexts received are in the ledger."""
         try:
             yield self
@@ -239,11 +239,11 @@ class Engine:
     async def _request(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
+        requests = await asyncio.to_thread(self._plan, work.segment, work.one_per_key(keys))
         await self._ask_all(work, requests, times=1)
 
-    def _plan(self, segment: Segment, wanted: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        requests = plan_keyed(segment, wanted, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
+    def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
+        requests = plan_keyed(segment, chunks, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
         for request in requests:
             _ = request.input_tokens, request.cache_key  # computed in this thread, not in the event loop
         return requests
@@ -279,10 +279,10 @@ class Engine:
     ) -> list[ContextRequest]:
         """Return new requests for the chunks that got no context: several chunks in one, or one each."""
         chunks = dict(zip(request.keys, request.chunks, strict=True))
-        wanted = {key: chunks[key] for key in failed}
-        if not alone and len(wanted) > 1:
-            return group_requests(segment, wanted, prompt=self._prompt, size=len(wanted))
-        return single_requests(segment, wanted, prompt=self._prompt)
+        again = {key: chunks[key] for key in failed}
+        if not alone and len(again) > 1:
+            return group_requests(segment, again, prompt=self._prompt, size=len(again))
+        return single_requests(segment, again, prompt=self._prompt)
 
     async def _try(self, work: Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
         """Send a request; store and settle the usable contexts.
@@ -416,9 +416,13 @@ class LLMContextualizer(Contextualizer):
             raise ConfigurationError(
                 "model_id names the object passed as llm=: pass that too, or leave model_id out.", setting="model_id"
             )
-        given = values.get("prompt")
-        if isinstance(given, PromptTemplate):
-            values = {**values, "prompt": given.template, "variables": {**given.kwargs, **values.get("variables", {})}}
+        prompt_value = values.get("prompt")
+        if isinstance(prompt_value, PromptTemplate):
+            values = {
+                **values,
+                "prompt": prompt_value.template,
+                "variables": {**prompt_value.kwargs, **values.get("variables", {})},
+            }
         if isinstance(values.get("prompt", DEFAULT_PROMPT), str):
             # Checked here, because pydantic would wrap the message in a ValidationError.
             values["prompt"] = check_template(values.get("prompt", DEFAULT_PROMPT), values.get("variables"))
@@ -480,7 +484,7 @@ class LLMContextualizer(Contextualizer):
         )
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Self]:
+    async def session(self) -> AsyncIterator[Self]:
         """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
         # The limiter belongs to the running event loop.
         limiter = Limiter(requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute)
@@ -504,7 +508,7 @@ class LLMContextualizer(Contextualizer):
                 chunks_per_call=self.chunks_per_call,
                 ledger=self.ledger,
             )
-            await stack.enter_async_context(engine.opened())
+            await stack.enter_async_context(engine.session())
             ready = self.model_copy()
             ready._engine = engine
             yield ready
@@ -518,7 +522,7 @@ class LLMContextualizer(Contextualizer):
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
         if self._engine is None:
-            async with self.opened() as ready:
+            async with self.session() as ready:
                 return await ready._acontexts_of_all(work, progress)
         contexts: dict[str, ChunkContext] = {}
 

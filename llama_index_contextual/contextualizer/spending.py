@@ -78,8 +78,8 @@ class Bill:
             return ""
         calls = pluralize(self.unsettled_calls, "call")
         if self.dollars is None:
-            return f"{calls} more timed out or cut off"
-        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost (timed out or cut off)"
+            return f"{calls} more timed out or interrupted"
+        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost (timed out or interrupted)"
 
 
 class Spending:

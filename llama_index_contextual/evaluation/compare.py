@@ -210,13 +210,13 @@ def compare(
     """
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
-    asked = read(questions)
-    total = len(asked) * len(retrievers)
+    loaded = read(questions)
+    total = len(loaded) * len(retrievers)
     evaluations = []
     for at, (name, retriever) in enumerate(retrievers.items()):
-        before = at * len(asked)
+        before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, asked, name=name, ks=ks, embed_model=embed_model, progress=report))
+        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
     metric = metric or f"recall@{_MAIN_K if _MAIN_K in ks else max(ks)}"
     evaluations[0].values(metric)  # raises if there is no such metric
     return Comparison(
@@ -568,15 +568,15 @@ def compare_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    kinds = _checked(variants)
+    kinds = _check_variants(variants)
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
         llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
-        asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+        loaded: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
-        asked = read(questions)
-    subset = draw_sample(origin.version, asked, sample, seed=seed)
+        loaded = read(questions)
+    subset = draw_sample(origin.version, loaded, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
     dollars = price_of_all(origin, configs.values(), left_out=subset.left_out)
     require_affordable(dollars, max_cost, subset.documents)
@@ -591,31 +591,31 @@ def compare_variants(
             ks=ks,
             metric=metric,
             costs={kind: variant.cost for kind, variant in built.items()},
-            notes=_notes(origin, asked, subset, built, generated=questions is None),
+            notes=_notes(origin, loaded, subset, built, generated=questions is None),
             seed=seed,
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+def _check_variants(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
     if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
         raise InputError(
-            f"The variants are {', '.join(map(repr, variants)) or 'none'}: give two or three of none, structural, llm.",
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use two or three of none, structural, llm.",
             value=variants,
         )
     return variants
 
 
 def _notes(
-    origin: Origin, asked: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+    origin: Origin, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
 ) -> list[str]:
     total = len(origin.version.manifest.documents)
     chunks = next(iter(built.values())).chunks
     asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
     if sample.left_out:
-        outside = pluralize(len(asked) - len(sample.questions), "question")
+        outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}

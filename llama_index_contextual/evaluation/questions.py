@@ -88,11 +88,11 @@ class Evidence:
     text: str | None = None
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
-        if len(given) != 1:
-            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=given)
+        kinds = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
+        if len(kinds) != 1:
+            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=kinds)
         if self.file is None and (self.span or self.pages):
-            raise InputError("Evidence by characters or pages needs a `file`.", value=given)
+            raise InputError("Evidence by characters or pages needs a `file`.", value=kinds)
         if self.span and not 0 <= self.span[0] < self.span[1]:
             raise InputError(f"The span {self.span[0]}–{self.span[1]} is empty or negative.", value=self.span)
         if self.pages and not 1 <= self.pages[0] <= self.pages[1]:
@@ -108,7 +108,7 @@ class Evidence:
         # Ignore a few non-ASCII letters: each would weigh as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
-    def held_by(self, passage: Passage) -> bool:
+    def is_in(self, passage: Passage) -> bool:
         """Return whether a result contains this item.
 
         A result contains a chunk if it is that chunk. It contains other items if it is from the same file and covers
@@ -163,13 +163,13 @@ class Question:
     def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
         """Return for each evidence item the rank (from 1) of the first result that contains it, or None."""
         return [
-            next((rank for rank, passage in enumerate(passages, start=1) if item.held_by(passage)), None)
+            next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence
         ]
 
-    def held_by(self, passage: Passage) -> bool:
+    def is_in(self, passage: Passage) -> bool:
         """Return whether a result contains any evidence item."""
-        return any(item.held_by(passage) for item in self.evidence)
+        return any(item.is_in(passage) for item in self.evidence)
 
 
 def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:

@@ -149,14 +149,14 @@ def sweep_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    asked = read(questions)
+    loaded = read(questions)
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
     kinds = tuple(contexts) or (origin.config.context,)
     if not modes or not top_ks or min(top_ks) < 1:
         raise InputError("There are no settings to evaluate: pass at least one mode and one number of results.")
-    _require_comparable(asked, sizes, origin.config)
+    _require_comparable(loaded, sizes, origin.config)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
-    subset = draw_sample(origin.version, asked, sample, seed=seed)
+    subset = draw_sample(origin.version, loaded, sample, seed=seed)
     report = progress or (lambda _: None)
     dollars = price_of_all(origin, configs, left_out=subset.left_out)
     require_affordable(dollars, max_cost, subset.documents)

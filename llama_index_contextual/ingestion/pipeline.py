@@ -36,7 +36,7 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
 from llama_index_contextual.contextualizer.spending import CallBudget, Spending
-from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, book_nothing
 from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
@@ -70,12 +70,12 @@ class Stages:
     spending: Spending | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Stages]:
+    async def session(self) -> AsyncIterator[Stages]:
         """Provide stages for one run, whose batches share the contextualizer's client and limits."""
         if self.contextualizer is None:
             yield self
             return
-        async with self.contextualizer.opened() as ready:
+        async with self.contextualizer.session() as ready:
             yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
@@ -131,9 +131,9 @@ class Stages:
             known.update(await self._aembed_new(self.embed_model, new, self.embed_model_name))
             length = len(known[next(iter(new))])
             # Stored vectors of another length do not fit into one index with those that the model returns now.
-            odd = {key: text for key, text in zip(text_keys, texts, strict=True) if len(known[key]) != length}
-            if odd:
-                known.update(await self._aembed_new(self.embed_model, odd, self.embed_model_name))
+            others = {key: text for key, text in zip(text_keys, texts, strict=True) if len(known[key]) != length}
+            if others:
+                known.update(await self._aembed_new(self.embed_model, others, self.embed_model_name))
         return np.stack([known[key] for key in text_keys])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
@@ -149,7 +149,7 @@ class Stages:
         """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         text_keys, texts = list(new), list(new.values())
-        paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
+        paid = book_nothing if self.spending is None else partial(self.spending.embedding, name)
         by_key: dict[str, NDArray[np.float32]] = {}
         async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
             async for places, vectors in answers:
@@ -342,8 +342,8 @@ async def abuild(
     failures: list[ChunkFailure] = []
     paid = 0
     batches = _batches(jobs, stages)
-    async with stages.opened() as opened:
-        running = _RunningBatches(opened, report)
+    async with stages.session() as session:
+        running = _RunningBatches(session, report)
         try:
             while batch := await asyncio.to_thread(next, batches, None):
                 running.start(batch)

@@ -204,7 +204,7 @@ class Explanation:
     def __str__(self) -> str:
         legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
         ranks = ", ".join(f"{name} rank {leg.rank} ({leg.score:.4f})" for name, leg in legs if leg is not None)
-        terms = (("in the text", self.in_text), ("only in the context", self.in_context), ("nowhere", self.missing))
+        terms = (("in the text", self.in_text), ("only in the context", self.in_context), ("missing", self.missing))
         lines = [
             f"{self.rank}. {self.source}: {self.score:.4f}",
             f"   {ranks}",

@@ -142,8 +142,8 @@ class Row:
     @property
     def holds(self) -> bool:
         """Whether neither figure says less than the provider counted."""
-        said = self.in_all if self.said is None else self.said
-        return self.counted <= said + 1e-9 and self.counted <= self.in_all + 1e-9
+        message = self.in_all if self.said is None else self.said
+        return self.counted <= message + 1e-9 and self.counted <= self.in_all + 1e-9
 
 
 def run_case(case: Case, folder: Path, *, parts: int) -> Row:
@@ -155,9 +155,9 @@ def run_case(case: Case, folder: Path, *, parts: int) -> Row:
         dollars = project.estimate([documents], batch=case.batch).dollars
         limit = None if case.share is None or dollars is None else case.share * dollars
         case.trouble(provider)
-        said, ending = ingest(project, documents, limit, batch=case.batch)
+        message, ending = ingest(project, documents, limit, batch=case.batch)
         wait_for_work(provider)
-        return row_of(case.name, project, provider, limit, said, ending)
+        return row_of(case.name, project, provider, limit, message, ending)
 
 
 def wait_for_work(provider: LoopbackProvider) -> None:

@@ -58,10 +58,10 @@ def prompt_of(record: Record) -> str:
 
 def by_segment(provider: LoopbackProvider) -> dict[str, list[Record]]:
     """Return the calls by the prefix of their prompts, in the order of arrival."""
-    found: dict[str, list[Record]] = {}
+    results: dict[str, list[Record]] = {}
     for record in provider.chat_calls:
-        found.setdefault(prompt_of(record).partition("</document>")[0], []).append(record)
-    return found
+        results.setdefault(prompt_of(record).partition("</document>")[0], []).append(record)
+    return results
 
 
 def independent_totals(provider: LoopbackProvider, folder: Path) -> dict[str, int]:

@@ -76,7 +76,7 @@ def test_the_local_embedding_is_free() -> None:
 def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
     table = PriceTable({"openai:gpt-4.1": TokenPrice(input=1.0, output=4.0)})
     assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
-    assert table.version == f"genai-prices {version('genai-prices')} and own prices for openai:gpt-4.1"
+    assert table.version == f"genai-prices {version('genai-prices')} and custom prices for openai:gpt-4.1"
     assert PriceTable().version == f"genai-prices {version('genai-prices')}"
 
 

@@ -39,10 +39,10 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         look: Callable[[float | None], list[object]] = self._selector.select  # type: ignore[attr-defined]
 
         def select(timeout: float | None) -> list[object]:
-            found = look(None if timeout is None or (timeout and self._in_threads) else 0)
-            if not found and timeout:
+            result = look(None if timeout is None or (timeout and self._in_threads) else 0)
+            if not result and timeout:
                 self._now += timeout
-            return found
+            return result
 
         self._selector.select = select  # type: ignore[attr-defined]
 
@@ -130,10 +130,10 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     nodes, ledger = corpus(6, 20, words=20), Ledger(None)
     replies = BatchReplies(ledger.batches, MODEL)
     writer = LLMContextualizer(model=MODEL)
-    asked = [
+    calls = [
         request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
     ]
-    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in asked])
+    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in calls])
     sender = Timed()
     seconds, done = run(nodes, sender, 16, requests_per_minute=60, replies=replies)
     assert done.failures == []

@@ -1,4 +1,4 @@
-"""A published version: read-only, checked before it is parsed, and as good as any LlamaIndex store."""
+"""A published version: read-only, checked before it is parsed, and usable as a LlamaIndex store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # ---- LlamaIndex ----------------------------------------------------------------------------------------------------
 
 
-def test_an_index_loads_from_it_answers_and_leaves_every_file_as_it_was(published: Project, version: Path) -> None:
+def test_an_index_loaded_from_a_version_answers_without_changing_files(published: Project, version: Path) -> None:
     before = contents(published.directory)
     index = load_index_from_storage(published.storage_context, embed_model=published.embed_model)
     answer = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("pump runs dry")
@@ -76,7 +76,7 @@ def test_a_version_opens_by_its_directory_alone(published: Project, version: Pat
     assert len(index.docstore.docs) == len(published.storage_context.docstore.docs)
 
 
-def test_the_index_struct_stays_empty_however_many_chunks_there_are(published: Project) -> None:
+def test_the_index_struct_stays_empty(published: Project) -> None:
     (struct,) = published.storage_context.index_store.index_structs()
     assert isinstance(struct, IndexDict)
     assert struct.nodes_dict == {}
@@ -100,9 +100,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_every_change_is_refused_before_anything_changes(
-    change: Callable[[Project], object], published: Project
-) -> None:
+def test_a_version_refuses_every_change(change: Callable[[Project], object], published: Project) -> None:
     before = contents(published.directory)
     chunks = len(published.storage_context.docstore.docs)
     with pytest.raises(
@@ -135,21 +133,21 @@ def test_every_span_of_the_original_is_read_back_including_gaps_between_chunks(p
 def test_a_span_is_read_only_from_the_chunks_that_overlap_it(
     published: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[BaseNode] = []
+    created: list[BaseNode] = []
     real = SQLiteDocumentStore._node
 
     def note(self: SQLiteDocumentStore, row: Any, unpack: Any) -> BaseNode:
-        made.append(real(self, row, unpack))
-        return made[-1]
+        created.append(real(self, row, unpack))
+        return created[-1]
 
     chunks = published.chunks(MANUAL)
     monkeypatch.setattr(SQLiteDocumentStore, "_node", note)
     for chunk in chunks:
         first, last = chunk.start_char_idx, chunk.end_char_idx  # type: ignore[attr-defined]
         touching = [c for c in chunks if c.start_char_idx < last and c.end_char_idx > first]  # type: ignore[attr-defined]
-        made.clear()
+        created.clear()
         assert published.read(MANUAL, first, last) == chunk.get_content()
-        assert made == touching
+        assert created == touching
     assert len(touching) < len(chunks)
 
 
