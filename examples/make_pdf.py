@@ -3,11 +3,11 @@
     pip install reportlab
     python make_pdf.py
 
-The output is the same on every run, byte for byte: no clock and no random
-number goes into it. The fonts are the standard ones of every PDF viewer, so no
-font file is needed.
+The output is the same on every run, byte for byte, because it contains neither
+times nor random numbers. The fonts are the standard ones of every PDF viewer,
+so no font files are needed.
 
-The small Markdown dialect: "# " report title, "## " section, "### " subsection,
+The supported Markdown: "# " report title, "## " section, "### " subsection,
 paragraphs, and "|" tables.
 """
 
@@ -47,7 +47,7 @@ RUNNING_HEADER = "Interim management report"
 LIGATURE_WORDS = ("floor", "firm", "flat", "flats", "flow", "reflects", "finished", "difficult", "official", "fibre")
 LIGATURES = (("fi", "\ufb01"), ("fl", "\ufb02"))
 
-# Long words that may be divided at the end of a line, and where.
+# Long words that may be hyphenated at the end of a line.
 DIVIDED_WORDS = """
     appli-cations communi-cation con-nection connec-tions depar-tures differ-ences disinfec-tant elec-tricity
     finan-cial inter-ruptions invest-ment manufac-turer munici-palities opera-tions percent-age punctu-ality
@@ -67,7 +67,7 @@ for alias, face in FONTS.items():
 
 
 def divide(word: str) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of a word that may be divided; called by Paragraph."""
+    """Yield the parts of a word for hyphenation; called by Paragraph."""
     if word in DIVISIONS:
         yield DIVISIONS[word]
 
@@ -81,7 +81,7 @@ COVER = ParagraphStyle("cover", fontName="SansBold", fontSize=26, leading=34, sp
 
 
 def typeset(text: str) -> str:
-    """Escape a paragraph and put in the ligatures."""
+    """Escape a paragraph and insert the ligatures."""
     text = escape(text)
     for word in LIGATURE_WORDS:
         text = re.sub(rf"\b{word}\b", word.replace(*LIGATURES[0]).replace(*LIGATURES[1]), text)
@@ -89,7 +89,7 @@ def typeset(text: str) -> str:
 
 
 class Heading(Paragraph):
-    """A paragraph that leaves an outline entry behind."""
+    """A paragraph that adds an outline entry."""
 
     def __init__(self, text: str, style: ParagraphStyle, level: int, key: str) -> None:
         super().__init__(escape(text), style)
@@ -102,7 +102,7 @@ class Heading(Paragraph):
 
 
 class FigureTable(Flowable):
-    """A table whose figures stand beside their label, one text line for each row."""
+    """A table with one line of text per row: label and figures."""
 
     ROW = 17
 

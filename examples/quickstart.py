@@ -1,4 +1,4 @@
-"""Ingest the example documents and search them: no key, no network."""
+"""Ingest the example documents and search them, without a key or a network."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,7 +7,7 @@ from llama_index_contextual import ProjectConfig, ProjectManager
 
 DATA = Path(__file__).parent / "data"
 
-with TemporaryDirectory() as root:  # your own: a folder that stays, such as "knowledge"
+with TemporaryDirectory() as root:  # to keep the project, use a folder such as "knowledge"
     manager = ProjectManager(root)
     project = manager.create("utility", ProjectConfig.local())
     report = project.ingest([DATA])

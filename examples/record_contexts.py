@@ -2,9 +2,9 @@
 
     python record_contexts.py [FILE]
 
-Runs the package's own pipeline with an LLM that answers from context_notes/, where every passage of the documents is
-named in a few words. So each row has the key under which `ProjectConfig.local(context="llm")` looks for it. To be run
-again whenever the reader, the node parsers, the prompt, the documents or the notes have changed.
+Runs the package's own pipeline with a stand-in for an LLM, which answers from context_notes/: short descriptions of
+every passage of the documents. Therefore, each row has the key that `ProjectConfig.local(context="llm")` looks up. Run
+it again after changes to the readers, the node parsers, the prompt, the documents or the notes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHUNK = re.compile(r"<chunk>\n(?:\[Section: .*\]\n)?(.*)\n</chunk>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Passage:
-    """What a stretch of a document says; offsets are characters of the folded text."""
+    """Description of a passage of a document; offsets refer to the folded text."""
 
     start: int
     end: int
@@ -49,19 +49,21 @@ class Passage:
 
 @dataclass(frozen=True)
 class Guide:
-    """A document, folded, and its passages."""
+    """A document as folded text, with its passages."""
 
     text: str
     passages: Sequence[Passage]
 
     @classmethod
     def of(cls, text: str, notes: Path) -> Guide:
-        """Find the passages of the notes in a document; each begins where its `from` stands, once."""
+        """Find the passages of the notes in a document; the `from` of each must occur exactly once."""
         folded, part, found = fold(text), "", []
         for row in map(json.loads, notes.read_text(encoding="utf-8").splitlines()):
             part = row.get("part", part)
             if (count := folded.count(fold(row["from"]))) != 1:
-                raise ValueError(f"{notes.name}: {row['from']!r} is {count} times in the text, it must be there once.")
+                raise ValueError(
+                    f"{notes.name}: {row['from']!r} is {count} times in the text: it must occur exactly once."
+                )
             found.append((folded.index(fold(row["from"])), part, row["covers"]))
         starts = [start for start, _, _ in found]
         if starts != sorted(starts):
@@ -70,7 +72,7 @@ class Guide:
         return cls(folded, [Passage(start, end, *rest) for (start, *rest), end in zip(found, ends, strict=True)])
 
     def context(self, start: int, end: int) -> str:
-        """Name what stands between two offsets: the larger stretches first, as far as MAX_TOKENS reach."""
+        """Describe the text between two offsets within MAX_TOKENS, preferring longer passages."""
         inside = {p: min(end, p.end) - max(start, p.start) for p in self.passages if p.start < end and p.end > start}
         telling = [p for p, size in inside.items() if 3 * size >= min(end - start, p.end - p.start)]
         text, named = "", []
@@ -82,27 +84,27 @@ class Guide:
 
 
 class NotesLLM(RecordedLLM):
-    """Answers the request for a context from the notes."""
+    """Stand-in for an LLM that composes contexts from the notes."""
 
     guides: list[Guide]
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Find the chunk of the prompt in the documents, and name what it covers."""
+        """Find the chunk of the prompt in the documents, and describe its passages."""
         chunk = fold(_CHUNK.findall(prompt)[-1])
         holders = [guide for guide in self.guides if guide.text.count(chunk) == 1]
         if len(holders) != 1:
-            raise ValueError(f"This chunk is not in exactly one place: {prompt[-500:]!r}")
+            raise ValueError(f"This chunk does not occur exactly once in the documents: {prompt[-500:]!r}")
         start = holders[0].text.index(chunk)
         return CompletionResponse(text=holders[0].context(start, start + len(chunk)))
 
 
 def fold(text: str) -> str:
-    """Leave letters and digits only, so that line breaks, hyphens, ligatures and table rules make no difference."""
+    """Keep only letters and digits, so that line breaks, hyphens, ligatures and table rules do not matter."""
     return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
 
 
 def sentences(passages: Sequence[Passage]) -> str:
-    """Write one sentence for each part of the document that the passages belong to."""
+    """Return one sentence for each part of the document to which the passages belong."""
     parts: dict[str, list[str]] = {}
     for passage in passages:
         parts.setdefault(passage.part, []).append(passage.covers)

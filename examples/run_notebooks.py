@@ -1,7 +1,7 @@
 """Execute the notebooks of this folder and save them with their outputs: `python examples/run_notebooks.py [NAME…]`.
 
-No key and no network are used. What changes from run to run or says where it ran is left out, so that only what a
-notebook prints makes a difference. Needs `pip install -e ".[dev]"`.
+No key and no network are used. Times, versions and paths of the machine are removed, so that a run without changes
+writes the same files. Needs `pip install -e ".[dev]"`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parent
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 NO_WIDGETS = "ignore:IProgress not found"
-"""What tqdm says where ipywidgets is not installed, of the machine and not of the notebook."""
+"""Filter for the warning of tqdm if ipywidgets is not installed."""
 
 
 def execute(path: Path) -> NotebookNode:
@@ -35,7 +35,7 @@ def execute(path: Path) -> NotebookNode:
 
 
 def clean(notebook: NotebookNode) -> NotebookNode:
-    """Leave out times, versions, widgets and notices of the day: what makes no difference to a reader."""
+    """Remove times, versions, widgets, and notices that depend on the date."""
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     for cell in notebook.cells:
         tags = cell.metadata.get("tags")
@@ -48,12 +48,12 @@ def clean(notebook: NotebookNode) -> NotebookNode:
 
 
 def is_notice(output: NotebookNode) -> bool:
-    """Return whether an output only says that a provider ends a model soon."""
+    """Return whether an output is a notice about the retirement of a model."""
     return output.get("name") == "stderr" and output.text.startswith("The provider retires")
 
 
 def main(names: list[str]) -> None:
-    """Execute and save the notebooks of these names, or all."""
+    """Execute and save the named notebooks, or all."""
     for key in KEYS:
         os.environ.pop(key, None)
     os.environ["PYTHONWARNINGS"] = NO_WIDGETS

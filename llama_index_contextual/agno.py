@@ -79,26 +79,26 @@ def _one(key: str, value: Any, operator: FilterOperator) -> MetadataFilter:
         raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
 
 
-def _expression(found: Any, depth: int) -> MetadataFilter | MetadataFilters:
-    operator = found.get("op") if isinstance(found, Mapping) else None
+def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
+    operator = data.get("op") if isinstance(data, Mapping) else None
     if depth > _MAX_DEPTH:
         raise InputError(f"The filter is nested more than {_MAX_DEPTH} levels deep: combine some of its parts.")
     try:
         if operator in _CONDITIONS:
-            inner = [_expression(item, depth + 1) for item in found["conditions"]]
+            inner = [_expression(item, depth + 1) for item in data["conditions"]]
             return MetadataFilters(filters=inner, condition=_CONDITIONS[operator])
         if operator == "NOT":
-            return MetadataFilters(filters=[_expression(found["condition"], depth + 1)], condition=FilterCondition.NOT)
+            return MetadataFilters(filters=[_expression(data["condition"], depth + 1)], condition=FilterCondition.NOT)
         if operator == "IN":
-            return _one(found["key"], list(found["values"]), FilterOperator.IN)
+            return _one(data["key"], list(data["values"]), FilterOperator.IN)
         if operator == "STARTSWITH":
-            return _starts_with(found["key"], found["value"])
+            return _starts_with(data["key"], data["value"])
         if operator in _OPERATORS:
-            return _one(found["key"], found["value"], _OPERATORS[operator])
+            return _one(data["key"], data["value"], _OPERATORS[operator])
     except (KeyError, TypeError) as error:
-        raise InputError(f"The filter {found!r} is incomplete: it has no {error}.", value=found) from error
+        raise InputError(f"The filter {data!r} is incomplete: it has no {error}.", value=data) from error
     known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN", "NOT", "STARTSWITH"]))
-    raise InputError(f"The filter {found!r} has no supported operator: use one of {known}.", value=found)
+    raise InputError(f"The filter {data!r} has no supported operator: use one of {known}.", value=data)
 
 
 def _starts_with(key: str, value: str) -> MetadataFilters:
@@ -111,13 +111,13 @@ def _starts_with(key: str, value: str) -> MetadataFilters:
 
 def filter_keys(filters: MetadataFilters) -> set[str]:
     """Return the metadata keys that the filters name."""
-    found: set[str] = set()
+    names: set[str] = set()
     for item in filters.filters:
-        found |= filter_keys(item) if isinstance(item, MetadataFilters) else {item.key}
-    return found
+        names |= filter_keys(item) if isinstance(item, MetadataFilters) else {item.key}
+    return names
 
 
-# Keys that are of no use in a filter about documents.
+# Keys that are useless in a filter.
 _INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
 
 
@@ -125,8 +125,8 @@ class ContextualKnowledge:
     """Agno's `KnowledgeProtocol` over a project or a LlamaIndex retriever.
 
     Give it to an agent as `Agent(knowledge=ContextualKnowledge(project), search_knowledge=True)`. Passages have node
-    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as a sentence that
-    it can act on; `search` and `asearch` raise them instead.
+    id, score, relevance, file, pages and context in `meta_data`. Errors are returned to the model as messages
+    that it can act on; `search` and `asearch` raise them instead.
 
     Args:
         source: A project, one of this package's retrievers, or any other LlamaIndex retriever (without filters).
@@ -159,18 +159,18 @@ class ContextualKnowledge:
             ContextualError: The search failed; the message says why and what to do.
         """
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        return _documents(_respond(self.source, query, k, self._checked(filters)))
+        return _documents(_respond(self.source, query, k, self._check_filters(filters)))
 
     async def asearch(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do as `search` does, without blocking the event loop."""
+        """Do the same as `search`, without blocking the event loop."""
         k = self.max_results if max_results is None else require_positive(max_results, "max_results", "passage")
-        checked = await asyncio.to_thread(self._checked, filters)
+        checked = await asyncio.to_thread(self._check_filters, filters)
         return _documents(await _arespond(self.source, query, k, checked))
 
     def retrieve(self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any) -> list[Document]:
-        """Do as `search` does, but return an error as a single document, because a model reads it."""
+        """Do the same as `search`, but return an error as a document that the model can read."""
         try:
             return self.search(query, max_results, filters)
         except ContextualError as error:
@@ -179,7 +179,7 @@ class ContextualKnowledge:
     async def aretrieve(
         self, query: str, max_results: int | None = None, filters: Filters = None, **_: Any
     ) -> list[Document]:
-        """Do as `retrieve` does, without blocking the event loop."""
+        """Do the same as `retrieve`, without blocking the event loop."""
         try:
             return await self.asearch(query, max_results, filters)
         except ContextualError as error:
@@ -202,41 +202,41 @@ class ContextualKnowledge:
         return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:
-        """Do as `get_valid_filters` does, without blocking the event loop."""
+        """Do the same as `get_valid_filters`, without blocking the event loop."""
         return await asyncio.to_thread(self.get_valid_filters)
 
     def validate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Return the filters as they came, and no complaint.
+        """Return the filters unchanged, and an empty list of invalid keys.
 
-        Agno would leave out an unknown key and search without it. The search itself answers an unknown key with those
-        that are valid.
+        Agno would drop an unknown key and search without it. Instead, the search itself reports an unknown key with the
+        valid ones.
         """
         return filters, []
 
     async def avalidate_filters(self, filters: Filters, **_: Any) -> tuple[Filters, list[str]]:
-        """Do as `validate_filters` does."""
+        """Do the same as `validate_filters`."""
         return self.validate_filters(filters)
 
-    def _checked(self, filters: Filters) -> MetadataFilters | None:
-        wanted = to_metadata_filters(filters)
-        if wanted is None:
+    def _check_filters(self, filters: Filters) -> MetadataFilters | None:
+        converted = to_metadata_filters(filters)
+        if converted is None:
             return None
         if not isinstance(self.source, Project | ProjectRetriever | RankingRetriever):
             raise InputError(
                 "This retriever does not support filters: search without filters, or use a project as the source."
             )
         valid = self._keys()
-        if unknown := sorted(filter_keys(wanted) - valid):
+        if unknown := sorted(filter_keys(converted) - valid):
             listed = ", ".join(sorted(valid))
             raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
-        return wanted
+        return converted
 
-    # ---- what an agent needs ---------------------------------------------------------------------------------------
+    # ---- instructions and tools ------------------------------------------------------------------------------------
 
     def build_context(self, enable_agentic_filters: bool = False, **_: Any) -> str:
         """Return the instructions for an agent's system prompt."""
         lines = [
-            self._described(),
+            self._describe(),
             "Search it with the search_knowledge_base tool before you answer; search again in other words when the"
             " passages do not answer. `context` situates a passage and is no text of the document: never quote it.",
         ]
@@ -270,7 +270,7 @@ class ContextualKnowledge:
 
         return [search_knowledge_base]
 
-    def _described(self) -> str:
+    def _describe(self) -> str:
         if self._description is not None:
             return self._description
         if isinstance(self.source, Project):
@@ -284,14 +284,14 @@ class ContextualKnowledge:
 def _respond(source: Project | BaseRetriever, query: str, k: int, filters: MetadataFilters | None) -> RetrievalResponse:
     if isinstance(source, Project):
         return source.retrieve(query, top_k=k, filters=filters)
-    asked, notes = bounded(query)
+    searched, notes = bounded(query)
     if isinstance(source, ProjectRetriever):
-        found = source.changed(similarity_top_k=k, filters=filters).respond(asked)
+        response = source.changed(similarity_top_k=k, filters=filters).respond(searched)
     elif isinstance(source, RankingRetriever):
-        found = RetrievalResponse.of_nodes(query, _ranked(source, source.prepare(asked), k, filters))
+        response = RetrievalResponse.of_nodes(query, _ranked(source, source.prepare(searched), k, filters))
     else:
-        found = _first(without_secrets(lambda: respond_of(source, asked)), k)
-    return with_warnings(found, notes)
+        response = _first(without_secrets(lambda: respond_of(source, searched)), k)
+    return with_warnings(response, notes)
 
 
 async def _arespond(
@@ -299,15 +299,15 @@ async def _arespond(
 ) -> RetrievalResponse:
     if isinstance(source, Project):
         return await source.aretrieve(query, top_k=k, filters=filters)
-    asked, notes = await asyncio.to_thread(bounded, query)
+    searched, notes = await asyncio.to_thread(bounded, query)
     if isinstance(source, ProjectRetriever):
-        found = await source.changed(similarity_top_k=k, filters=filters).arespond(asked)
+        response = await source.changed(similarity_top_k=k, filters=filters).arespond(searched)
     elif isinstance(source, RankingRetriever):
-        prepared = await source.aprepare(asked)
-        found = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, prepared, k, filters))
+        prepared = await source.aprepare(searched)
+        response = RetrievalResponse.of_nodes(query, await asyncio.to_thread(_ranked, source, prepared, k, filters))
     else:
-        found = _first(await awithout_secrets(lambda: arespond_of(source, asked)), k)
-    return with_warnings(found, notes)
+        response = _first(await awithout_secrets(lambda: arespond_of(source, searched)), k)
+    return with_warnings(response, notes)
 
 
 def _ranked(

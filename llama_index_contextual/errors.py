@@ -126,7 +126,7 @@ class BudgetExceededError(ContextualError):
     """The next call could cost more than `max_cost` allows; nothing was published, and paid results are kept.
 
     Attributes:
-        spent: Dollars spent by the run, including the reserves of calls whose price is not known: calls that timed out
+        spent: Dollars spent by the run, including the reserves of calls of unknown price: calls that timed out
             or were interrupted, and pending batches.
         max_cost: The limit.
     """

@@ -115,7 +115,7 @@ class _Tools:
         )
         read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
         for tool in (self.search, self.read_passage, self.list_documents, self.ask):
-            server.add_tool(_with_sentences(tool), annotations=read_only)
+            server.add_tool(_with_error_messages(tool), annotations=read_only)
         return server
 
     async def search(self, query: str, project: str | None = None, top_k: int = 10, mode: Mode | None = None) -> str:
@@ -182,8 +182,8 @@ class _Tools:
         try:
             engine = await asyncio.to_thread(source.as_query_engine)
         except ModelError as error:
-            found = passages(await source.aretrieve(question, top_k=5), places=True)
-            return f"There is no LLM to write an answer ({error}) These passages may contain it:\n\n{found}"
+            passage_text = passages(await source.aretrieve(question, top_k=5), places=True)
+            return f"No LLM is available to write an answer: {error} These passages may contain it:\n\n{passage_text}"
         return _with_sources(cast(GroundedResponse, await engine.aquery(question)))
 
     def _project(self, name: str | None) -> Project:
@@ -205,7 +205,7 @@ def _with_sources(answer: GroundedResponse) -> str:
     return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).rstrip()
 
 
-def _with_sentences(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+def _with_error_messages(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
     """Return the tool with errors converted to messages for the model."""
 
     @functools.wraps(tool)

@@ -196,7 +196,7 @@ _WITHOUT_KEY = "work without a key: `ProjectConfig.local()` in Python, `--local`
 
 
 def load_llm(
-    name: str, *, temperature: float | None = None, timeout: float | None = None, instead: str = _WITHOUT_KEY
+    name: str, *, temperature: float | None = None, timeout: float | None = None, advice: str = _WITHOUT_KEY
 ) -> LLM:
     """Return the LLM with a given name.
 
@@ -204,7 +204,7 @@ def load_llm(
         name: provider:model, such as "openai:gpt-4.1".
         temperature: Temperature of its answers; None uses 0, as for contexts, or the default of the provider's class.
         timeout: Timeout of a call in seconds; None uses the one in `llm_options`, or the default of the class.
-        instead: Alternative for users without a key, for the error message.
+        advice: Alternative for users without a key, for the error message.
 
     Raises:
         ModelError: The provider is unknown or has no LLMs, its package is not installed, or its key is not set.
@@ -213,7 +213,7 @@ def load_llm(
     traits = PROVIDERS[provider]
     if traits.llm is None:
         raise ModelError(f"Provider {provider!r} has no LLMs; choose another in the setting 'llm'.", setting="llm")
-    _require_key(traits, name, setting="llm", instead=instead)
+    _require_key(traits, name, setting="llm", advice=advice)
     options = {**traits.llm_options, **_address(traits), **_optional_key(traits)}
     if temperature is not None:
         options["temperature"] = temperature
@@ -242,7 +242,7 @@ def load_embed_model(name: str) -> BaseEmbedding:
             f"Provider {provider!r} has no embeddings; choose another in the setting 'embed_model'.",
             setting="embed_model",
         )
-    _require_key(traits, name, setting="embed_model", instead=_WITHOUT_KEY)
+    _require_key(traits, name, setting="embed_model", advice=_WITHOUT_KEY)
     options = {**traits.embedding_options, **_address(traits), **_optional_key(traits)}
     # `model_name`, because OpenAI's class accepts only known names for `model`.
     options["model_name"] = model
@@ -270,11 +270,9 @@ def _split(name: str, *, setting: str) -> tuple[str, str]:
     return provider, model
 
 
-def _require_key(traits: Provider, name: str, *, setting: str, instead: str) -> None:
+def _require_key(traits: Provider, name: str, *, setting: str, advice: str) -> None:
     if traits.key and not os.environ.get(traits.key):
-        raise ModelError(
-            f"{name!r} needs {traits.key}, which is not set. Either set it, or {instead}.", setting=setting
-        )
+        raise ModelError(f"{name!r} needs {traits.key}, which is not set. Either set it, or {advice}.", setting=setting)
 
 
 def _address(traits: Provider) -> dict[str, str]:
@@ -339,7 +337,7 @@ def is_named(name: str) -> bool:
 
 
 def llm_identity(llm: LLM, model_id: str | None = None) -> str:
-    """Return the name under which contexts of an LLM are kept in the ledger.
+    """Return the name under which contexts of an LLM are stored in the ledger.
 
     Args:
         llm: The object.
@@ -351,7 +349,7 @@ def llm_identity(llm: LLM, model_id: str | None = None) -> str:
     name = model_name(llm, model_id)
     if model_id is None and not is_named(name):
         raise ModelError(
-            f"{type(llm).__name__} does not say which model it is ({name!r}), so its contexts could be confused with"
+            f"{type(llm).__name__} has no model name ({name!r}), so its contexts could be confused with"
             f' those of another: pass model_id="my-model@1" next to llm=, and change it when the model changes, or let'
             f" the object's `metadata` return a model_name.",
             setting="llm",
@@ -369,7 +367,7 @@ def answer_identity(llm: LLM) -> str:
 
 
 def embedding_identity(model: BaseEmbedding) -> str:
-    """Return the name under which vectors of an embedding model are kept in the ledger.
+    """Return the name under which vectors of an embedding model are stored in the ledger.
 
     Raises:
         ModelError: The model has no name that distinguishes it, or its vectors depend on the other texts in a request.
@@ -378,7 +376,7 @@ def embedding_identity(model: BaseEmbedding) -> str:
     if not is_named(name):
         kind = type(model).__name__
         raise ModelError(
-            f"{kind} does not say which model it is ({name!r}), so its vectors could be confused with those of"
+            f"{kind} has no model name ({name!r}), so its vectors could be confused with those of"
             f' another: name it, as in {kind}(model_name="my-embedding@1"), and change the name when it changes.',
             setting="embed_model",
         )

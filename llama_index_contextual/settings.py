@@ -47,7 +47,7 @@ class Setting:
     rebuild: bool
 
 
-def explained(config: ProjectConfig) -> list[Setting]:
+def describe_settings(config: ProjectConfig) -> list[Setting]:
     """Return all settings of a project, in the order of `ProjectConfig`."""
     values, defaults = config.model_dump(mode="json"), ProjectConfig().model_dump(mode="json")
     return [

@@ -35,8 +35,8 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     for chunk in response:
         _, written = context_parts(chunk.node.metadata)
         background = f"\nBackground: {written}" if written else ""
-        where = f"\nPlace: {place(chunk.source)}" if places else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}\n{chunk.text}")
+        place_line = f"\nPlace: {place(chunk.source)}" if places else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}\n{chunk.text}")
     return "\n\n".join(blocks)
 
 

@@ -1,4 +1,4 @@
-"""What holds for the whole suite: no network but loopback, no key, no pickle; and the small project most tests need."""
+"""Rules of the whole suite (no network except loopback, no keys, no pickle), and a small project for most tests."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _ENVIRONMENT = (
 
 
 class NetworkError(RuntimeError):
-    """A test tried to leave this machine."""
+    """A test tried to connect to another machine."""
 
 
 class PickleError(RuntimeError):
-    """Something was about to be unpickled, which runs whatever the file says."""
+    """A test tried to unpickle data, which can execute code."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,7 +61,7 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sealed() -> Iterator[None]:
-    """Let no test reach the network, find a key, or unpickle a file.
+    """Prevent tests from using the network, finding keys, or unpickling files.
 
     The patch on pickle is global: pytest, hypothesis, pytest-cov and NumPy look it up when they call it and need no
     unpickling here; multiprocessing keeps its own reference, taken at the import above.
@@ -109,7 +109,7 @@ def _refuse_pickle(*_arguments: Any, **_options: Any) -> NoReturn:
 
 
 class _NoUnpickler:
-    """Can be inherited from, as NLTK does at import, and not be made."""
+    """Unpickler that NLTK can subclass at import, but that cannot be created."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         _refuse_pickle(*arguments, **options)
@@ -117,7 +117,7 @@ class _NoUnpickler:
 
 @pytest.fixture(scope="session", autouse=True)
 def _clock() -> Iterator[None]:
-    """Judge models by a fixed day, long before any of them ends, so that no test depends on today's date."""
+    """Use a fixed date before the retirement of any model, so that no test depends on the current date."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llama_index_contextual.retirement.today", lambda: date(2026, 6, 1))
         yield

@@ -81,10 +81,10 @@ def seen_by_model(provider: LoopbackProvider) -> str:
 
 def references(output: Any) -> list[dict[str, Any]]:
     """The passages that an agent's answer refers to."""
-    return [passage for found in output.references for passage in found.references]
+    return [passage for result in output.references for passage in result.references]
 
 
-def test_it_is_what_agno_calls_knowledge(filled: Project) -> None:
+def test_it_implements_agnos_knowledge_protocol(filled: Project) -> None:
     knowledge = ContextualKnowledge(filled)
     assert isinstance(knowledge, KnowledgeProtocol)
     assert not callable(knowledge)
@@ -125,7 +125,7 @@ class TestAgents:
         assert output.content == ANSWER
         assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
 
-    def test_a_member_of_a_team_searches_what_the_leader_wants_to_know(self, filled: Project) -> None:
+    def test_a_team_member_searches_for_the_leaders_question(self, filled: Project) -> None:
         search = searching()
 
         def reply(request: Request) -> Reply | str:
@@ -157,21 +157,21 @@ class TestAgents:
             output = agent(provider, ContextualKnowledge(filled), knowledge_filters={"kind": "md"}).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"md"}
 
-    def test_filters_of_the_model_are_taken(self, filled: Project) -> None:
-        wanted = [{"key": "kind", "value": "pdf"}]
-        with LoopbackProvider(reply=searching(filters=wanted)) as provider:
+    def test_filters_of_the_model_are_applied(self, filled: Project) -> None:
+        expected = [{"key": "kind", "value": "pdf"}]
+        with LoopbackProvider(reply=searching(filters=expected)) as provider:
             output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
         system = provider.chat_calls[0].body["messages"][0]["content"]
         assert "Valid keys: chunk_index, context_source, file_name, file_path, kind," in system
 
     def test_an_unknown_key_is_answered_with_those_that_are_valid(self, filled: Project) -> None:
-        wanted = [{"key": "colour", "value": "blue"}]
-        with LoopbackProvider(reply=searching(filters=wanted)) as provider:
+        expected = [{"key": "colour", "value": "blue"}]
+        with LoopbackProvider(reply=searching(filters=expected)) as provider:
             agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert "No passage has the metadata key 'colour'. Valid keys: chunk_index" in seen_by_model(provider)
 
-    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+    def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
         with LoopbackProvider(reply=searching()) as provider:
             output = agent(provider, ContextualKnowledge(project)).run(QUESTION)
         assert output.content == ANSWER
@@ -197,10 +197,10 @@ class TestAgents:
 
 
 class TestSources:
-    def test_the_system_prompt_says_what_the_documents_are(self, filled: Project) -> None:
-        told = ContextualKnowledge(filled).build_context()
-        assert "Searches the 3 documents of 'reports'" in told
-        assert "Tariff note" in told
+    def test_the_system_prompt_describes_the_documents(self, filled: Project) -> None:
+        message = ContextualKnowledge(filled).build_context()
+        assert "Searches the 3 documents of 'reports'" in message
+        assert "Tariff note" in message
         assert (
             ContextualKnowledge(filled, description="Our manuals.")
             .build_context()
@@ -209,37 +209,37 @@ class TestSources:
 
     def test_a_retriever_of_this_package_takes_filters(self, filled: Project) -> None:
         lexical = filled._live.current().retriever("lexical", filled.config)
-        found = ContextualKnowledge(lexical).search("pump", filters={"kind": "md"})
-        assert [document.meta_data["kind"] for document in found] == ["md"]
-        assert asyncio.run(ContextualKnowledge(lexical).asearch("pump", filters={"kind": "md"})) == found
+        documents = ContextualKnowledge(lexical).search("pump", filters={"kind": "md"})
+        assert [document.meta_data["kind"] for document in documents] == ["md"]
+        assert asyncio.run(ContextualKnowledge(lexical).asearch("pump", filters={"kind": "md"})) == documents
 
     def test_a_projects_retriever_answers_as_the_project_does(self, filled: Project) -> None:
         whole, narrow = ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever(similarity_top_k=1))
-        found = narrow.search(QUESTION, max_results=3)
-        assert found == whole.search(QUESTION, max_results=3)
-        assert len(found) == 3
-        assert found[0].meta_data["confidence"] > 0
+        documents = narrow.search(QUESTION, max_results=3)
+        assert documents == whole.search(QUESTION, max_results=3)
+        assert len(documents) == 3
+        assert documents[0].meta_data["confidence"] > 0
         assert narrow.search(QUESTION, filters={"kind": "md"}) == whole.search(QUESTION, filters={"kind": "md"})
-        assert asyncio.run(narrow.asearch(QUESTION, max_results=3)) == found
+        assert asyncio.run(narrow.asearch(QUESTION, max_results=3)) == documents
         assert narrow.get_valid_filters() == whole.get_valid_filters()
         with pytest.raises(InputError, match="No passage has the metadata key 'colour'"):
             narrow.search(QUESTION, filters={"colour": "red"})
 
-    def test_filters_of_a_retriever_stay_beside_those_of_a_search(self, filled: Project) -> None:
+    def test_filters_of_a_retriever_and_of_a_search_both_apply(self, filled: Project) -> None:
         markdown = to_metadata_filters({"kind": "md"})
         knowledge = ContextualKnowledge(filled.as_retriever(filters=markdown))
-        assert {found.meta_data["kind"] for found in knowledge.search(QUESTION)} == {"md"}
+        assert {document.meta_data["kind"] for document in knowledge.search(QUESTION)} == {"md"}
         assert knowledge.search(QUESTION, filters={"kind": "txt"}) == []
 
-    def test_what_a_retriever_says_of_its_search_is_passed_on(self, filled: Project) -> None:
-        (found,) = ContextualKnowledge(filled.as_retriever(intents=True), max_results=1).search(QUESTION)
-        assert found.meta_data["confidence"] > 0
+    def test_warnings_of_a_retriever_are_passed_on(self, filled: Project) -> None:
+        (document,) = ContextualKnowledge(filled.as_retriever(intents=True), max_results=1).search(QUESTION)
+        assert document.meta_data["confidence"] > 0
         assert ContextualKnowledge(filled.as_retriever(intents=True)).search("Thank you!") == []
 
-    def test_any_other_retriever_serves_without_filters(self) -> None:
+    def test_any_other_retriever_works_without_filters(self) -> None:
         knowledge = ContextualKnowledge(FixedRetriever(), max_results=1)
-        (found,) = knowledge.search("anything")
-        assert (found.id, found.content, found.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
+        (document,) = knowledge.search("anything")
+        assert (document.id, document.content, document.meta_data["score"]) == ("a", "Revenue grew.", 0.5)
         assert knowledge.get_valid_filters() == set()
         with pytest.raises(InputError, match="does not support filters: search without"):
             knowledge.search("anything", filters={"kind": "md"})
@@ -254,13 +254,13 @@ class TestSources:
         with pytest.raises(InputError, match="The query is empty"):
             ContextualKnowledge(FixedRetriever()).search(" ")
 
-    def test_a_missing_setting_of_the_model_is_said_to_whoever_asks(self, manager: ProjectManager) -> None:
+    def test_a_missing_key_is_an_error_for_the_caller(self, manager: ProjectManager) -> None:
         project = manager.create("paid", ProjectConfig(context="none"))
-        (told,) = ContextualKnowledge(project).retrieve(QUESTION)
-        assert told.content.startswith("The search failed: Project 'paid' has no version yet")
-        assert told.meta_data == {"error": True}
+        (message,) = ContextualKnowledge(project).retrieve(QUESTION)
+        assert message.content.startswith("The search failed: Project 'paid' has no version yet")
+        assert message.meta_data == {"error": True}
 
-    async def test_its_own_tools_give_json(self, filled: Project) -> None:
+    async def test_its_tools_return_json(self, filled: Project) -> None:
         knowledge = ContextualKnowledge(filled, max_results=1)
         (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
         assert tool(QUESTION) == await awaited(QUESTION)
@@ -293,18 +293,18 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_filter_expression_means_what_it_says(filled: Project, operator: str) -> None:
+def test_every_filter_expression_is_converted(filled: Project, operator: str) -> None:
     make, kinds = OPERATORS[operator]
     if not hasattr(expressions, operator):
         pytest.skip(f"this release of agno has no {operator}")
-    found = ContextualKnowledge(filled).search("error tariff revenue pump duty", filters=[make(expressions)])
-    assert {document.meta_data["kind"] for document in found} == kinds
+    documents = ContextualKnowledge(filled).search("error tariff revenue pump duty", filters=[make(expressions)])
+    assert {document.meta_data["kind"] for document in documents} == kinds
 
 
-def test_a_dict_means_equality_and_a_list_of_values_any_of_them(filled: Project) -> None:
+def test_a_dict_filter_means_equality_or_any_of_a_list(filled: Project) -> None:
     knowledge = ContextualKnowledge(filled)
-    found = knowledge.search("error tariff revenue pump", filters={"kind": ["md", "txt"], "year": 2026})
-    assert {document.meta_data["kind"] for document in found} == {"txt"}
+    documents = knowledge.search("error tariff revenue pump", filters={"kind": ["md", "txt"], "year": 2026})
+    assert {document.meta_data["kind"] for document in documents} == {"txt"}
 
 
 @pytest.mark.parametrize(
@@ -330,15 +330,15 @@ def test_an_agent_can_be_made_before_anything_is_ingested(project: Project) -> N
 
 
 @pytest.mark.parametrize("nothing", [None, {}, []])
-def test_no_filters_filter_nothing(nothing: Any) -> None:
+def test_no_filters_match_everything(nothing: Any) -> None:
     assert to_metadata_filters(nothing) is None
 
 
-async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
+async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
     query = f"TS-999 {'pump ' * 200_000}"
     sources = (filled, filled.as_retriever(), filled._live.current().lexical)
     for knowledge in map(ContextualKnowledge, sources):
-        for documents in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
-            assert "TS-999" in documents[0].content
-            assert documents[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")
-            assert documents[0].meta_data["note"].count("characters: only its beginning") == 1
+        for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
+            assert "TS-999" in document[0].content
+            assert document[0].meta_data["note"].startswith("The query has 1,000,007 characters: only its beginning")
+            assert document[0].meta_data["note"].count("characters: only its beginning") == 1

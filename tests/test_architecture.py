@@ -1,4 +1,4 @@
-"""Imports point one way, and the house rules hold in every module: read from the syntax trees."""
+"""Layers of the imports, and rules for every module, checked on the syntax trees."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def test_imports_point_down() -> None:
     wrong = []
     for source in sources():
         part = part_of(source.name)
-        for found in source.imports if part else ():  # the package itself names everything: see below
-            target = module_of(found.target)
+        for result in source.imports if part else ():  # the package itself names everything: see below
+            target = module_of(result.target)
             if target and level_of(part_of(target)) > level_of(part):
-                wrong.append(f"{source.path}:{found.line} imports {target}")
+                wrong.append(f"{source.path}:{result.line} imports {target}")
     assert wrong == []
 
 
-def test_no_two_modules_import_each_other_even_later_on() -> None:
+def test_no_two_modules_import_each_other_even_lazily() -> None:
     graph = {
-        source.name: {module_of(found.target) for found in source.imports if not found.typing_only} - {None}
+        source.name: {module_of(result.target) for result in source.imports if not result.typing_only} - {None}
         for source in sources()
     }
     done: set[str | None] = set()
@@ -87,7 +87,7 @@ def test_no_two_modules_import_each_other_even_later_on() -> None:
 
 def test_the_package_itself_imports_nothing_but_its_version() -> None:
     package = next(source for source in sources() if not source.name)
-    imported = {found.target for found in package.imports if not found.typing_only}
+    imported = {one.target for one in package.imports if not one.typing_only}
     assert imported == {
         "importlib.import_module",
         "typing.TYPE_CHECKING",
@@ -99,22 +99,22 @@ def test_the_package_itself_imports_nothing_but_its_version() -> None:
 def test_algorithms_import_the_standard_library_and_numpy_only() -> None:
     pure = [source for source in sources() if source.path in PURE]
     assert len(pure) == len(PURE)
-    tops = {found.target.partition(".")[0] for source in pure for found in source.imports}
+    tops = {result.target.partition(".")[0] for source in pure for result in source.imports}
     assert tops - {"numpy", "__future__"} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("foreign", ["agno", "click", "matplotlib", "mcp", "openai", "torch", "typer"])
-def test_heavy_and_optional_packages_are_imported_at_the_doors_only(foreign: str) -> None:
-    users = [s for s in sources() for found in s.imports if found.target.partition(".")[0] == foreign]
+def test_heavy_and_optional_packages_are_imported_where_they_are_used_only(foreign: str) -> None:
+    users = [s for s in sources() for result in s.imports if result.target.partition(".")[0] == foreign]
     assert [s.path for s in users if part_of(s.name) not in DOORS and s.path != CHARTS] == []
 
 
 def test_nothing_is_unpickled_and_no_text_is_executed() -> None:
     wrong = []
     for source in sources():
-        for found in source.imports:
-            if found.target.partition(".")[0] in FORBIDDEN_MODULES:
-                wrong.append(f"{source.path}:{found.line} imports {found.target}")
+        for result in source.imports:
+            if result.target.partition(".")[0] in FORBIDDEN_MODULES:
+                wrong.append(f"{source.path}:{result.line} imports {result.target}")
         for name, call in source.calls:
             keywords = FORBIDDEN_KEYWORDS & {keyword.arg for keyword in call.keywords}
             if name in FORBIDDEN_CALLS or name.startswith(FORBIDDEN_PREFIXES) or keywords:
@@ -150,7 +150,7 @@ def test_the_root_logger_is_left_alone() -> None:
     assert wrong == []
 
 
-def test_no_assert_stands_for_an_error_of_the_user() -> None:
+def test_no_assert_reports_a_user_error() -> None:
     wrong = [f"{s.path}:{node.lineno}" for s in sources() for node in ast.walk(s.tree) if isinstance(node, ast.Assert)]
     assert wrong == []
 

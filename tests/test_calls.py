@@ -231,6 +231,30 @@ async def test_a_cancelled_call_is_not_repeated() -> None:
     assert started == [1]
 
 
+async def test_a_cancelled_wait_ends_at_once() -> None:
+    flaky = Flaky(TimeoutError())
+    task = asyncio.create_task(acall(flaky.later, RetryPolicy(base_delay=3600, max_delay=3600)))
+    await asyncio.sleep(0)
+    assert flaky.calls == 1
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=60)
+    assert done
+    assert task.cancelled()
+
+
+def test_an_interrupted_wait_or_call_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    flaky = Flaky(TimeoutError())
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        call(flaky, RetryPolicy())
+    assert flaky.calls == 1
+    with pytest.raises(KeyboardInterrupt):
+        call(interrupt, RetryPolicy())
+
+
 async def test_a_call_whose_client_turned_the_cancellation_into_an_error_is_not_repeated() -> None:
     started: list[int] = []
 
@@ -300,11 +324,12 @@ MODEL = "openai:gpt-4.1"
         (api_error(401), "The provider of 'openai:gpt-4.1' refused the API key: check the key in the environment."),
         (
             api_error(403),
-            "The provider of 'openai:gpt-4.1' refused access: check that the key may use this model from this place.",
+            "The provider of 'openai:gpt-4.1' refused access: check that the key has access to this model in your"
+            " region.",
         ),
         (
             api_error(404),
-            "The provider does not know the model 'openai:gpt-4.1', whose end it has announced for 2027-01-14."
+            "The provider does not know the model 'openai:gpt-4.1', whose retirement was announced for 2027-01-14."
             f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
@@ -313,11 +338,12 @@ MODEL = "openai:gpt-4.1"
         ),
         (
             api_error(429),
-            "The provider of 'openai:gpt-4.1' keeps answering 429 (rate limit): lower the concurrency, or try later.",
+            "The provider of 'openai:gpt-4.1' keeps returning 429 (rate limit): lower the concurrency, or try again"
+            " later.",
         ),
         (
             api_error(502),
-            "The provider of 'openai:gpt-4.1' keeps answering 502 (its own error): run the same call again later.",
+            "The provider of 'openai:gpt-4.1' keeps returning 502 (server error): run the same call again later.",
         ),
         (
             CONNECTION,

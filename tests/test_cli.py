@@ -1,4 +1,4 @@
-"""The command line: what it prints and where, exit codes, Ctrl-C, and text that wants to act on the terminal."""
+"""The command line: output, exit codes, Ctrl-C, and control characters in texts."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def spawn(*arguments: object, **environment: str) -> subprocess.Popen[str]:
 
 def commands() -> dict[str, Any]:
     """Return every command by its full name."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, command in get_command(cli.app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
-        found.update({f"{name} {sub}": leaf for sub, leaf in inner.items()} if inner else {name: command})
-    return found
+        results.update({f"{name} {sub}": leaf for sub, leaf in inner.items()} if inner else {name: command})
+    return results
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def ingested(root: Path, text_folder: Path) -> Project:
 # ---- every command -------------------------------------------------------------------------------------------------
 
 
-def test_every_command_is_run_here() -> None:
+def test_every_command_is_tested_in_this_module() -> None:
     assert set(commands()) == set(COMMANDS) | WITHOUT_ROOT | SERVERS
 
 
@@ -169,12 +169,12 @@ def test_help_explains_the_command_and_every_option(name: str) -> None:
     assert ("--root" in options) == (name not in WITHOUT_ROOT)
 
 
-def test_options_are_these() -> None:
-    found = {
+def test_the_options_of_each_command_are_documented() -> None:
+    results = {
         name: sorted({o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")})
         for name, command in commands().items()
     }
-    extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in found.items()}
+    extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
     answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
     answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
@@ -199,14 +199,14 @@ def test_options_are_these() -> None:
     }
 
 
-def test_a_command_that_is_proposed_can_be_copied_whatever_the_name(root: Path, text_folder: Path) -> None:
+def test_a_proposed_command_is_quoted_for_any_name(root: Path, text_folder: Path) -> None:
     created = run("create", "my reports", "--local", "--set", "faiss=false")
     assert created.out.endswith("Next: llama-index-contextual ingest 'my reports' FILES…\n")
     run("ingest", "my reports", text_folder, "--quiet")
     assert "`llama-index-contextual rebuild 'my reports'`" in run("configure", "my reports", "chunk_size=400").out
 
 
-def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> None:
+def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: Path) -> None:
     assert "No projects in" in run("list").err
     created = run("create", "reports", "--local")
     assert created.out == (f"Created project reports in {root}.\nNext: llama-index-contextual ingest reports FILES…\n")
@@ -216,16 +216,16 @@ def test_the_way_from_nothing_to_an_answer(root: Path, text_folder: Path) -> Non
     assert re.fullmatch(r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; \d+\.\d s\.\n", done.out)
     assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
     assert done.err.count("\n") == 1
-    found = run("search", "reports", "error TS-999", "--top-k", 1)
-    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", found.out)
-    assert "Error TS-999 means that the pump runs dry." in found.out
-    assert found.err == ""
+    result = run("search", "reports", "error TS-999", "--top-k", 1)
+    assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", result.out)
+    assert "Error TS-999 means that the pump runs dry." in result.out
+    assert result.err == ""
     shown = run("info", "reports").out
     assert re.search(r"^documents +2$", shown, re.MULTILINE)
     assert re.search(r"^live version +v000001$", shown, re.MULTILINE)
 
 
-def test_a_passage_is_shown_from_the_rarest_word_of_the_question_on(root: Path, tmp_path: Path) -> None:
+def test_an_excerpt_starts_at_the_rarest_word_of_the_question(root: Path, tmp_path: Path) -> None:
     text = "The pump was inspected. " * 12 + "Then Ukraine was named. " + "The pump was inspected again. " * 20
     (tmp_path / "long.txt").write_text(text)
     ProjectManager(root).create("a", ProjectConfig.local(context="none")).ingest([tmp_path / "long.txt"])
@@ -234,7 +234,7 @@ def test_a_passage_is_shown_from_the_rarest_word_of_the_question_on(root: Path, 
     assert len(passage) <= 320
 
 
-def test_the_settings_are_listed_with_values_and_the_sentences_that_explain_them(ingested: Project) -> None:
+def test_the_settings_are_listed_with_values_and_descriptions(ingested: Project) -> None:
     defaults, own = run("settings").out, run("settings", "a").out
     for name, field in ProjectConfig.model_fields.items():
         assert re.search(rf"^{name}=.*\n    {re.escape(field.description or '-')}$", defaults, re.MULTILINE), name
@@ -255,7 +255,7 @@ def test_help_shows_the_commands_in_four_groups() -> None:
     assert "─ Commands ─" not in shown
 
 
-def test_nothing_found_is_said(ingested: Project) -> None:
+def test_a_search_without_results_says_so(ingested: Project) -> None:
     assert run("search", "a", "zebra", "--mode", "lexical").out == "No results.\n"
     reasons = run("search", "a", "TS-999", "-k", 1, "--explain").out
     assert "semantic 0.4 ×" in reasons
@@ -294,7 +294,7 @@ def test_settings_are_given_as_json_or_as_text(root: Path) -> None:
     assert ProjectManager(root).load("a").config.chunk_size == 256
 
 
-def test_a_changed_setting_says_what_it_needs(ingested: Project) -> None:
+def test_configure_names_settings_that_need_a_rebuild(ingested: Project) -> None:
     assert run("configure", "a", "top_k=5").out == "Changed; takes effect with the next query.\n"
     changed = run("configure", "a", "chunk_size=64", "chunk_overlap=8").out
     assert changed.startswith("Changed. To apply chunk_size, chunk_overlap, run `llama-index-contextual rebuild a`")
@@ -326,7 +326,7 @@ def test_version_and_help_of_the_whole() -> None:
         (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
-        (["ledger", "import", "a", "{nowhere}"], "nowhere is not there: name a file that `export_contexts` wrote"),
+        (["ledger", "import", "a", "{nowhere}"], "nowhere does not exist: name a file that `export_contexts` wrote"),
         (
             ["ledger", "export", "a", "{nowhere}/x.jsonl"],
             "nowhere is not a folder: create it, or choose another one for x.jsonl",
@@ -350,7 +350,7 @@ def test_an_error_is_one_line_and_exit_code_1(
     assert result.err.count("\n") == 1
 
 
-def test_a_path_that_is_not_there_ends_with_2_and_with_1_where_others_were_read(
+def test_a_missing_path_exits_with_2_or_with_1_if_others_were_read(
     ingested: Project, text_folder: Path, tmp_path: Path
 ) -> None:
     nowhere = tmp_path / "nowhere"
@@ -366,7 +366,7 @@ def test_a_path_that_is_not_there_ends_with_2_and_with_1_where_others_were_read(
     assert len(ProjectManager(ingested.directory.parent).load("a").versions()) == 1
 
 
-def test_another_file_of_the_same_id_is_told_and_a_moved_one_is_the_same(
+def test_a_file_with_a_used_id_is_reported_and_a_moved_one_is_recognised(
     ingested: Project, text_folder: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "x" / "reports"
@@ -384,14 +384,14 @@ def test_another_file_of_the_same_id_is_told_and_a_moved_one_is_the_same(
     assert run("estimate", "a", other, "--moved", "--json").json["documents"] == 0
 
 
-def test_a_renamed_file_is_told(ingested: Project, text_folder: Path) -> None:
+def test_a_renamed_file_is_reported(ingested: Project, text_folder: Path) -> None:
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     result = run("ingest", "a", text_folder, "--quiet")
     assert "renamed reports/manual.txt to reports/handbook.txt" in result.err
     assert "1 renamed, 1 unchanged" in result.out
 
 
-def test_an_evaluation_whose_files_are_not_there_is_an_error(ingested: Project, tmp_path: Path) -> None:
+def test_an_evaluation_without_any_of_its_files_is_an_error(ingested: Project, tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     lines = [{"question": f"Question {n}?", "file": f"{n}.pdf", "evidence": [{"page": 1}]} for n in range(2)]
     questions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -401,7 +401,7 @@ def test_an_evaluation_whose_files_are_not_there_is_an_error(ingested: Project, 
         assert "The evidence of 2 questions is in files that the project does not have, such as '0.pdf'" in result.err
 
 
-def test_without_a_key_both_ways_out_are_told(root: Path, text_folder: Path) -> None:
+def test_without_a_key_the_error_names_both_solutions(root: Path, text_folder: Path) -> None:
     run("create", "a")
     result = run("ingest", "a", text_folder, "--quiet")
     assert (result.code, result.out) == (1, "")
@@ -411,7 +411,7 @@ def test_without_a_key_both_ways_out_are_told(root: Path, text_folder: Path) -> 
 @pytest.mark.parametrize(
     ("file", "content"), [("project.json", b"[["), ("CURRENT", b"junk"), ("ledger.sqlite", b"no database " * 999)]
 )
-def test_damage_is_one_line_too_and_can_be_deleted(ingested: Project, file: str, content: bytes) -> None:
+def test_a_damaged_project_is_a_one_line_error_and_can_be_deleted(ingested: Project, file: str, content: bytes) -> None:
     (ingested.directory / file).write_bytes(content)
     result = run("info", "a")
     assert (result.code, result.out) == (1, "")
@@ -444,7 +444,7 @@ def test_wrong_usage_is_exit_code_2(root: Path, arguments: list[str]) -> None:
     assert "Traceback" not in result.err
 
 
-def test_a_defect_is_one_line_with_the_way_to_its_traceback(
+def test_a_bug_is_one_line_with_instructions_for_a_traceback(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_self: ProjectManager) -> list[str]:
@@ -468,7 +468,7 @@ def test_a_defect_is_one_line_with_the_way_to_its_traceback(
 # ---- delete --------------------------------------------------------------------------------------------------------
 
 
-def test_deleting_asks_and_says_what_is_lost(ingested: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_and_lists_what_is_lost(ingested: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("delete", "a", answer="y\n").code == 2, "there is no terminal to ask on"
     at_a_terminal(monkeypatch)
     with contextlib.closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
@@ -505,7 +505,7 @@ def hostile(root: Path, tmp_path: Path) -> Project:
     return project
 
 
-def test_names_and_text_of_documents_are_printed_as_they_are_but_harmless(hostile: Project) -> None:
+def test_names_and_texts_of_documents_are_printed_without_control_characters(hostile: Project) -> None:
     for arguments in (["search", "a", "beginning"], ["documents", "a"], ["search", "a", HOSTILE.replace("\0", "")]):
         result = run(*arguments)
         assert result.code == 0
@@ -516,7 +516,7 @@ def test_names_and_text_of_documents_are_printed_as_they_are_but_harmless(hostil
     assert "日本語のテキスト" in shown
 
 
-def test_json_holds_the_text_to_the_character_and_cannot_act_on_the_terminal(hostile: Project) -> None:
+def test_json_output_has_the_exact_text_with_control_characters_escaped(hostile: Project) -> None:
     result = run("search", "a", "beginning", "--json")
     assert not CONTROLS.search(result.out)
     assert "日本語" in result.out
@@ -541,7 +541,7 @@ def test_the_module_runs_as_a_program() -> None:
     assert child.returncode == 0
 
 
-def test_a_terminal_without_the_letters_ends_no_command_and_a_warning_comes_once(root: Path, text_folder: Path) -> None:
+def test_a_terminal_without_unicode_ends_no_command_and_warnings_appear_once(root: Path, text_folder: Path) -> None:
     (text_folder / "letters.txt").write_text("Ärger mit 日本語 — und Zeilen.", encoding="utf-8")
     ProjectManager(root).create("a", ProjectConfig.local(faiss=False)).ingest([text_folder])
     child = spawn("search", "a", "Ärger", PYTHONIOENCODING="ascii")
@@ -550,14 +550,14 @@ def test_a_terminal_without_the_letters_ends_no_command_and_a_warning_comes_once
     assert "\\xc4rger mit \\u65e5" in out
 
 
-def test_json_for_a_terminal_without_the_letters_is_still_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_for_a_terminal_without_unicode_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding="ascii", write_through=True))
     terminal.say_json({"text": "Ärger mit 日本語 \udcff"})
     assert json.loads(screen.getvalue()) == {"text": "Ärger mit 日本語 \udcff"}
 
 
-def test_a_reader_that_goes_away_is_no_error_to_tell(ingested: Project) -> None:
+def test_a_closed_pipe_is_not_reported_as_an_error(ingested: Project) -> None:
     child = spawn("search", "a", "error TS-999", "--json")
     assert child.stdout is not None
     assert child.stderr is not None
@@ -568,7 +568,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(ingested: Project) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_leaves_the_old_version_live_and_says_what_was_kept(
+def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
     root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered, limit, released = 0, 1_000, threading.Event()
@@ -660,7 +660,7 @@ def _context_words(project: Project) -> set[str]:
     return {word for chunk in project.retrieve("Unique marker, beginning") for word in (chunk.context or "").split()}
 
 
-def test_on_a_terminal_facts_stand_under_a_name_that_is_too_long_for_both(root: Path, tmp_path: Path) -> None:
+def test_on_a_narrow_terminal_facts_are_printed_below_the_name(root: Path, tmp_path: Path) -> None:
     long, short = f"{'long ' * 8}name.txt", "short.txt"
     for name in (long, short):
         (tmp_path / name).write_text(f"The pump {name[0]} runs.")
@@ -670,7 +670,7 @@ def test_on_a_terminal_facts_stand_under_a_name_that_is_too_long_for_both(root: 
     assert lines == [long, "    1 chunk, 5 tokens", f"{short}  1 chunk, 5 tokens"]  # and so in one line where it fits
 
 
-def test_on_a_terminal_the_bar_fills_fits_and_is_followed_by_the_result(root: Path, text_folder: Path) -> None:
+def test_on_a_terminal_the_progress_bar_fits_and_ends_with_the_result(root: Path, text_folder: Path) -> None:
     ProjectManager(root).create("a", ProjectConfig.local())
     lines = lines_of(show(80, "ingest", "a", text_folder))
     assert all(cell_len(line) <= 80 for line in lines)
@@ -680,7 +680,7 @@ def test_on_a_terminal_the_bar_fills_fits_and_is_followed_by_the_result(root: Pa
     assert "Version v000001 is live: 2 added; 2 chunks;" in result
 
 
-def test_the_bar_is_not_shown_when_there_is_nothing_to_do(ingested: Project, text_folder: Path) -> None:
+def test_the_progress_bar_is_hidden_if_there_is_nothing_to_do(ingested: Project, text_folder: Path) -> None:
     result = run("ingest", "a", text_folder)
     assert result.err == ""
     assert result.out.startswith("Version v000001 is live: 0 added, 2 unchanged; 2 chunks;")

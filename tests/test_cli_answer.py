@@ -1,4 +1,4 @@
-"""`ask` and `chat`: what they print and where, with an LLM on the loopback interface and without one."""
+"""`ask` and `chat`: output with an LLM on the loopback interface and without one."""
 
 from __future__ import annotations
 
@@ -51,50 +51,50 @@ def prompt(provider: LoopbackProvider, number: int) -> str:
     return "\n".join(message["content"] for message in provider.calls()[number].body["messages"])
 
 
-def test_without_an_llm_the_best_passages_are_shown_and_that_is_said(root: Path) -> None:
-    found = command(root, "ask", QUESTION)
-    assert found.code == 0
-    assert found.err.startswith("No LLM answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
-    assert found.err.count("\n") == 1
-    assert found.out.startswith(" 1. manual.txt")
-    assert "Error TS-999 means that the pump runs dry." in found.out
+def test_without_an_llm_the_best_passages_are_shown_with_a_note(root: Path) -> None:
+    result = command(root, "ask", QUESTION)
+    assert result.code == 0
+    assert result.err.startswith("No LLM answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert result.err.count("\n") == 1
+    assert result.out.startswith(" 1. manual.txt")
+    assert "Error TS-999 means that the pump runs dry." in result.out
     as_json = command(root, "ask", QUESTION, "--json").json
     assert as_json["answer"] is None
     assert as_json["retrieval"]["results"][0]["source"]["file_name"] == "manual.txt"
     assert "OPENAI_API_KEY" in as_json["error"]
 
 
-def test_an_answer_comes_with_its_sources_and_what_is_wrong_with_it(root: Path, provider: LoopbackProvider) -> None:
+def test_an_answer_is_shown_with_its_sources_and_problems(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
-    found = command(root, "ask", QUESTION)
-    assert found.out == (
+    result = command(root, "ask", QUESTION)
+    assert result.out == (
         "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].\n[Source 1] manual.txt\n"
     )
-    assert found.err == (
+    assert result.err == (
         "Source 8 does not exist.\nQuotation not found: It costs a lot now\nNot in any cited passage: 77\n"
     )
 
 
-def test_an_answer_says_that_its_question_was_cut(root: Path, provider: LoopbackProvider) -> None:
+def test_a_shortened_question_is_reported_with_the_answer(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
-    found = command(root, "ask", f"{QUESTION} {'pump ' * 10_000}")
-    assert "The query has 50,029 characters: only its beginning, " in found.err
+    result = command(root, "ask", f"{QUESTION} {'pump ' * 10_000}")
+    assert "The query has 50,029 characters: only its beginning, " in result.err
     assert len(prompt(provider, 0)) < 50_000
 
 
 def test_an_answer_is_json_when_it_is_asked_for(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
-    found = command(root, "ask", QUESTION, "--json", "--style", "persona")
-    assert (found.json["answer"], found.json["found"]) == ("The pump runs dry [Source 1].", True)
+    result = command(root, "ask", QUESTION, "--json", "--style", "persona")
+    assert (result.json["answer"], result.json["found"]) == ("The pump runs dry [Source 1].", True)
     assert "few words" in prompt(provider, 0)
 
 
-def test_a_partial_answer_is_called_what_it_is(root: Path, provider: LoopbackProvider) -> None:
+def test_a_partial_answer_is_reported_as_incomplete(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("one two three four five six seven eight nine ten eleven twelve thirteen")
     provider.fault("drop_in_body")
-    found = command(root, "ask", QUESTION)
-    assert found.err.startswith("The answer is incomplete: The answer broke off.")
-    assert found.out.startswith("one two three four")
+    result = command(root, "ask", QUESTION)
+    assert result.err.startswith("The answer is incomplete: The answer broke off.")
+    assert result.out.startswith("one two three four")
 
 
 def test_an_answer_cannot_act_on_the_terminal(root: Path, provider: LoopbackProvider) -> None:
@@ -122,13 +122,13 @@ def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProv
 )
 def test_an_answer_can_be_judged(root: Path, provider: LoopbackProvider, verdict: str, told: str, said: str) -> None:
     provider.enqueue("The pump runs dry.", verdict)
-    found = command(root, "ask", QUESTION, "--judge")
-    assert found.out.startswith(f"{told}\n")
-    assert found.err.startswith(said)
-    assert bool(found.err) == bool(said)
+    result = command(root, "ask", QUESTION, "--judge")
+    assert result.out.startswith(f"{told}\n")
+    assert result.err.startswith(said)
+    assert bool(result.err) == bool(said)
 
 
-def test_time_words_are_understood_by_a_day(root: Path, provider: LoopbackProvider) -> None:
+def test_reference_date_resolves_time_words(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("It runs dry.", "It runs dry.")
     command(root, "ask", "Did TS-999 occur last year?", "--reference-date", "2026-11-22")
     assert "last year (2025)?" in prompt(provider, 0)
@@ -143,24 +143,24 @@ def test_time_words_are_understood_by_a_day(root: Path, provider: LoopbackProvid
 
 def test_a_question_can_be_searched_by_its_intent(root: Path, provider: LoopbackProvider) -> None:
     assert command(root, "ask", "Thank you!", "--intents").out == f"{SMALL_TALK}\n"
-    found = command(root, "chat", "--intents", "--follow-ups", "simple", "--json", lines="How do I repair TS-999?\n")
-    assert found.json[0]["retrieval"]["intent"] == "procedural"
+    result = command(root, "chat", "--intents", "--follow-ups", "simple", "--json", lines="How do I repair TS-999?\n")
+    assert result.json[0]["retrieval"]["intent"] == "procedural"
     assert len(provider.calls()) == 1
 
 
-def test_how_long_to_wait_can_be_chosen(root: Path, provider: LoopbackProvider) -> None:
-    found = command(root, "ask", QUESTION, "--first-token-timeout", "0")
-    assert (found.code, found.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
-    assert command(root, "ask", QUESTION, "--call-timeout", "0").err == found.err
+def test_timeouts_can_be_set(root: Path, provider: LoopbackProvider) -> None:
+    result = command(root, "ask", QUESTION, "--first-token-timeout", "0")
+    assert (result.code, result.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
+    assert command(root, "ask", QUESTION, "--call-timeout", "0").err == result.err
     provider.fault("hang")
-    found = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
-    assert found.code == 1
-    assert "0.2 seconds" in found.err
+    result = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
+    assert result.code == 1
+    assert "0.2 seconds" in result.err
 
 
 @pytest.mark.parametrize("given", ["option", "environment", "setting"])
 @pytest.mark.parametrize("name", ["ask", "chat"])
-def test_a_call_whose_answer_is_not_shown_as_it_comes_is_given_up_when_it_takes_too_long(
+def test_a_call_that_is_not_streamed_has_a_timeout(
     given: str, name: str, tmp_path: Path, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ProjectConfig.local(faiss=False, call_timeout=0.1 if given == "setting" else 99)
@@ -170,16 +170,16 @@ def test_a_call_whose_answer_is_not_shown_as_it_comes_is_given_up_when_it_takes_
     provider.fault("hang")
     arguments = [QUESTION] if name == "ask" else []
     arguments += ["--call-timeout", "0.1"] if given == "option" else []
-    found = command(tmp_path, name, *arguments, "--json", lines=f"{QUESTION}\n")
-    told = found.err if name == "ask" else found.json[0]["error"]
-    assert "'openai:gpt-4.1' gave no answer within 0.1 seconds" in told
+    result = command(tmp_path, name, *arguments, "--json", lines=f"{QUESTION}\n")
+    message = result.err if name == "ask" else result.json[0]["error"]
+    assert "'openai:gpt-4.1' gave no answer within 0.1 seconds" in message
 
 
 def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:
     provider.fault("invalid_key")
-    found = command(root, "ask", QUESTION)
-    assert (found.code, found.err.count("\n")) == (1, 1)
-    assert found.err.startswith("Error: The provider of 'openai:gpt-4.1' refused the API key")
+    result = command(root, "ask", QUESTION)
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert result.err.startswith("Error: The provider of 'openai:gpt-4.1' refused the API key")
 
 
 def test_a_conversation_answers_line_by_line_and_is_kept(
@@ -187,43 +187,41 @@ def test_a_conversation_answers_line_by_line_and_is_kept(
 ) -> None:
     provider.enqueue("The pump runs dry [Source 1].", "Because of V2 [Source 1].", "Nothing more.")
     file = tmp_path / "talk.json"
-    found = command(root, "chat", "--history", file, lines=f"{QUESTION}\n\nAnd why does it?\n/quit\nnever\n")
-    assert found.code == 0
-    assert found.out.startswith("The pump runs dry [Source 1].\n[Source 1] manual.txt\nBecause of V2 [Source 1].\n")
+    result = command(root, "chat", "--history", file, lines=f"{QUESTION}\n\nAnd why does it?\n/quit\nnever\n")
+    assert result.code == 0
+    assert result.out.startswith("The pump runs dry [Source 1].\n[Source 1] manual.txt\nBecause of V2 [Source 1].\n")
     assert QUESTION in prompt(provider, 1)
     assert [row["content"] for row in json.loads(file.read_text())][::2] == [QUESTION, "And why does it?"]
     command(root, "chat", "--history", file, lines="And then?\n")
     assert "Because of V2" in prompt(provider, 2)
 
 
-def test_a_place_for_the_conversation_that_is_not_there_is_told_before_anything_is_asked(
+def test_a_missing_folder_for_the_history_is_an_error_before_any_call(
     root: Path, provider: LoopbackProvider, tmp_path: Path
 ) -> None:
-    found = command(root, "chat", "--history", tmp_path / "absent" / "talk.json", lines=f"{QUESTION}\n")
-    assert (found.code, found.out) == (1, "")
-    assert found.err.endswith("absent is not a folder: create it, or choose another one for talk.json.\n")
+    result = command(root, "chat", "--history", tmp_path / "absent" / "talk.json", lines=f"{QUESTION}\n")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.endswith("absent is not a folder: create it, or choose another one for talk.json.\n")
     assert provider.calls() == []
 
 
-def test_a_conversation_forgets_when_it_is_told_to_and_survives_an_error(
-    root: Path, provider: LoopbackProvider
-) -> None:
+def test_a_conversation_can_be_reset_and_survives_an_error(root: Path, provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry.")
     provider.fault("invalid_key", after=1)
-    found = command(root, "chat", "--json", lines=f"{QUESTION}\n{QUESTION}\n/reset\n{QUESTION}\n")
-    assert [turn.get("error", "")[:12] for turn in found.json] == ["", "The provider", ""]
+    result = command(root, "chat", "--json", lines=f"{QUESTION}\n{QUESTION}\n/reset\n{QUESTION}\n")
+    assert [turn.get("error", "")[:12] for turn in result.json] == ["", "The provider", ""]
     assert "The pump runs dry." not in prompt(provider, -1).partition("Sources:")[0]
 
 
 def test_without_an_llm_a_conversation_shows_passages(root: Path) -> None:
-    found = command(root, "chat", lines=f"{QUESTION}\n")
-    assert found.code == 0
-    assert "Showing the best passages instead." in found.err
-    assert found.out.startswith(" 1. manual.txt")
+    result = command(root, "chat", lines=f"{QUESTION}\n")
+    assert result.code == 0
+    assert "Showing the best passages instead." in result.err
+    assert result.out.startswith(" 1. manual.txt")
 
 
 @given(st.text(alphabet="ab c\n漢", max_size=60), st.integers(1, 12), st.randoms())
-def test_words_are_wrapped_as_they_come_and_none_is_lost(text: str, width: int, random: Random) -> None:
+def test_streamed_words_are_wrapped_and_none_is_lost(text: str, width: int, random: Random) -> None:
     cuts = sorted(random.randint(0, len(text)) for _ in range(3))
     pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
     shown = "".join(wrapped(pieces, width))
@@ -238,11 +236,9 @@ def test_a_withheld_answer_has_no_sources(root: Path, provider: LoopbackProvider
     assert command(root, "ask", QUESTION, "--judge").out == f"{FALLBACK}\n"
 
 
-def test_a_conversation_that_is_forgotten_is_forgotten_in_its_file_too(
-    root: Path, provider: LoopbackProvider, tmp_path: Path
-) -> None:
+def test_a_reset_conversation_is_removed_from_its_file(root: Path, provider: LoopbackProvider, tmp_path: Path) -> None:
     provider.enqueue("It runs dry.")
     talk = tmp_path / "talk.json"
-    found = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")
-    assert "The conversation was cleared." in found.err
+    result = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")
+    assert "The conversation was cleared." in result.err
     assert json.loads(talk.read_text()) == []

@@ -1,4 +1,4 @@
-"""What a command will cost, what it may cost, and what it has cost, on the command line."""
+"""Costs on the command line: estimates, limits and receipts."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    found = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    return found.exit_code, found.stdout, found.stderr
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
 
 
 def test_an_estimate_is_a_table_with_the_chosen_row_marked(project: Project, text_folder: Path) -> None:
@@ -60,7 +60,7 @@ def test_an_estimate_is_a_table_with_the_chosen_row_marked(project: Project, tex
     assert [line.split()[2] for line in batched if line.startswith("→")] == ["batch"]
 
 
-def test_what_was_paid_stands_under_the_result_beside_what_was_estimated(
+def test_the_cost_is_shown_next_to_the_estimate(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     estimated = json.loads(run("estimate", "a", text_folder, "--json")[1])
@@ -71,7 +71,7 @@ def test_what_was_paid_stands_under_the_result_beside_what_was_estimated(
     assert "by genai-prices" in out
 
 
-def test_a_limit_that_is_reached_is_one_line_and_says_how_to_go_on(
+def test_reaching_max_cost_is_a_one_line_error_with_advice(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     code, out, err = run("ingest", "a", text_folder, "--quiet", "--max-cost", "0.0001")
@@ -82,14 +82,14 @@ def test_a_limit_that_is_reached_is_one_line_and_says_how_to_go_on(
     assert provider.calls() == []
 
 
-def test_batches_of_a_project_without_llm_are_one_line(tmp_path: Path, project: Project, text_folder: Path) -> None:
+def test_batch_without_an_llm_is_a_one_line_error(tmp_path: Path, project: Project, text_folder: Path) -> None:
     ProjectManager(tmp_path / "knowledge").create("b", ProjectConfig.local())
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
     assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or leave out batch.\n"
 
 
-def test_one_of_a_thing_is_called_by_its_singular(
+def test_a_count_of_one_uses_the_singular(
     provider: LoopbackProvider, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_a_terminal(monkeypatch)
@@ -97,9 +97,9 @@ def test_one_of_a_thing_is_called_by_its_singular(
     file.write_text("The pump runs dry.")
     questions.write_text(json.dumps({"question": "What runs dry?", "evidence": ["The pump runs dry."]}))
     project.update_config(llm_concurrency=1)
-    told = [run("estimate", "a", file), run("ingest", "a", file)]
+    messages = [run("estimate", "a", file), run("ingest", "a", file)]
     file.write_text("The pump runs.")
-    told += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
+    messages += [run("ingest", "a", file), run("rollback", "a"), run("verify", "a")]
     for command in (
         "info",
         "versions",
@@ -109,27 +109,27 @@ def test_one_of_a_thing_is_called_by_its_singular(
         "forget a --yes",
     ):
         name, *arguments = command.split()
-        told.append(run(name, *(arguments or ["a"])))
-    told += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
-    assert [code for code, _, _ in told] == [0] * (len(told) - 1) + [1]  # nobody says yes
-    said = " ".join(f"{out} {err}" for _, out, err in told)
+        messages.append(run(name, *(arguments or ["a"])))
+    messages += [run("ledger", "export", "a", tmp_path / "contexts.jsonl"), run("delete", "a")]
+    assert [code for code, _, _ in messages] == [0] * (len(messages) - 1) + [1]  # nobody says yes
+    output = " ".join(f"{out} {err}" for _, out, err in messages)
     for noun in ("document", "chunk", "context", "embedding", "version", "call", "question", "result", "paid context"):
-        assert f"1 {noun}" in said, noun
-    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", said) == []
+        assert f"1 {noun}" in output, noun
+    assert re.findall(r"(?<![\d.,/v])1 (?:[a-z]+ )?[a-z]+s\b.{20}", output) == []
 
 
 # ---- what is booked, and what it has cost in all ---------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_calls_in_flight_of_a_process_that_is_interrupted_are_booked(tmp_path: Path) -> None:
+def test_calls_in_flight_at_an_interruption_are_booked(tmp_path: Path) -> None:
     row = run_interrupted(tmp_path, signal.SIGINT, calls=2, parts=6, latency=0.1)
     assert row.counted > 0
     assert row.holds, row
     assert row.booked > 0
 
 
-def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
+def test_the_cost_of_a_project_is_shown_in_total_and_by_run(
     provider: LoopbackProvider, project: Project, text_folder: Path, tmp_path: Path
 ) -> None:
     assert run("cost", "a") == (0, "total: $0.00 in 0 runs; questions and answers are not included\n", "")
@@ -142,15 +142,15 @@ def test_the_cost_of_a_project_is_shown_in_all_and_by_run(
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d  ingest  \$0\.\d+  openai:gpt-4\.1 \+ openai:text-embedding-3-small; ", first
     )
-    assert "booked for 1 call timed out or interrupted" in first
-    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls whose price is not known; ", last)
-    found = json.loads(run("cost", "a", "--json")[1])
-    assert found["dollars"] == found["runs"][0]["dollars"] == project.cost().dollars
-    assert json.loads(run("info", "a", "--json")[1])["cost"] == found
+    assert "booked for 1 timed-out or interrupted call" in first
+    assert re.match(r"total: \$0\.\d+ in 1 run, of which \$0\.\d+ for calls of unknown price; ", last)
+    data = json.loads(run("cost", "a", "--json")[1])
+    assert data["dollars"] == data["runs"][0]["dollars"] == project.cost().dollars
+    assert json.loads(run("info", "a", "--json")[1])["cost"] == data
     assert "cost so far" in run("info", "a")[1]
 
 
-def test_the_limit_that_the_estimate_names_can_be_given_to_ingest(
+def test_the_limit_suggested_by_estimate_is_sufficient_for_ingest(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     out = run("estimate", "a", text_folder)[1]
@@ -166,7 +166,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, year: int, month: int, day: int) 
     monkeypatch.setattr("llama_index_contextual.retirement.today", lambda: date(year, month, day))
 
 
-def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
+def test_create_estimate_and_ingest_announce_the_retirement_of_a_model(
     provider: LoopbackProvider, project: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_clock(monkeypatch, 2026, 11, 14)
@@ -184,9 +184,7 @@ def test_a_model_that_ends_is_named_when_it_is_chosen_priced_and_used(
     assert run("estimate", "b", text_folder)[2] == ""
 
 
-def test_from_the_day_on_which_a_model_ends_new_projects_take_its_successor(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_projects_use_the_successor_of_a_retired_model(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     set_clock(monkeypatch, 2027, 1, 13)
     assert ProjectConfig().llm == LLMContextualizer().model == "openai:gpt-4.1"
     set_clock(monkeypatch, 2027, 1, 14)
@@ -199,18 +197,20 @@ def test_from_the_day_on_which_a_model_ends_new_projects_take_its_successor(
     assert ProjectManager(project.directory.parent).load("a").config.llm == "openai:gpt-4.1"
 
 
-def test_a_model_that_its_provider_no_longer_knows_names_its_successor_and_the_command(
+def test_the_error_for_a_retired_model_names_its_successor_and_the_command(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     provider.models = ["gpt-6-luna", "text-embedding-3-small"]
     code, _, err = run("ingest", "a", text_folder, "--quiet")
     assert code == 1
-    assert "'openai:gpt-4.1', whose end it has announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
+    assert (
+        "'openai:gpt-4.1', whose retirement was announced for 2027-01-14. Its successor is 'openai:gpt-6-luna'" in err
+    )
     assert "`llama-index-contextual configure NAME llm=openai:gpt-6-luna`" in err
     assert "the next `ingest` or `rebuild` requests the contexts of all documents from the new model" in err
 
 
-def test_another_llm_asks_for_all_contexts_again_and_those_of_the_old_one_stay(
+def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(
     provider: LoopbackProvider, project: Project, text_folder: Path
 ) -> None:
     first = project.ingest([text_folder])
@@ -236,13 +236,13 @@ def test_another_llm_asks_for_all_contexts_again_and_those_of_the_old_one_stay(
         ("openai:gpt-4.1x", None),
     ],
 )
-def test_snapshots_and_fine_tuned_models_end_with_their_base(model: str, ends: date | None) -> None:
-    found = retirement_of(model)
-    assert (None if found is None else found.ends) == ends
+def test_snapshots_and_fine_tuned_models_retire_with_their_base_model(model: str, ends: date | None) -> None:
+    result = retirement_of(model)
+    assert (None if result is None else result.ends) == ends
 
 
-def test_every_successor_has_a_price_is_known_to_llamaindex_and_does_not_end() -> None:
-    for found in RETIREMENTS:
-        assert retirement_of(found.successor) is None
-        assert PriceTable().price(found.successor) is not None
-        assert found.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS
+def test_every_successor_is_priced_supported_and_not_retired() -> None:
+    for result in RETIREMENTS:
+        assert retirement_of(result.successor) is None
+        assert PriceTable().price(result.successor) is not None
+        assert result.successor.removeprefix("openai:") in ALL_AVAILABLE_MODELS

@@ -1,4 +1,4 @@
-"""Commands that look after a project, where they have more to say than that it went well."""
+"""Maintenance commands: damaged versions, `forget`, and reports of problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.storage.forget import Forgotten
+from llama_index_contextual.storage.forget import ForgetReport
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 from tests.support.records import ApiError
 from tests.support.server import LoopbackProvider
@@ -37,7 +37,7 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def test_a_damaged_version_is_listed_beside_the_others(ingested: Project) -> None:
+def test_a_damaged_version_is_listed_with_the_others(ingested: Project) -> None:
     ingested.ingest([Document(text="A note.")])
     (ingested.directory / "versions" / "v000001" / "manifest.json").write_text("nonsense")
     first, second = run("versions", "a").stdout.splitlines()
@@ -46,15 +46,17 @@ def test_a_damaged_version_is_listed_beside_the_others(ingested: Project) -> Non
     assert [version["damage"] is None for version in json.loads(run("versions", "a", "--json").stdout)] == [False, True]
 
 
-def test_what_is_removed_for_good_is_counted(ingested: Project) -> None:
-    found = json.loads(run("remove", "a", "reports/quarter.md", "--forget", "--yes", "--json").stdout)
-    assert found["removed"] == ["reports/quarter.md"]
-    assert found["forgotten"] == {"versions": ["v000001"], "contexts": 0, "embeddings": 0, "batched_requests": 0}
+def test_forget_counts_what_it_removes(ingested: Project) -> None:
+    data = json.loads(run("remove", "a", "reports/quarter.md", "--forget", "--yes", "--json").stdout)
+    assert data["removed"] == ["reports/quarter.md"]
+    assert data["forgotten"] == {"versions": ["v000001"], "contexts": 0, "embeddings": 0, "batched_requests": 0}
     with closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
         ledger.batches.uploaded("file", model="openai:gpt-4.1", custom_ids=["one", "two"])
-    told = run("forget", "a", "--yes")
-    assert told.stdout == "Permanently removed: 0 versions, 0 contexts, 0 embeddings.\n"
-    assert told.stderr.startswith("abandoned 2 requests in batches, which the provider may still process and charge\n")
+    message = run("forget", "a", "--yes")
+    assert message.stdout == "Permanently removed: 0 versions, 0 contexts, 0 embeddings.\n"
+    assert message.stderr.startswith(
+        "abandoned 2 requests in batches, which the provider may still process and charge\n"
+    )
 
 
 # ---- forgetting asks -------------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def names(project: Project) -> list[str]:
     return [version.name for version in project.versions()]
 
 
-def test_forgetting_asks_and_names_what_goes(three_versions: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forget_asks_and_lists_what_it_will_remove(three_versions: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     at_a_terminal(monkeypatch)
     for answer in ("n\n", "\n", ""):
         refused = CliRunner().invoke(app, ["forget", "a"], input=answer)
@@ -95,9 +97,7 @@ def test_forgetting_asks_and_names_what_goes(three_versions: Project, monkeypatc
 
 
 @pytest.mark.parametrize("arguments", [["forget", "a"], ["forget", "a", "--json"], ["remove", "a", "note", "--forget"]])
-def test_without_a_terminal_forgetting_is_refused_unless_it_was_agreed_to(
-    three_versions: Project, arguments: list[str]
-) -> None:
+def test_without_a_terminal_forget_needs_yes(three_versions: Project, arguments: list[str]) -> None:
     refused = CliRunner().invoke(app, arguments, input="y\n")
     assert refused.exit_code == 2
     assert refused.stderr == "Error: There is no terminal for a confirmation: add --yes to continue without one.\n"
@@ -106,11 +106,11 @@ def test_without_a_terminal_forgetting_is_refused_unless_it_was_agreed_to(
     assert len(names(three_versions)) == 1
 
 
-def test_a_dry_run_says_what_would_go_and_removes_nothing(three_versions: Project) -> None:
+def test_a_dry_run_lists_what_would_be_removed_and_removes_nothing(three_versions: Project) -> None:
     before = {path: path.read_bytes() for path in three_versions.directory.rglob("*") if path.is_file()}
     assert run("forget", "a", "--dry-run").stdout == DOOMED
-    found = json.loads(run("forget", "a", "--dry-run", "--json").stdout)
-    assert found == {
+    data = json.loads(run("forget", "a", "--dry-run", "--json").stdout)
+    assert data == {
         "versions": ["v000001", "v000002"],
         "contexts": 1,
         "embeddings": 0,
@@ -118,12 +118,12 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(three_versions: Projec
         "dry_run": True,
     }
     assert {path: path.read_bytes() for path in three_versions.directory.rglob("*") if path.is_file()} == before
-    dry, gone = three_versions.forget(dry_run=True), three_versions.forget()
-    assert dry == gone
-    assert three_versions.forget(dry_run=True) == Forgotten(versions=[], contexts=0, embeddings=0)
+    dry, removed = three_versions.forget(dry_run=True), three_versions.forget()
+    assert dry == removed
+    assert three_versions.forget(dry_run=True) == ForgetReport(versions=[], contexts=0, embeddings=0)
 
 
-def test_removing_for_good_asks_before_anything_is_removed(
+def test_remove_with_forget_asks_before_anything_is_removed(
     three_versions: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_a_terminal(monkeypatch)
@@ -139,7 +139,7 @@ def test_removing_for_good_asks_before_anything_is_removed(
 # ---- contexts that failed --------------------------------------------------------------------------------------------
 
 
-def test_failed_contexts_are_one_line_with_the_command_that_asks_again_and_info_counts_them(
+def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_info(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_folder: Path
 ) -> None:
     root = ["--root", str(tmp_path / "my projects")]

@@ -1,4 +1,4 @@
-"""Which client a call goes through: one per event loop, closed with it; other models as they are."""
+"""HTTP clients of models: one per event loop, closed with it; other models are unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_model_without_the_setting_is_used_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("reuse_client", [True, False])
-def test_the_users_object_is_not_touched(reuse_client: bool, provider: LoopbackProvider) -> None:
+def test_the_users_object_is_not_modified(reuse_client: bool, provider: LoopbackProvider) -> None:
     model = embedding(provider, reuse_client=reuse_client)
     copied = unconnected(model)
     assert copied is not model
@@ -65,17 +65,17 @@ async def test_an_own_client_is_closed_at_the_end(provider: LoopbackProvider) ->
         assert unused._aclient is None
 
 
-async def test_a_client_that_the_user_brought_stays_open(provider: LoopbackProvider) -> None:
-    async with httpx.AsyncClient() as brought:
-        async with own_client(embedding(provider, async_http_client=brought)) as model:
+async def test_a_client_of_the_user_stays_open(provider: LoopbackProvider) -> None:
+    async with httpx.AsyncClient() as client:
+        async with own_client(embedding(provider, async_http_client=client)) as model:
             await model.aget_query_embedding("x")
-        assert not brought.is_closed
+        assert not client.is_closed
 
 
-async def test_a_model_without_the_setting_is_lent_and_not_closed() -> None:
+async def test_a_model_without_the_setting_is_not_closed() -> None:
     model = CountingEmbedding()
-    async with own_client(model) as lent:
-        assert lent is model
+    async with own_client(model) as copy:
+        assert copy is model
 
 
 class KeepsItsClient(CustomLLM):
@@ -102,16 +102,16 @@ class KeepsItsClient(CustomLLM):
         return CompletionResponse(text=answer.model)
 
 
-def test_a_model_that_keeps_one_client_for_all_loops_fails_in_the_second_unless_it_is_lent(
+def test_a_model_with_one_client_for_all_loops_works_only_through_own_client(
     provider: LoopbackProvider,
 ) -> None:
     model = KeepsItsClient(provider)
     kept = model._aclient
 
     async def ask() -> bool:
-        async with own_client(model) as lent:
-            await lent.acomplete("x")
-            return bool(lent._aclient.timeout == kept.timeout and lent._aclient.api_key == "k")
+        async with own_client(model) as copy:
+            await copy.acomplete("x")
+            return bool(copy._aclient.timeout == kept.timeout and copy._aclient.api_key == "k")
 
     assert [asyncio.run(ask()) for _ in range(3)] == [True, True, True]
     assert len(provider.embedding_calls) == 3, "a call was sent again"
@@ -123,20 +123,20 @@ def test_a_model_that_keeps_one_client_for_all_loops_fails_in_the_second_unless_
 def test_a_client_that_the_user_set_up_keeps_its_certificates_and_headers_in_every_loop(
     kind: type[httpx.AsyncClient], provider: LoopbackProvider
 ) -> None:
-    brought = kind(verify=ssl.create_default_context(), headers={"x-team": "pumps"})
-    model = KeepsItsClient(provider, http_client=brought)
+    client = kind(verify=ssl.create_default_context(), headers={"x-team": "pumps"})
+    model = KeepsItsClient(provider, http_client=client)
 
     async def ask() -> bool:
-        async with own_client(model) as lent:
-            await acall(lambda: lent.acomplete("x"), RetryPolicy())
-            return lent._aclient._client is brought
+        async with own_client(model) as copy:
+            await acall(lambda: copy.acomplete("x"), RetryPolicy())
+            return copy._aclient._client is client
 
     assert [asyncio.run(ask()) for _ in range(2)] == [True, True]
     assert {record.headers["x-team"] for record in provider.embedding_calls} == {"pumps"}
-    assert not brought.is_closed
+    assert not client.is_closed
 
 
-def test_a_client_that_the_package_made_gets_one_like_it(provider: LoopbackProvider) -> None:
+def test_a_default_client_is_copied_for_each_loop(provider: LoopbackProvider) -> None:
     model = KeepsItsClient(provider)
     kept, copied = model._aclient._client, unconnected(model)._aclient._client
     assert copied is not kept
@@ -167,18 +167,18 @@ def test_every_loop_has_its_own_client_and_closes_it(
     gc.collect()  # what others have left open
     caplog.clear()
     models = PerLoop(lambda: embedding(provider))
-    seen = []
+    recorded = []
 
     async def ask() -> None:
         model = await models.running()
         await model.aget_query_embedding("x")
-        seen.append(model._aclient)
+        recorded.append(model._aclient)
 
     for _ in range(3):
         asyncio.run(ask())
-    assert len({id(client) for client in seen}) == 3
-    assert all(client.is_closed() for client in seen)
-    assert len(models._lent) == 1, "loops that ended are forgotten"
+    assert len({id(client) for client in recorded}) == 3
+    assert all(client.is_closed() for client in recorded)
+    assert len(models._by_loop) == 1, "loops that ended are forgotten"
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 

@@ -1,4 +1,4 @@
-"""Settings: their defaults, and a sentence for each value that cannot be."""
+"""Settings: defaults, and a message for each invalid value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_local_settings_name_nothing_that_needs_a_key() -> None:
     assert ProjectConfig.local(semantic_weight=0.9).semantic_weight == 0.9
 
 
-def test_every_field_has_a_sentence() -> None:
+def test_every_field_has_a_description() -> None:
     for name, field in ProjectConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
@@ -107,7 +107,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"tokens_per_minute": 0}, "tokens_per_minute", "Setting 'tokens_per_minute' cannot be 0: "),
     ({"service_tier": "slow"}, "service_tier", "Setting 'service_tier' cannot be 'slow': Input should be 'flex'"),
     ({"context_prompt": "{segment}"}, "context_prompt", r"cannot be used: it needs both \{segment\} and \{chunk\}"),
-    ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is no variable: use"),
+    ({"context_prompt": "{segment} {chunk} {x}"}, "context_prompt", r"cannot be used: \{x\} is not a variable: use"),
     ({"context_variables": {"x": "y"}}, "context_variables", "has no effect without a context_prompt"),
     ({"keep_versions": 1}, "keep_versions", "Setting 'keep_versions' cannot be 1: "),
     (
@@ -131,7 +131,9 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
 
 
 @pytest.mark.parametrize(("values", "setting", "message"), BAD, ids=lambda value: str(value)[:40])
-def test_a_value_that_cannot_be_is_one_sentence(values: dict[str, Any], setting: str | None, message: str) -> None:
+def test_an_invalid_value_is_an_error_of_one_sentence(
+    values: dict[str, Any], setting: str | None, message: str
+) -> None:
     for make in (ProjectConfig, ProjectConfig.local, ProjectConfig().changed):
         with pytest.raises(ConfigurationError, match=message) as raised:
             make(**values)
@@ -160,7 +162,7 @@ def test_both_paths_fuse_by_scores() -> None:
         assert (config.fusion, config.semantic_weight, config.lexical_weight) == ("score", 0.4, 0.6)
 
 
-def test_a_setting_that_a_record_lacks_has_the_value_of_that_time() -> None:
+def test_a_setting_missing_from_a_record_has_its_former_default() -> None:
     record = ProjectConfig(top_k=7).model_dump()
     for name, former in FORMER_DEFAULTS.items():
         assert former != ProjectConfig.model_fields[name].default, f"{name}: the former default is the present one"
@@ -171,7 +173,7 @@ def test_a_setting_that_a_record_lacks_has_the_value_of_that_time() -> None:
     assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
 
 
-def test_it_is_known_which_changes_need_a_new_version() -> None:
+def test_changes_that_need_a_rebuild_are_identified() -> None:
     config = ProjectConfig()
     assert config.rebuild_fields(config) == []
     assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]

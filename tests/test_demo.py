@@ -1,4 +1,4 @@
-"""The demo: what contexts change on the example documents, without key and network."""
+"""The demo: the effect of contexts on the example documents, without a key or a network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answers(steps_and_answers: tuple[list[str], list[DemoAnswer]]) -> Sequence[D
 
 def test_three_questions_are_shown_about_three_documents(answers: Sequence[DemoAnswer]) -> None:
     assert len(answers) == 3
-    assert len({answer.found.source.file_name for answer in answers if answer.found}) == 3
+    assert len({answer.hit.source.file_name for answer in answers if answer.hit}) == 3
 
 
 def test_without_contexts_no_answer_is_among_the_first_five(answers: Sequence[DemoAnswer]) -> None:
@@ -53,12 +53,12 @@ def test_with_contexts_every_answer_is_among_the_first_five(answers: Sequence[De
 def test_the_passage_shown_holds_the_evidence_and_a_recorded_context(answers: Sequence[DemoAnswer]) -> None:
     recorded = {row["context"] for row in rows(DATA / CONTEXTS_FILE)}
     for answer in answers:
-        assert answer.found is not None
-        assert " ".join(answer.evidence.split()) in " ".join(answer.found.text.split())
-        assert answer.found.context in recorded, RECORD
+        assert answer.hit is not None
+        assert " ".join(answer.evidence.split()) in " ".join(answer.hit.text.split())
+        assert answer.hit.context in recorded, RECORD
 
 
-def test_the_demo_reports_its_steps_and_nothing_that_went_wrong(
+def test_the_demo_reports_its_steps_without_errors(
     steps_and_answers: tuple[list[str], list[DemoAnswer]],
 ) -> None:
     beginnings = [step.split()[0] for step in steps_and_answers[0]]
@@ -102,11 +102,11 @@ def test_a_chunk_without_recorded_context_is_reported_and_no_provider_is_asked(
     monkeypatch.setenv("OPENAI_API_KEY", "not-a-key")
     steps: list[str] = []
     (answer,) = run_demo(steps.append)
-    (said,) = (step for step in steps if "structural context" in step)
-    assert "instead: 1" in said
-    assert "There is no recorded context for this chunk" in said
-    assert answer.found is not None
-    assert answer.found.node.metadata["context_source"] == "structural"
+    (message,) = (step for step in steps if "structural context" in step)
+    assert "instead: 1" in message
+    assert "There is no recorded context for this chunk" in message
+    assert answer.hit is not None
+    assert answer.hit.node.metadata["context_source"] == "structural"
     assert (answer.rank_without, answer.rank_with) == (1, 1)
 
 
@@ -141,9 +141,9 @@ def test_the_command_shows_both_ranks_the_context_and_the_answer(
     shown = " ".join(result.stdout.split())
     assert shown.count("not in the first 5") == 3
     for answer in answers:
-        assert answer.found is not None
+        assert answer.hit is not None
         assert f"rank {answer.rank_with}" in shown
-        for text in (answer.question, answer.evidence, answer.found.context or "", answer.found.source.file_name or ""):
+        for text in (answer.question, answer.evidence, answer.hit.context or "", answer.hit.source.file_name or ""):
             assert " ".join(text.split()) in shown
 
 

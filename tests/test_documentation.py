@@ -1,4 +1,4 @@
-"""What is written down is true: docstrings, examples, the README."""
+"""Docstrings, examples and the README are correct."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def public_definitions() -> Iterator[tuple[str, Documented]]:
 
 def section(docstring: str, title: str) -> list[str]:
     """Return the names that a section of a Google docstring explains."""
-    found = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
-    return re.findall(r"^ {4}\**(\w+):", found[1], re.MULTILINE) if found else []
+    documents = re.search(rf"^{title}:\n((?:[ ]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    return re.findall(r"^ {4}\**(\w+):", documents[1], re.MULTILINE) if documents else []
 
 
 # ---- docstrings ----------------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def parameters(node: Documented) -> set[str]:
         makers = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
         return fields.union(*map(parameters, makers))
     arguments = node.args
-    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return {argument.arg for argument in given if argument}
+    inputs = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in inputs if argument}
 
 
 def test_documented_attributes_exist() -> None:
@@ -103,19 +103,19 @@ def test_documented_errors_exist() -> None:
 
 
 def test_the_exception_tree_is_drawn_as_it_is() -> None:
-    drawn: dict[str, int] = {}
+    sampled: dict[str, int] = {}
     for line in (errors.__doc__ or "").splitlines():
-        if found := re.match(r"^ {4}([ │├└─]*)(\w+Error)\b", line):
-            drawn[found[2]] = len(found[1]) // 4
+        if result := re.match(r"^ {4}([ │├└─]*)(\w+Error)\b", line):
+            sampled[result[2]] = len(result[1]) // 4
     real = {
-        name: len([base for base in found.__mro__ if issubclass(base, errors.ContextualError)]) - 1
-        for name, found in vars(errors).items()
-        if inspect.isclass(found) and issubclass(found, errors.ContextualError)
+        name: len([base for base in result.__mro__ if issubclass(base, errors.ContextualError)]) - 1
+        for name, result in vars(errors).items()
+        if inspect.isclass(result) and issubclass(result, errors.ContextualError)
     }
-    assert drawn == real
+    assert sampled == real
 
 
-def test_every_setting_is_explained_in_a_sentence() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in config.ProjectConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
@@ -139,7 +139,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_first_example_of_the_readme_prints_what_stands_under_it(
+def test_the_first_example_of_the_readme_prints_the_output_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -152,11 +152,11 @@ def test_the_first_example_of_the_readme_prints_what_stands_under_it(
     assert printed.startswith(head)
 
 
-def test_the_example_stands_near_the_top_of_the_readme() -> None:
+def test_the_example_is_near_the_top_of_the_readme() -> None:
     assert README[: README.index("```python")].count("\n") < 35
 
 
-def test_the_python_of_the_readme_compiles_and_names_what_is_public() -> None:
+def test_the_python_code_of_the_readme_compiles_and_uses_public_names() -> None:
     for block in blocks("python"):
         tree = ast.parse(block)
         for node in ast.walk(tree):
@@ -197,11 +197,11 @@ def test_every_command_but_the_server_prints_json() -> None:
     assert without == ["mcp"]
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
+def test_the_links_of_the_readme_have_targets() -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", README):
         assert (ROOT / target).exists(), target
 
 
-def test_no_page_names_a_machine_or_a_person_of_it() -> None:
+def test_no_page_contains_paths_or_user_names_of_a_machine() -> None:
     for page in (*ROOT.glob("*.md"), *ROOT.glob("examples/*.md")):
         assert not re.search(r"(?<![\w.])/(?:home|root|Users|work|tmp)/", page.read_text(encoding="utf-8")), page.name

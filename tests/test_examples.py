@@ -1,4 +1,4 @@
-"""The examples: their documents, their questions, and the scripts beside them."""
+"""The examples: documents, questions and scripts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_the_corpus_is_one_pdf_two_markdown_and_two_text_files(read: ReadResult)
 
 def test_the_pdf_has_more_than_twenty_pages_and_an_outline_of_three_reports(read: ReadResult) -> None:
     (pdf,) = (document for document in read if document.metadata["file_name"] == PDF)
-    found = DocumentMap.from_metadata(pdf.metadata)
-    assert len(found.page_starts) > 20
-    reports = [heading.title for heading in found.headings if heading.title.startswith("Haldermoor")]
+    result = DocumentMap.from_metadata(pdf.metadata)
+    assert len(result.page_starts) > 20
+    reports = [heading.title for heading in result.headings if heading.title.startswith("Haldermoor")]
     assert [title.split(" the ")[1] for title in reports] == [f"{n} quarter of 2024" for n in _QUARTERS]
 
 

@@ -1,4 +1,4 @@
-"""The part of a passage that is shown begins where it says why it was found."""
+"""Excerpts of passages begin shortly before the matched terms."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_without_a_term_in_it_the_text_is_shown_from_its_beginning() -> None:
 
 
 @given(st.text(max_size=200), st.lists(st.text(min_size=1, max_size=5), max_size=4), st.integers(1, 80))
-def test_what_is_shown_is_an_end_of_the_text(text: str, terms: list[str], width: int) -> None:
+def test_an_excerpt_is_a_suffix_of_the_text(text: str, terms: list[str], width: int) -> None:
     assert text.endswith(excerpt(text, terms, width).removeprefix("… "))

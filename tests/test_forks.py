@@ -1,4 +1,4 @@
-"""A process that is forked while other threads search: the child searches, or says at once why it cannot."""
+"""A process forked while other threads search can search, or raises an error at once."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @contextmanager
 def held(*locks: Any) -> Iterator[None]:
     """Let another thread hold locks meanwhile."""
-    taken, done = threading.Event(), threading.Event()
+    used, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with ExitStack() as stack:
             for lock in locks:
                 stack.enter_context(lock)
-            taken.set()
+            used.set()
             done.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait()
+    used.wait()
     try:
         yield
     finally:
@@ -70,8 +70,8 @@ def test_a_child_that_was_forked_while_threads_search_searches_itself(tmp_path: 
 def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project) -> None:
     def in_threads() -> list[str]:
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(lambda _: answer(project), range(8)))
-        (same,) = {tuple(ids) for ids in found}
+            results = list(threads.map(lambda _: answer(project), range(8)))
+        (same,) = {tuple(ids) for ids in results}
         return list(same)
 
     def in_a_loop() -> list[str]:
@@ -117,7 +117,7 @@ def test_a_child_does_not_use_the_connection_of_its_parent(project: Project) -> 
     assert answer(project)
 
 
-def test_what_is_in_memory_is_the_childs_own(tmp_path: Path) -> None:
+def test_a_child_has_its_own_copy_of_data_in_memory(tmp_path: Path) -> None:
     store = SQLiteKVStore()
     store.put("a", {"b": 1})
 

@@ -1,4 +1,4 @@
-"""The guide and the page for language models: their Python runs, their commands and links exist."""
+"""The guide and llms.txt: the Python code runs, and commands and links exist."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_calls_on_a_project_that_the_guide_mentions_exist() -> None:
 
 
 @pytest.mark.parametrize(("page", "folder"), [(GUIDE, EXAMPLES), (INDEX, ROOT)], ids=["guide", "llms.txt"])
-def test_the_links_lead_somewhere(page: str, folder: Path) -> None:
+def test_the_links_have_targets(page: str, folder: Path) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#]+)", page)
     assert targets
     assert [target for target in targets if not (folder / target).exists()] == []

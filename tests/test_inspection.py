@@ -1,4 +1,4 @@
-"""The page to browse a project: whole, self-contained, and safe from what documents say."""
+"""The HTML page of a project: complete, self-contained, and safe from text of documents."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def tags(page: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def data(page: str) -> Any:
     """What the page's script works on."""
-    found = re.search(r"^const data = (.*);$", page, re.MULTILINE)
-    assert found is not None
-    return json.loads(found[1])
+    documents = re.search(r"^const data = (.*);$", page, re.MULTILINE)
+    assert documents is not None
+    return json.loads(documents[1])
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def filled(project: Project, tiny_folder: Path) -> Project:
 
 
 def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> None:
-    found = data(inspection_page(filled))
-    assert (found["project"], found["version"], found["searches"]) == ("reports", "v000001", [])
+    result = data(inspection_page(filled))
+    assert (result["project"], result["version"], result["searches"]) == ("reports", "v000001", [])
     shown = {
         chunk["id"]: (chunk["text"], chunk["context"], chunk["facts"]["kind"])
-        for document in found["documents"]
+        for document in result["documents"]
         for segment in document["segments"]
         for chunk in segment
     }
@@ -69,7 +69,7 @@ def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> Non
     assert len(shown) == filled.info().chunks
 
 
-def test_a_search_is_explained_by_what_each_index_said(filled: Project) -> None:
+def test_a_search_is_explained_by_index(filled: Project) -> None:
     (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=2))["searches"]
     best = search["results"][0]
     chunk = filled.retrieve("What does error TS-999 mean?", top_k=2)[0]
@@ -80,7 +80,7 @@ def test_a_search_is_explained_by_what_each_index_said(filled: Project) -> None:
     assert best["score"] == pytest.approx(chunk.score)
 
 
-def test_a_search_says_why_each_result_stands_there_and_the_next_ones_do_not(filled: Project) -> None:
+def test_a_search_explains_its_results_and_near_misses(filled: Project) -> None:
     (search,) = data(inspection_page(filled, ["What does error TS-999 mean?"], top_k=1))["searches"]
     explained = filled.retrieve("What does error TS-999 mean?", top_k=1, explain=True)
     assert [one["node_id"] for one in search["explanations"]] == [search["results"][0]["node_id"]]
@@ -91,7 +91,7 @@ def test_a_search_says_why_each_result_stands_there_and_the_next_ones_do_not(fil
     assert read <= {*search, *search["explanations"][0]}  # the page asks for nothing that is not there
 
 
-def test_what_a_document_says_stays_data(project: Project, tmp_path: Path) -> None:
+def test_text_of_documents_is_embedded_as_data(project: Project, tmp_path: Path) -> None:
     (tmp_path / "attack.md").write_text(f"# {ATTACK}\n\n{ATTACK}", encoding="utf-8")
     project.ingest([tmp_path / "attack.md"])
     page, harmless = inspection_page(project, [ATTACK]), inspection_page_of_nothing()
@@ -121,11 +121,11 @@ def test_the_command_writes_the_page(filled: Project, tmp_path: Path) -> None:
     assert data(target.read_text(encoding="utf-8"))["searches"][0]["query"] == "pump"
 
 
-def test_a_folder_that_is_not_there_is_named(filled: Project, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(filled: Project, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder: create it"):
         write_page(filled, tmp_path / "nowhere" / "page.html")
 
 
-def test_a_project_without_a_version_says_what_to_do(project: Project) -> None:
+def test_a_project_without_a_version_gives_advice(project: Project) -> None:
     with pytest.raises(NoVersionError, match="has no version yet; run"):
         inspection_page(project, ["pump"])

@@ -1,4 +1,4 @@
-"""Projects and their parts inside LlamaIndex's own agents, engines and pipelines."""
+"""Projects and components in LlamaIndex's agents, engines and pipelines."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def openai(provider: LoopbackProvider) -> OpenAI:
 
 
 class TestTool:
-    def test_its_description_says_what_the_documents_are(self, filled: Project) -> None:
+    def test_the_tool_description_lists_the_documents(self, filled: Project) -> None:
         tool = filled.as_tool()
         assert tool.metadata.name == "search_reports"
         assert "Searches the 3 documents of 'reports'" in tool.metadata.description
@@ -64,19 +64,19 @@ class TestTool:
         assert json.loads(tool.metadata.fn_schema_str)["required"] == ["query"]
 
     def test_the_model_reads_passages_and_the_program_gets_the_response(self, filled: Project) -> None:
-        found = filled.as_tool(top_k=2)(query=QUESTION)
-        assert isinstance(found.raw_output, RetrievalResponse)
-        assert found.raw_output.query == QUESTION
-        assert len(found.raw_output) == 2
-        best = found.raw_output[0]
-        assert f"[Source 1] {best.source}\nBackground: {best.context}\n{best.text}" in str(found)
+        result = filled.as_tool(top_k=2)(query=QUESTION)
+        assert isinstance(result.raw_output, RetrievalResponse)
+        assert result.raw_output.query == QUESTION
+        assert len(result.raw_output) == 2
+        best = result.raw_output[0]
+        assert f"[Source 1] {best.source}\nBackground: {best.context}\n{best.text}" in str(result)
 
-    def test_an_error_reaches_the_model_as_its_sentence(self, project: Project) -> None:
+    def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
         tool = project.as_tool(name="über alles!")
         assert re.fullmatch(r"ber_alles_[0-9a-f]{8}", tool.metadata.name or "")
         assert str(tool(query="x")).startswith("The search failed: Project 'reports' has no version yet")
 
-    def test_no_two_projects_have_tools_of_one_name(self) -> None:
+    def test_projects_have_tools_with_different_names(self) -> None:
         names = [
             "契約",
             "報告",
@@ -97,9 +97,9 @@ class TestTool:
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool) for tool in tools)
         assert tool_name("search_a-b_2") == "search_a-b_2"
 
-    async def test_nothing_found_is_said(self, filled: Project) -> None:
-        found = await filled.as_tool(mode="lexical").acall(query="zebra")
-        assert str(found).startswith("Note: Nothing was found")
+    async def test_a_search_without_results_says_so(self, filled: Project) -> None:
+        result = await filled.as_tool(mode="lexical").acall(query="zebra")
+        assert str(result).startswith("Note: Nothing was found")
 
     async def test_a_function_agent_calls_it(self, filled: Project) -> None:
         def reply(request: Request) -> Reply | str:
@@ -119,8 +119,8 @@ class TestTool:
         def reply(request: Request) -> str:
             if "Observation:" in request.text.rpartition("Current Conversation")[2]:
                 return f"Thought: I can answer without using any more tools.\nAnswer: {ANSWER}"
-            wanted = json.dumps({"query": QUESTION})
-            return f"Thought: I need to use a tool.\nAction: search_reports\nAction Input: {wanted}"
+            expected = json.dumps({"query": QUESTION})
+            return f"Thought: I need to use a tool.\nAction: search_reports\nAction Input: {expected}"
 
         with LoopbackProvider(reply=reply) as provider:
             output = await ReActAgent(tools=[filled.as_tool()], llm=openai(provider), streaming=False).run(QUESTION)
@@ -158,10 +158,10 @@ class TestEngines:
             SubQuestion(sub_question=QUESTION, tool_name="reports"),
             SubQuestion(sub_question="By how much did revenue grow?", tool_name="reports"),
         ]
-        wanted = json.dumps({"items": [question.model_dump() for question in questions]})
+        expected = json.dumps({"items": [question.model_dump() for question in questions]})
         engine: BaseQueryEngine = RetrieverQueryEngine.from_args(filled.as_retriever(similarity_top_k=1), llm=MockLLM())
         tool = QueryEngineTool.from_defaults(engine, name="reports", description="Reports.")
-        with LoopbackProvider(reply=lambda _: wanted) as provider:
+        with LoopbackProvider(reply=lambda _: expected) as provider:
             from llama_index.core.question_gen import LLMQuestionGenerator
             from llama_index.core.response_synthesizers import get_response_synthesizer
 
@@ -205,7 +205,7 @@ class TestPipeline:
         assert [node.node_id for node in ours.run(documents=documents())] == [node.node_id for node in first]
         assert len(ours.cache.cache._collections_mappings["llama_cache"]) == 4
 
-    def test_a_document_store_leaves_out_what_is_known(self) -> None:
+    def test_a_document_store_skips_known_documents(self) -> None:
         ours = pipeline(docstore=SimpleDocumentStore())
         assert ours.run(documents=documents())
         assert ours.run(documents=documents()) == []

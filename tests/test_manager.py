@@ -1,4 +1,4 @@
-"""The root folder: names, creating, loading, listing, deleting."""
+"""The root folder: names, and creating, loading, listing and deleting projects."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_an_accepted_name_is_one_visible_component_of_a_path(name: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("Contracts", "contracts"), ("straße", "STRASSE"), ("ΣΑΣ", "σας")])
-def test_a_name_that_differs_in_its_case_only_is_taken(manager: ProjectManager, first: str, second: str) -> None:
+def test_a_name_that_differs_only_in_case_is_refused(manager: ProjectManager, first: str, second: str) -> None:
     manager.create(first, ProjectConfig.local())
     with pytest.raises(ProjectExistsError, match=f"'{first}' exists already"):
         manager.create(second, ProjectConfig.local())
@@ -347,7 +347,7 @@ def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
 def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     manager.delete("a")
-    with pytest.raises(ProjectNotFoundError, match="'a' is not there any more: it was deleted or moved"):
+    with pytest.raises(ProjectNotFoundError, match="'a' no longer exists: it was deleted or moved"):
         project.ingest([text_folder])
     assert entries(manager.root) == []
 

@@ -1,4 +1,4 @@
-"""The server of the Model Context Protocol, asked by the protocol's own client."""
+"""The server of the Model Context Protocol, used by the protocol's own client."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ async def test_every_tool_is_listed_described_and_marked_as_reading_only(filled:
 
 
 async def test_a_search_gives_passages_with_their_places(filled: Project) -> None:
-    told = text_of(await called(make_server([filled]), "search", query=QUESTION, top_k=2))
-    first = told.split("\n\n")[0]
+    message = text_of(await called(make_server([filled]), "search", query=QUESTION, top_k=2))
+    first = message.split("\n\n")[0]
     assert first.startswith("[Source 1] manual.txt")
     assert "\nPlace: doc_id 'reports/manual.txt', characters 0 to " in first
-    assert "TS-999 means that the pump runs dry" in told
-    assert told.count("[Source ") == 2
+    assert "TS-999 means that the pump runs dry" in message
+    assert message.count("[Source ") == 2
 
 
 @pytest.mark.parametrize(
@@ -84,28 +84,28 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
     ],
     ids=repr,
 )
-async def test_a_wrong_argument_is_told_in_a_sentence(
+async def test_a_wrong_argument_is_an_error_with_a_message(
     filled: Project, arguments: dict[str, Any], sentence: str
 ) -> None:
-    found = await called(make_server([filled]), "search", **arguments)
-    assert found.is_error
-    assert sentence in text_of(found)
-    assert "pydantic" not in text_of(found)
+    result = await called(make_server([filled]), "search", **arguments)
+    assert result.is_error
+    assert sentence in text_of(result)
+    assert "pydantic" not in text_of(result)
 
 
-async def test_a_question_of_a_megabyte_is_answered_and_said_to_be_cut(filled: Project) -> None:
-    told = text_of(await called(make_server([filled]), "search", query="pump " * 200_000))
-    assert told.startswith("Note: The query has 1,000,000 characters: only its beginning, 31,999 characters, was")
-    assert "TS-999 means that the pump runs dry" in told
-    assert len(told) < 20_000
+async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
+    message = text_of(await called(make_server([filled]), "search", query="pump " * 200_000))
+    assert message.startswith("Note: The query has 1,000,000 characters: only its beginning, 31,999 characters, was")
+    assert "TS-999 means that the pump runs dry" in message
+    assert len(message) < 20_000
 
 
-async def test_a_passage_is_read_to_the_character(filled: Project) -> None:
-    found = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
-    assert found.structured_content == {"text": TEXT[10:40], "next_start": 40}
+async def test_a_passage_is_read_exactly(filled: Project) -> None:
+    result = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
+    assert result.structured_content == {"text": TEXT[10:40], "next_start": 40}
 
 
-async def test_a_long_document_is_read_piece_by_piece(manager: ProjectManager, tmp_path: Path) -> None:
+async def test_a_long_document_is_read_in_parts(manager: ProjectManager, tmp_path: Path) -> None:
     text = "\n\n".join(f"Paragraph {number} of a long report." for number in range(1_500))
     (tmp_path / "long.txt").write_text(text)
     project = manager.create("long", ProjectConfig.local(faiss=False))
@@ -124,16 +124,16 @@ async def test_a_long_document_is_read_piece_by_piece(manager: ProjectManager, t
 @pytest.mark.parametrize(("start", "end"), [(0, -1), (20, 10), (-5, 0)])
 async def test_a_span_that_ends_before_it_begins_is_empty(filled: Project, start: int, end: int) -> None:
     where = {"doc_id": "reports/manual.txt", "start": start, "end": end}
-    found = await called(make_server([filled]), "read_passage", **where)
-    assert found.structured_content == {"text": "", "next_start": max(0, start)}
+    result = await called(make_server([filled]), "read_passage", **where)
+    assert result.structured_content == {"text": "", "next_start": max(0, start)}
 
 
 async def test_the_documents_of_all_projects_are_listed(filled: Project, manager: ProjectManager) -> None:
     empty = manager.create("empty", ProjectConfig.local())
-    found = (await called(make_server([filled, empty]), "list_documents")).structured_content
-    assert found is not None
-    assert (found["total"], found["next_start"]) == (3, None)
-    listed = {(row["project"], row["doc_id"]): row["title"] for row in found["documents"]}
+    result = (await called(make_server([filled, empty]), "list_documents")).structured_content
+    assert result is not None
+    assert (result["total"], result["next_start"]) == (3, None)
+    listed = {(row["project"], row["doc_id"]): row["title"] for row in result["documents"]}
     assert listed == {
         ("reports", "reports/quarter.md"): "Orlen Valve Works, second quarter",
         ("reports", "reports/manual.txt"): "manual.txt",
@@ -141,7 +141,7 @@ async def test_the_documents_of_all_projects_are_listed(filled: Project, manager
     }
 
 
-async def test_many_documents_are_listed_piece_by_piece(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "MAX_DOCUMENTS", 2)
     server, names, start = make_server([filled]), [], 0
     while start is not None:
@@ -172,12 +172,12 @@ async def test_many_documents_are_listed_piece_by_piece(filled: Project, monkeyp
         ("read_passage", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'."),
     ],
 )
-async def test_an_error_is_a_sentence_that_the_model_can_act_on(
+async def test_an_error_is_a_message_for_the_model(
     filled: Project, manager: ProjectManager, tool: str, arguments: dict[str, Any], sentence: str
 ) -> None:
-    found = await called(make_server([filled, manager.create("empty", ProjectConfig.local())]), tool, **arguments)
-    assert found.is_error
-    assert sentence in text_of(found)
+    result = await called(make_server([filled, manager.create("empty", ProjectConfig.local())]), tool, **arguments)
+    assert result.is_error
+    assert sentence in text_of(result)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_an_error_is_a_sentence_that_the_model_can_act_on(
     ],
     ids=["found", "not found"],
 )
-async def test_a_question_is_answered_by_the_projects_llm_with_the_sources_of_what_was_found(
+async def test_a_question_is_answered_by_the_projects_llm_with_sources(
     filled: Project, manager: ProjectManager, answer: str, told: str
 ) -> None:
     with LoopbackProvider() as provider:
@@ -202,10 +202,10 @@ async def test_a_question_is_answered_by_the_projects_llm_with_the_sources_of_wh
         assert re.fullmatch(told, text_of(await called(server, "ask", question=QUESTION)))
 
 
-async def test_without_an_llm_the_passages_are_given_and_it_is_said(filled: Project) -> None:
-    told = text_of(await called(make_server([filled]), "ask", question=QUESTION))
-    assert told.startswith("There is no LLM to write an answer ('openai:gpt-4.1' needs OPENAI_API_KEY")
-    assert "TS-999 means that the pump runs dry" in told
+async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:
+    message = text_of(await called(make_server([filled]), "ask", question=QUESTION))
+    assert message.startswith("No LLM is available to write an answer: 'openai:gpt-4.1' needs OPENAI_API_KEY")
+    assert "TS-999 means that the pump runs dry" in message
 
 
 def test_a_server_needs_a_project() -> None:
@@ -218,5 +218,5 @@ async def test_the_command_serves_over_standard_input_and_output(filled: Project
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     server = StdioServerParameters(command=sys.executable, args=command, env=environment)
     async with Client(server) as client:
-        found = await client.call_tool("search", {"query": QUESTION})
-    assert "TS-999 means that the pump runs dry" in text_of(found)
+        result = await client.call_tool("search", {"query": QUESTION})
+    assert "TS-999 means that the pump runs dry" in text_of(result)

@@ -1,4 +1,4 @@
-"""The keys that we own, who sees them, and the maps of pages and headings."""
+"""Metadata keys of this package, their visibility, and maps of pages and headings."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ MAP = DocumentMap(
         (9999, 3, "1", "2 Results > Deep"),
     ],
 )
-def test_a_place_has_a_page_a_label_and_a_section(offset: int, page: int, label: str, section: str | None) -> None:
+def test_an_offset_has_a_page_a_label_and_a_section(offset: int, page: int, label: str, section: str | None) -> None:
     assert (MAP.page(offset), MAP.page_label(offset), MAP.section(offset)) == (page, label, section)
 
 
-def test_what_is_before_the_first_page_counts_to_it() -> None:
+def test_text_before_the_first_page_belongs_to_it() -> None:
     assert DocumentMap(page_starts=(5, 9)).page(0) == 1
 
 
@@ -64,7 +64,7 @@ headings = st.builds(Heading, st.integers(0, 10**6), st.integers(1, 6), st.text(
     labels=st.lists(st.text(max_size=4), max_size=6),
     titles=st.lists(headings, max_size=6),
 )
-def test_a_map_survives_as_metadata_that_is_json(starts: list[int], labels: list[str], titles: list[Heading]) -> None:
+def test_a_document_map_is_stored_as_json_metadata(starts: list[int], labels: list[str], titles: list[Heading]) -> None:
     # Labels belong to pages: without pages there is nothing to keep.
     given_map = DocumentMap(
         tuple(starts), tuple(labels) if starts else (), tuple(sorted(titles, key=lambda h: h.start))
@@ -83,14 +83,14 @@ def test_the_embedding_sees_only_the_context_of_our_keys_and_the_llm_also_the_so
     assert ours - set(excluded_llm_keys()) == {keys.CONTEXT, keys.SOURCE_LINE}
 
 
-def test_what_the_user_excluded_stays_excluded_once() -> None:
+def test_keys_excluded_by_the_user_stay_excluded_once() -> None:
     assert excluded_embed_keys(["fund", "fund", "title"]).count("fund") == 1
     assert excluded_embed_keys(["title"]).count("title") == 1
     assert "fund" not in excluded_llm_keys()
     assert excluded_llm_keys(["fund"])[-1] == "fund"
 
 
-def test_every_own_key_is_a_string_of_its_own() -> None:
+def test_own_metadata_keys_are_distinct_strings() -> None:
     assert len(set(keys.OWN_KEYS)) == len(keys.OWN_KEYS)
     assert not set(keys.OWN_KEYS) & set(keys.RESERVED_KEYS)
     assert set(keys.FILE_KEYS) < set(keys.OWN_KEYS)
@@ -106,7 +106,7 @@ def test_the_templates_show_bare_values_and_a_blank_line() -> None:
     assert node.get_content(metadata_mode=MetadataMode.EMBED) == "Context.\n\nText."
 
 
-def test_user_metadata_is_what_is_not_ours() -> None:
+def test_user_metadata_excludes_own_keys() -> None:
     node = TextNode(text="x", metadata={"fund": "Alpha", "title": "T", keys.PAGES: "{}"})
     assert keys.user_metadata(node) == {"fund": "Alpha"}
 
@@ -127,5 +127,5 @@ def test_user_metadata_is_what_is_not_ours() -> None:
         ),
     ],
 )
-def test_the_source_line_says_as_much_as_is_known(metadata: dict[str, object], line: str) -> None:
+def test_the_source_line_has_all_known_facts(metadata: dict[str, object], line: str) -> None:
     assert source_line(metadata) == line

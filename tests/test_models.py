@@ -1,4 +1,4 @@
-"""Names to models and back: what is missing is said, and what is found is set up for our own retries."""
+"""Models by name: errors for missing keys and packages, options, and identities."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def load(setting: str, name: str) -> object:
 
 @pytest.mark.parametrize(("setting", "name"), [("llm", NAMES[0]), ("embed_model", NAMES[1])])
 @pytest.mark.parametrize("value", [None, ""])
-def test_no_key_says_both_ways_out(setting: str, name: str, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_names_both_solutions(
+    setting: str, name: str, value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if value is not None:
         monkeypatch.setenv("OPENAI_API_KEY", value)
     with pytest.raises(ModelError) as raised:
@@ -80,7 +82,7 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
     assert raised.value.setting == "embed_model"
 
 
-def test_the_local_embedding_is_no_llm() -> None:
+def test_the_local_embedding_is_refused_as_llm() -> None:
     with pytest.raises(ModelError, match="Setting 'llm' is 'local', which is not the name of a model"):
         load_llm("local")
 
@@ -103,7 +105,7 @@ def test_a_provider_without_the_kind_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("llm", "openai-like:x", "llama_index.llms.openai_like", "llama-index-llms-openai-like"),
     ],
 )
-def test_a_missing_package_is_named_with_the_line_that_installs_it(
+def test_a_missing_package_is_named_with_its_pip_command(
     setting: str, name: str, module: str, packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -136,7 +138,7 @@ def test_openai_models_do_not_retry_on_their_own() -> None:
         ("ollama:llama3.1", "request_timeout", 300.0),
     ],
 )
-def test_a_call_takes_as_long_as_it_is_allowed_to(name: str, option: str, usual: float) -> None:
+def test_a_call_uses_the_given_timeout(name: str, option: str, usual: float) -> None:
     assert getattr(load_llm(name), option) == usual
     assert getattr(load_llm(name, timeout=7.0), option) == 7.0
 
@@ -163,7 +165,7 @@ def test_both_variables_for_the_address_are_read(
 
 
 @pytest.mark.usefixtures("key")
-def test_stock_reads_only_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_index_reads_only_one_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
     assert OpenAI(model="gpt-4.1").api_base == "https://api.openai.com/v1"
     monkeypatch.setenv("OPENAI_API_BASE", "http://two/v1")
@@ -171,14 +173,16 @@ def test_stock_reads_only_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_a_new_embedding_model_is_not_refused_where_stock_refuses_it() -> None:
+def test_a_new_embedding_model_is_accepted_although_llama_index_refuses_it() -> None:
     assert load_embed_model("openai:text-embedding-9").model_name == "text-embedding-9"
     with pytest.raises(ValueError, match="not a valid OpenAIEmbeddingModelType"):
         OpenAIEmbedding(model="text-embedding-9")
 
 
 @pytest.mark.parametrize("made", [load_llm, load_embed_model])
-def test_a_server_of_ones_own_needs_no_key_and_gets_one_that_is_set(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_openai_like_server_needs_no_key_and_gets_one_that_is_set(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for part, name in (("llms", "OpenAILike"), ("embeddings", "OpenAILikeEmbedding")):
         module = ModuleType(f"llama_index.{part}.openai_like")
         setattr(module, name, dict)
@@ -197,7 +201,7 @@ def test_the_local_embedding_needs_nothing() -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_an_object_has_the_name_of_the_setting_that_would_make_it() -> None:
+def test_an_object_has_the_name_of_its_setting() -> None:
     for name in (*NAMES, "local"):
         assert model_name(load_embed_model(name) if "gpt" not in name else load_llm(name)) == name
     assert model_name(OpenAI(model="gpt-4o")) == "openai:gpt-4o"
@@ -211,7 +215,7 @@ def test_other_objects_are_named_by_class_and_model() -> None:
     assert model_name(MockEmbedding(embed_dim=3)) == "MockEmbedding:unknown"
 
 
-def test_only_the_table_says_which_classes_are_made() -> None:
+def test_only_classes_of_the_table_are_created() -> None:
     targets = [target for p in models.PROVIDERS.values() for target in (p.llm, p.embedding) if target]
     assert all(target.startswith(("llama_index.llms.", "llama_index.embeddings.")) for target in targets)
 
@@ -238,14 +242,14 @@ class Bare(CustomLLM):
         raise NotImplementedError
 
 
-def test_models_of_one_class_are_told_apart_by_their_metadata() -> None:
+def test_models_of_one_class_are_distinguished_by_their_metadata() -> None:
     assert model_name(Bare(name="one")) == llm_identity(Bare(name="one")) == "custom_llm:one"
     assert llm_identity(Bare(name="two")) == "custom_llm:two"
 
 
 @pytest.mark.parametrize("llm", [Bare(), Bare(name=""), Bare(name=" "), Bare(name="<Model at 0x7f00>"), MockLLM()])
-def test_an_llm_that_does_not_say_which_it_is_writes_no_contexts(llm: CustomLLM, manager: ProjectManager) -> None:
-    message = r'does not say which model it is \(.*\), .* pass model_id="my-model@1" next to llm=, and change it when'
+def test_an_llm_without_a_name_writes_no_contexts(llm: CustomLLM, manager: ProjectManager) -> None:
+    message = r'has no model name \(.*\), .* pass model_id="my-model@1" next to llm=, and change it when'
     with pytest.raises(ModelError, match=message):
         LLMContextualizer(llm=llm)
     project = manager.create("p", ProjectConfig.local(context="llm"), llm=llm)
@@ -274,7 +278,7 @@ def test_a_model_id_names_the_object_that_is_passed(
         LLMContextualizer(model_id="mine@1")
 
 
-def test_contexts_of_one_model_are_not_served_for_another(manager: ProjectManager) -> None:
+def test_contexts_of_one_model_are_not_used_for_another(manager: ProjectManager) -> None:
     nodes = [TextNode(id_="n", text=SENTENCE)]
 
     def context(model_id: str, answer: str) -> str:
@@ -307,7 +311,7 @@ def test_the_cache_of_a_pipeline_sees_another_model() -> None:
     assert context(model_id="four") == "Of unknown four."
 
 
-def test_keys_of_the_ledger_are_what_they_were_for_models_that_had_a_name() -> None:
+def test_ledger_keys_of_named_models_are_unchanged() -> None:
     nodes = [TextNode(id_="n", text=SENTENCE)]
     (segment,) = segments(nodes, segment_size=8000)
     llms = [
@@ -327,7 +331,7 @@ def test_keys_of_the_ledger_are_what_they_were_for_models_that_had_a_name() -> N
         assert vector_key(SENTENCE, embedding_identity(model), dimensions) == key
 
 
-def test_an_embedding_that_does_not_say_which_it_is_is_not_kept(manager: ProjectManager) -> None:
+def test_vectors_of_an_unnamed_embedding_model_are_not_stored(manager: ProjectManager) -> None:
     project = manager.create("p", ProjectConfig.local(), embed_model=MockEmbedding(embed_dim=3))
     message = (
         r'vectors could be confused with those of another: name it, as in MockEmbedding\(model_name="my-embedding@1"\)'
@@ -352,7 +356,7 @@ def test_an_embedding_whose_vectors_depend_on_the_request_is_refused(name: str, 
     assert embedding_identity(MockEmbedding(embed_dim=3, model_name="voyage-3-large"))
 
 
-def test_an_index_that_does_not_say_which_model_of_a_class_built_it_is_still_used() -> None:
+def test_an_index_recorded_without_a_model_name_is_still_used() -> None:
     assert is_same_model("MockEmbedding:unknown", "MockEmbedding:mine@1")
     assert is_same_model("openai:a", "openai:a")
     for built in (None, "OtherEmbedding:unknown", "MockEmbedding:mine@2", "unknown"):

@@ -47,7 +47,7 @@ class TestSavedNotebook:
     def test_nothing_was_written_to_standard_error(self, path: Path) -> None:
         assert [output["text"] for output in outputs(path) if output.get("name") == "stderr"] == []
 
-    def test_neither_a_machine_nor_a_time_is_named(self, path: Path) -> None:
+    def test_no_output_contains_machine_paths_or_times(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
         assert not _MACHINE.search(text)
         assert '"execution"' not in text
@@ -62,12 +62,12 @@ class TestSavedNotebook:
             assert ast.unparse(second.test) == switch
             assert cell["outputs"] == []
 
-    def test_what_it_takes_from_the_package_exists(self, path: Path) -> None:
+    def test_imported_names_exist_in_the_package(self, path: Path) -> None:
         for cell in cells(path, "code"):
             for node in ast.walk(ast.parse(code(cell))):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("llama_index_contextual"):
-                    found = __import__(node.module or "", fromlist=["*"])
-                    assert [alias.name for alias in node.names if not hasattr(found, alias.name)] == []
+                    result = __import__(node.module or "", fromlist=["*"])
+                    assert [alias.name for alias in node.names if not hasattr(result, alias.name)] == []
 
     def test_a_cell_is_short(self, path: Path) -> None:
         assert max(code(cell).count("\n") + 1 for cell in cells(path, "code")) <= 36

@@ -1,4 +1,4 @@
-"""`Project`: its answers, its errors and the contents of its files."""
+"""`Project`: results, errors and files."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_inputs_are_a_single_item_or_any_iterable(project: Project, tiny_folder:
     assert project.ingest(path for path in files).added == tuple(path.name for path in files)
     assert project.ingest(set(files)).unchanged == project.ingest(tiny_folder.glob("*.txt")).unchanged
     assert len(project.documents()) == len(files)
-    with pytest.raises(InputError, match="something else was given"):
+    with pytest.raises(InputError, match="ingest accepts only paths"):
         project.ingest(7)  # type: ignore[arg-type]
 
 
@@ -301,7 +301,7 @@ def test_a_mode_without_its_index_falls_back_with_a_warning(
     response = project.retrieve("error TS-999", mode=wanted)
     assert (response.mode_requested, response.mode_used) == (wanted, used)
     (warning,) = response.warnings
-    assert warning.startswith(f"Mode '{wanted}' was asked for, but there is no ")
+    assert warning.startswith(f"Mode '{wanted}' was requested, but there is no ")
     assert warning in caplog.messages
 
 
@@ -380,7 +380,7 @@ def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentati
             assert blocking.__doc__ == twin.__doc__
 
 
-def test_only_the_settings_are_open_ended_keywords() -> None:
+def test_only_settings_are_passed_as_arbitrary_keywords() -> None:
     methods = dict(inspect.getmembers(Project, inspect.isfunction))
     takes_any = [
         name
@@ -412,9 +412,9 @@ async def test_an_async_method_does_the_same_as_its_blocking_twin(manager: Proje
     assert (await project.aestimate([text_folder], batch=True)).to_dict() == expected.to_dict()
     llm.enqueue(ValueError("no context today"))
     (failure,) = (await project.aingest([text_folder])).failures
-    told: list[IngestProgress] = []
-    assert (await project.aretry_failed(progress=told.append)).rebuilt == (failure.doc_id,)
-    assert told[-1].stage == "done"
+    messages: list[IngestProgress] = []
+    assert (await project.aretry_failed(progress=messages.append)).rebuilt == (failure.doc_id,)
+    assert messages[-1].stage == "done"
     project.update_config(chunk_size=400, chunk_overlap=0)
     assert len((await project.arebuild()).rebuilt) == 2
     assert (await project.aremove("reports/quarter.md", forget=True)).removed == ("reports/quarter.md",)
@@ -576,9 +576,9 @@ def test_an_interruption_leaves_the_old_version_live_and_keeps_paid_contexts(
         project.ingest([text_folder], progress=interrupt)
     assert [version.name for version in project.versions()] == ["v000001"]
     assert project.info().ledger.contexts == 2
-    asked = len(llm.history)
+    calls = len(llm.history)
     assert project.ingest([text_folder]).contexts_paid == 0
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
 
 
 def test_the_progress_bar_shows_the_work_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:

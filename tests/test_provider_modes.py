@@ -1,4 +1,4 @@
-"""Whatever a provider does wrong, a later ingest completes, nothing good is paid for twice, and the key is nowhere.
+"""Misbehaving providers: a later ingest completes, usable results are paid for once, and keys stay hidden.
 
 A sample of the modes of `python -m tests.benchmarks.providers`.
 """
@@ -19,5 +19,5 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_provider_that_misbehaves_costs_nothing_but_time(name: str, tmp_path: Path) -> None:
+def test_a_misbehaving_provider_causes_no_extra_cost(name: str, tmp_path: Path) -> None:
     assert run_mode(MODES[name], tmp_path).wrong == []

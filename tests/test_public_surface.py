@@ -1,4 +1,4 @@
-"""What the package offers by name, and what it costs to import it."""
+"""Public names, and what their import loads."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def run(script: str, *arguments: str) -> Any:
 
 def imported_by(statement: str) -> set[str]:
     """Return the top-level packages, but for the standard library's, that a statement imports in a fresh process."""
-    found = run(
+    results = run(
         "import json, sys\n"
         "before = set(sys.modules)\n"
         f"{statement}\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - before})))"
     )
-    return {name for name in found if name not in sys.stdlib_module_names and not name.startswith("_")}
+    return {name for name in results if name not in sys.stdlib_module_names and not name.startswith("_")}
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
@@ -71,11 +71,11 @@ def test_the_public_names_are_sorted_and_each_has_its_module() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "__version__"])
-def test_a_public_name_says_in_a_sentence_what_it_is(name: str) -> None:
-    found = getattr(package, name)
-    assert found.__name__ == name
-    assert found.__module__.startswith(PACKAGE)
-    first = (inspect.getdoc(found) or "").partition("\n")[0]
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    passages = getattr(package, name)
+    assert passages.__name__ == name
+    assert passages.__module__.startswith(PACKAGE)
+    first = (inspect.getdoc(passages) or "").partition("\n")[0]
     assert first[:1].isupper(), first
     assert first.endswith("."), first
 
@@ -136,7 +136,7 @@ def broken_alone(statement: str, names: Sequence[str]) -> dict[str, str]:
     return broken
 
 
-def test_every_public_name_can_be_the_first_that_is_used() -> None:
+def test_every_public_name_can_be_imported_first() -> None:
     # One name of each module is enough: they come from the same import.
     first = {getattr(package, name).__module__: name for name in PUBLIC if name != "__version__"}
     assert broken_alone("getattr(import_module('llama_index_contextual'), name)", list(first.values())) == {}
@@ -152,7 +152,7 @@ def test_every_module_can_be_imported_alone() -> None:
 def process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process of its own looks like after it has imported all names, and after it has used a project."""
     folder = write_texts(tmp_path_factory.mktemp("library") / "reports")
-    found: dict[str, Any] = run(
+    response: dict[str, Any] = run(
         "import json, logging, sys\n"
         "from pathlib import Path\n"
         "from llama_index_contextual import *\n"
@@ -167,7 +167,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "    'imported': imported, 'used': sorted(sys.modules)}))",
         str(folder),
     )
-    return found
+    return response
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +177,9 @@ def foreign() -> set[str]:
 
 
 def test_all_names_together_import_no_provider_and_no_terminal(process: dict[str, Any], foreign: set[str]) -> None:
-    found = {name.partition(".")[0] for name in process["imported"]}
-    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= found
-    assert found & HEAVY - foreign == set()
+    results = {name.partition(".")[0] for name in process["imported"]}
+    assert {PACKAGE, "llama_index", "faiss", "bm25s"} <= results
+    assert results & HEAVY - foreign == set()
 
 
 def test_used_as_a_library_it_prints_nothing_and_leaves_the_root_logger_alone(

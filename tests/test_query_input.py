@@ -1,4 +1,4 @@
-"""What is not a query, a number of results, a mode or a filter: every door says so in a sentence of this package."""
+"""Invalid queries, numbers of results, modes and filters raise an error with a message everywhere."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ WRONG_FILTERS: list[Any] = [{"kind": "a"}, "kind=a", 5, [("kind", "a")], True]
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project that no test changes."""
     manager = ProjectManager(tmp_path_factory.mktemp("root"))
-    made = manager.create(
+    created = manager.create(
         "p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding(), llm=ScriptedLLM(default="Dry.")
     )
-    made.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
-    return made
+    created.ingest([Document(id_="a", text="The pump runs dry."), Document(id_="b", text="Close the valve.")])
+    return created
 
 
 def doors(project: Project) -> dict[str, Callable[[Any], Any]]:
@@ -76,7 +76,7 @@ DOORS = (
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("query", WRONG_QUERIES, ids=repr)
-def test_what_is_not_a_query_is_refused_by_every_door(project: Project, door: str, query: Any) -> None:
+def test_invalid_queries_are_refused_by_every_entry_point(project: Project, door: str, query: Any) -> None:
     with pytest.raises(InputError, match=r"(query|message) is (None|of type \w+): pass a string") as raised:
         doors(project)[door](query)
     assert raised.value.value == query
@@ -84,7 +84,7 @@ def test_what_is_not_a_query_is_refused_by_every_door(project: Project, door: st
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("query", EMPTY_QUERIES, ids=repr)
-def test_an_empty_query_is_refused_by_every_door(project: Project, door: str, query: str) -> None:
+def test_an_empty_query_is_refused_by_every_entry_point(project: Project, door: str, query: str) -> None:
     with pytest.raises(InputError, match=r"The (query|message) is empty: ask a question"):
         doors(project)[door](query)
 
@@ -95,9 +95,9 @@ def test_a_bundle_without_a_text_is_refused(project: Project) -> None:
 
 
 @pytest.mark.parametrize("queries", ["pump", b"pump", None, 5, QueryBundle("pump")], ids=repr)
-def test_several_queries_are_a_list(project: Project, queries: Any) -> None:
+def test_a_list_of_queries_is_refused_with_advice(project: Project, queries: Any) -> None:
     for ask in (project.retrieve_many, project.as_retriever().retrieve_many):
-        with pytest.raises(InputError, match=r"The queries are (None|of type \w+): give a list of them"):
+        with pytest.raises(InputError, match=r"The queries are (None|of type \w+): pass a list"):
             ask(queries)
 
 
@@ -123,7 +123,7 @@ def numbers(project: Project, k: Any) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("k", NOT_WHOLE, ids=repr)
 def test_a_number_of_results_that_is_not_whole_is_refused(project: Project, k: Any) -> None:
     for ask in numbers(project, k):
-        with pytest.raises(InputError, match=r"(top_k|max_results) is .*: give a whole number of at least 1"):
+        with pytest.raises(InputError, match=r"(top_k|max_results) is .*: pass a whole number of at least 1"):
             ask()
 
 
@@ -135,7 +135,7 @@ def test_a_number_of_results_below_one_is_refused(project: Project, k: Any) -> N
 
 
 @pytest.mark.parametrize("k", [np.int64(2), np.uint8(2), 10**30], ids=repr)
-def test_integers_of_numpy_and_huge_ones_are_numbers_of_results(project: Project, k: Any) -> None:
+def test_numpy_integers_and_huge_integers_are_accepted_as_top_k(project: Project, k: Any) -> None:
     for mode in ("lexical", "semantic", "hybrid"):
         assert len(project.retrieve("pump valve", top_k=k, mode=mode, explain=True)) == 2
     assert len(ContextualKnowledge(project).search("pump valve", max_results=k)) == 2
@@ -173,7 +173,7 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
             ask()
 
 
-def test_no_filters_are_fine(project: Project) -> None:
+def test_none_and_empty_filters_are_accepted(project: Project) -> None:
     assert len(project.retrieve("pump valve", filters=MetadataFilters(filters=[]))) == 2
 
 
@@ -188,7 +188,7 @@ def test_agno_tells_the_model_what_is_wrong(project: Project) -> None:
 
 
 @pytest.mark.parametrize("history", [["Why?"], None, "Why?", [{"role": "user"}]], ids=repr)
-def test_a_history_of_something_else_than_messages_is_refused(history: Any) -> None:
+def test_a_history_without_messages_is_refused(history: Any) -> None:
     with pytest.raises(InputError, match=r"The history of a query must be a list of ChatMessages\."):
         ConversationQuery("pump", history=history)
 
@@ -231,11 +231,11 @@ def test_a_project_is_not_pickled_and_the_error_says_how_to_open_it_again(
         )
 
 
-def test_a_query_that_is_refused_asks_no_model(tmp_path: Path) -> None:
+def test_a_refused_query_calls_no_model(tmp_path: Path) -> None:
     model = CountingEmbedding()
-    made = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
-    made.ingest([Document(text="The pump runs dry.")])
+    created = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=model)
+    created.ingest([Document(text="The pump runs dry.")])
     for query in [*WRONG_QUERIES, *EMPTY_QUERIES]:
         with pytest.raises(ContextualError):
-            made.retrieve(query)
+            created.retrieve(query)
     assert model.queries == []

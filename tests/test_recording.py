@@ -1,4 +1,4 @@
-"""The example documents are answered as they were when `tests/data/recording.jsonl.gz` was written.
+"""The example documents give the same results as recorded in `tests/data/recording.jsonl.gz`.
 
 After a change that is meant to change answers: `python -m tests.test_recording` writes it anew.
 """

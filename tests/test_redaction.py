@@ -1,4 +1,4 @@
-"""No API key leaves the package, in whatever form a provider repeats it."""
+"""API keys are removed from all output, in every form in which a provider may repeat them."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_any_key_is_recognised_wherever_it_stands(key: str, before: str, after: 
         assert quote(key, safe="") not in scrub(f"{before}{quote(key, safe='')}{after}")
         encoded = base64.b64encode(f"{before}{key}{after}".encode("utf-8", "surrogatepass")).decode()
         assert encoded not in scrub(encoded)
-        said = json.dumps(f"{before}{key}{after}")
-        assert json.dumps(key)[1:-1] not in scrub(said)
+        message = json.dumps(f"{before}{key}{after}")
+        assert json.dumps(key)[1:-1] not in scrub(message)
 
 
 @pytest.mark.parametrize("value", ["none", "ollama", "-", "", "k", "sk-test"])
-def test_a_placeholder_mangles_no_message(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_placeholder_key_does_not_alter_messages(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", value)
     message = f"ollama: there is none, ask - for sk-test and k {value}."
     assert scrub(message) == message
@@ -108,7 +108,7 @@ def test_the_environment_names_the_keys_of_all_providers(monkeypatch: pytest.Mon
     )
 
 
-def test_a_model_object_brings_its_key_its_secret_headers_and_those_of_its_client() -> None:
+def test_keys_and_secret_headers_of_a_model_and_its_client_are_removed() -> None:
     client = httpx.AsyncClient(headers={"authorization": "Bearer from-the-client-0123"})
     watch(
         OpenAI(
@@ -127,7 +127,7 @@ def test_a_model_object_brings_its_key_its_secret_headers_and_those_of_its_clien
 
 @pytest.mark.usefixtures("key")
 @given(st.lists(st.integers(0, len(KEY)), max_size=12))
-def test_a_key_is_removed_from_a_text_that_comes_in_pieces(cuts: list[int]) -> None:
+def test_a_key_is_removed_from_a_streamed_text(cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", KEY)
         text = f"So says {KEY}"
@@ -139,12 +139,12 @@ def test_a_key_is_removed_from_a_text_that_comes_in_pieces(cuts: list[int]) -> N
 
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(("end", "shown"), [(KEY[:3], KEY[:3]), (KEY[:-1], REMOVED)])
-def test_of_a_key_that_breaks_off_nothing_is_left(end: str, shown: str) -> None:
+def test_an_incomplete_key_at_the_end_is_removed(end: str, shown: str) -> None:
     stream = KeyFilter()
     assert [stream.feed(f"So says {end}"), stream.rest()] == ["So says ", shown]
 
 
-def test_a_stream_without_keys_comes_as_it_is() -> None:
+def test_a_stream_without_keys_is_unchanged() -> None:
     stream = KeyFilter()
     pieces = ["So ", "", "says", " s", "k-"]
     assert "".join([*map(stream.feed, pieces), stream.rest()]) == "".join(pieces)
@@ -154,13 +154,13 @@ def test_a_stream_without_keys_comes_as_it_is() -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_every_error_of_the_package_is_without_keys() -> None:
+def test_errors_of_the_package_contain_no_key() -> None:
     for kind in (ContextualError, InputError, ModelError):
         assert str(kind(f"refused {KEY}")) == f"refused {REMOVED}"
 
 
 @pytest.mark.usefixtures("key")
-def test_a_stand_in_holds_no_key_nor_do_its_causes() -> None:
+def test_copied_errors_and_their_causes_contain_no_key() -> None:
     request = httpx.Request("POST", "http://127.0.0.1/v1", headers={"authorization": f"Bearer {KEY}"})
     response = httpx.Response(401, headers={"x-echo": KEY, "retry-after": "3"}, request=request)
     original = openai.AuthenticationError(f"Bearer {KEY}", response=response, body={"code": KEY, "message": KEY})
@@ -173,7 +173,7 @@ def test_a_stand_in_holds_no_key_nor_do_its_causes() -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_log_records_hold_no_key(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_contain_no_key(caplog: pytest.LogCaptureFixture) -> None:
     logger = get_logger("llama_index_contextual.test")
     try:
         raise ValueError(KEY)
@@ -189,21 +189,21 @@ def test_log_records_hold_no_key(caplog: pytest.LogCaptureFixture) -> None:
 
 def said_by(project: Project, folder: Path, caplog: pytest.LogCaptureFixture) -> str:
     """Return all that an ingest says and leaves."""
-    said = []
+    messages = []
     try:
         report = project.ingest([DOCUMENT])
-        said += [str(report), repr(report), repr(report.to_dict())]
+        messages += [str(report), repr(report), repr(report.to_dict())]
     except ContextualError as raised:
-        said += all_of(raised)
+        messages += all_of(raised)
     ours = [record for record in caplog.records if record.name.startswith("llama_index_contextual")]
-    said += [repr(project), *(logging.Formatter().format(record) for record in ours)]
-    said += [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
-    return "\n".join(said)
+    messages += [repr(project), *(logging.Formatter().format(record) for record in ours)]
+    messages += [path.read_bytes().decode("latin-1") for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(messages)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
-def test_what_an_ingest_says_holds_no_key(
+def test_reports_of_an_ingest_contain_no_key(
     status: int,
     path: str,
     provider: LoopbackProvider,
@@ -214,12 +214,12 @@ def test_what_an_ingest_says_holds_no_key(
     caplog.set_level(logging.DEBUG)
     provider.tamper = lambda request, answer: error(status)(request, answer) if request.path == path else None
     project = manager.create("p", ProjectConfig(**SETTINGS))
-    said = said_by(project, tmp_path, caplog)
-    assert not leaks(said)
-    assert status != 400 or REMOVED in said, "the rest of the message is there"
+    message = said_by(project, tmp_path, caplog)
+    assert not leaks(message)
+    assert status != 400 or REMOVED in message, "the rest of the message is there"
 
 
-def test_a_key_that_only_the_object_has_is_known_too(
+def test_a_key_that_only_a_model_object_has_is_removed(
     monkeypatch: pytest.MonkeyPatch, manager: ProjectManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with LoopbackProvider(tamper=error(400)) as provider:
@@ -228,7 +228,7 @@ def test_a_key_that_only_the_object_has_is_known_too(
         assert not leaks(said_by(project, tmp_path, caplog))
 
 
-def test_a_refused_header_is_not_repeated_by_its_client(
+def test_the_error_of_an_invalid_header_does_not_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
     provider: LoopbackProvider,
     manager: ProjectManager,
@@ -248,7 +248,7 @@ def asked(provider: LoopbackProvider, manager: ProjectManager) -> Project:
     return project
 
 
-def test_questions_raise_nothing_with_a_key(asked: Project, provider: LoopbackProvider) -> None:
+def test_errors_of_queries_contain_no_key(asked: Project, provider: LoopbackProvider) -> None:
     engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
     chat = asked.as_chat_engine(search_mode="lexical")
     live = asked._live.current()
@@ -275,7 +275,7 @@ def _completion() -> Any:
     return Completion()
 
 
-async def test_mcp_answers_hold_no_key(asked: Project) -> None:
+async def test_mcp_answers_contain_no_key(asked: Project) -> None:
     server = make_server([asked])
     for name, arguments in (("search", {"query": "pump"}), ("ask", {"question": "When does the pump run dry?"})):
         with pytest.raises(Exception, match=r"failed|Refused|removed") as raised:
@@ -283,9 +283,7 @@ async def test_mcp_answers_hold_no_key(asked: Project) -> None:
         assert not leaks("\n".join(all_of(raised.value)))
 
 
-def test_an_answer_that_repeats_the_key_or_breaks_off_with_it_is_shown_without(
-    asked: Project, provider: LoopbackProvider
-) -> None:
+def test_a_key_in_a_complete_or_interrupted_answer_is_removed(asked: Project, provider: LoopbackProvider) -> None:
     provider.tamper = None
     provider.reply = lambda _request: f"It runs dry, says {KEY} of the yard."
     engine = asked.as_query_engine(mode="lexical", similarity_top_k=1)
@@ -332,7 +330,7 @@ class _Collecting(BaseEventHandler):
             self._events.append(event.model_dump_json())
 
 
-def test_events_of_the_package_hold_no_key(provider: LoopbackProvider) -> None:
+def test_events_of_the_package_contain_no_key(provider: LoopbackProvider) -> None:
     provider.tamper = error(400)
     handler, root = _Collecting(), get_dispatcher()
     root.add_event_handler(handler)
@@ -345,13 +343,13 @@ def test_events_of_the_package_hold_no_key(provider: LoopbackProvider) -> None:
 
 
 @pytest.mark.usefixtures("key")
-def test_components_show_no_model_that_shows_its_key() -> None:
+def test_representations_of_components_contain_no_key() -> None:
     llm, embedding = OpenAI(model="gpt-4.1", api_key=KEY), OpenAIEmbedding(api_key=KEY)
     shown = [Judge(llm), AdjacentChunkMerger(expand=True, embed_model=embedding), LLMContextualizer(llm=llm)]
     assert not leaks("\n".join(f"{component!r} {component}" for component in shown))
 
 
-def test_an_unknown_key_of_a_stranger_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_keys_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert scrub("sk-someone-elses-key") == "sk-someone-elses-key"
     assert scrub("") == ""

@@ -1,4 +1,4 @@
-"""The answer of a search: complete as JSON, readable as text, harmless as HTML and in a terminal."""
+"""The response of a search: complete as JSON, readable as text, safe as HTML and in a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def response(*hits: NodeWithScore, **changes: object) -> RetrievalResponse:
 # ---- one result ------------------------------------------------------------------------------------------------------
 
 
-def test_a_result_says_where_it_stands_and_why_it_was_found() -> None:
+def test_a_result_has_its_source_and_its_evidence() -> None:
     chunk = RetrievedChunk.of(1, hit())
     assert (chunk.rank, chunk.node_id, chunk.score) == (1, "n1", 0.5)
     assert chunk.text == "Revenue grew by 3 %."
@@ -85,7 +85,7 @@ def test_a_node_of_any_parser_makes_a_result() -> None:
     assert str(chunk.source) == "unknown source"
 
 
-def test_the_text_never_holds_the_context() -> None:
+def test_the_text_of_a_result_excludes_the_context() -> None:
     chunk = RetrievedChunk.of(1, hit())
     assert "From ACME" not in chunk.text
     assert "From ACME" not in chunk.to_dict()["text"]
@@ -94,10 +94,10 @@ def test_the_text_never_holds_the_context() -> None:
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_in_the_dictionary_and_survives_json() -> None:
-    given = response(hit(), hit(semantic=None), hit(lexical=None), warnings=("A warning.",), version="v000001")
-    data = json.loads(json.dumps(given.to_dict()))
-    assert data == given.to_dict()
+def test_to_dict_is_complete_and_json_compatible() -> None:
+    original = response(hit(), hit(semantic=None), hit(lexical=None), warnings=("A warning.",), version="v000001")
+    data = json.loads(json.dumps(original.to_dict()))
+    assert data == original.to_dict()
     assert {key: data[key] for key in data if key != "results"} == {
         "query": "ACME revenue",
         "mode_requested": "hybrid",
@@ -127,15 +127,15 @@ def test_an_empty_answer_is_complete_too() -> None:
 
 
 def test_a_response_is_a_sequence_of_its_results() -> None:
-    given = response(hit(), hit(score=0.1))
-    assert len(given) == 2
-    assert [chunk.rank for chunk in given] == [1, 2]
-    assert given[1].score == 0.1
+    inputs = response(hit(), hit(score=0.1))
+    assert len(inputs) == 2
+    assert [chunk.rank for chunk in inputs] == [1, 2]
+    assert inputs[1].score == 0.1
     with pytest.raises(IndexError):
-        given[2]
+        inputs[2]
 
 
-def test_the_evidence_travels_on_nodes_and_not_in_shared_metadata() -> None:
+def test_evidence_is_attached_to_nodes_not_to_shared_metadata() -> None:
     original = hit()
     (again,) = response(original).to_nodes()
     assert again == original
@@ -165,7 +165,7 @@ def test_html_is_escaped_wherever_it_comes_from() -> None:
     assert "0.5000" in html
 
 
-def test_neither_a_terminal_nor_the_direction_of_writing_is_commanded() -> None:
+def test_control_characters_and_bidi_marks_are_escaped() -> None:
     hostile = response(
         hit(node=node(text=ATTACK, file_name=ATTACK, section="a\nb\x9bc")), query=ATTACK, warnings=(ATTACK,)
     )
@@ -174,6 +174,6 @@ def test_neither_a_terminal_nor_the_direction_of_writing_is_commanded() -> None:
     assert len(repr(hostile).splitlines()) == 3
 
 
-def test_results_are_not_changed_by_accident() -> None:
+def test_results_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         response().query = "other"  # type: ignore[misc]

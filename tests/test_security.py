@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: every row names the tests that prove it, and they are there."""
+"""SECURITY.md: every row names existing tests, and the tests of its promises."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def cited() -> list[tuple[str, list[str]]]:
 
 def is_defined(body: list[ast.stmt], names: list[str]) -> bool:
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = next((node for node in body if isinstance(node, kinds) and node.name == names[0]), None)
-    return found is not None and (len(names) == 1 or is_defined(found.body, names[1:]))
+    result = next((node for node in body if isinstance(node, kinds) and node.name == names[0]), None)
+    return result is not None and (len(names) == 1 or is_defined(result.body, names[1:]))
 
 
 @pytest.mark.parametrize("name", ADVISORIES)
-def test_every_advisory_has_a_row(name: str) -> None:
+def test_every_advisory_is_in_the_table(name: str) -> None:
     rows = [line for line in SECURITY.read_text(encoding="utf-8").splitlines() if line.startswith("|") and name in line]
     assert rows
     assert all(_CITED.search(row) for row in rows)
 
 
-def test_every_test_that_is_named_is_there() -> None:
+def test_every_test_named_in_security_md_exists() -> None:
     assert len(cited()) > 25
     for file, names in cited():
         tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
         assert is_defined(tree.body, names), f"{file}::{'::'.join(names)}"
 
 
-def test_no_dependency_may_be_as_old_as_its_last_known_hole() -> None:
+def test_minimum_versions_are_later_than_known_vulnerabilities() -> None:
     fixed = {"pypdf": (7,), "llama-index-core": (0, 13), "filelock": (3, 20, 1), "mcp": (1, 23)}
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
@@ -95,14 +95,14 @@ def everything_written(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_key_is_in_no_file_log_line_exception_report_or_repr(
+def test_files_logs_errors_reports_and_reprs_contain_no_key(
     manager: ProjectManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     # A port on which nobody listens: the call fails, and what is said about it must not hold the key.
     llm = OpenAI(model="gpt-4.1", api_key=KEY, api_base="http://127.0.0.1:9/v1", max_retries=0, timeout=0.2)
-    said: list[str] = []
+    messages: list[str] = []
     project = manager.create(
         "p",
         ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4),
@@ -111,16 +111,16 @@ def test_a_key_is_in_no_file_log_line_exception_report_or_repr(
     )
     monkeypatch.setattr("llama_index_contextual._utils.calls.RetryPolicy.delay", lambda *_arguments: None)
     try:
-        said.append(repr(project.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
+        messages.append(repr(project.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
     except ContextualError as error:
-        said.append(f"{error!r} {error}")
+        messages.append(f"{error!r} {error}")
     refusing = ScriptedLLM()
     refusing.enqueue(RuntimeError("refused"))
     scripted = manager.create("q", ProjectConfig.local(context="llm"), llm=refusing, embed_model=CountingEmbedding())
-    said.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
-    said += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
+    messages.append(repr(scripted.ingest([Document(id_="d", text="The pump runs dry.")]).to_dict()))
+    messages += [repr(project), repr(project.config), repr(project.info()), repr(project.as_retriever()), caplog.text]
     project.export_contexts(tmp_path / "contexts.jsonl")
-    assert all(KEY not in text for text in said)
+    assert all(KEY not in text for text in messages)
     assert KEY.encode() not in everything_written(tmp_path)
 
 
@@ -143,7 +143,7 @@ def test_a_name_cannot_leave_the_root_folder(manager: ProjectManager, tmp_path: 
 
 
 @given(st.text(max_size=80))
-def test_whatever_the_name_it_is_one_component_or_an_error_of_ours(name: str) -> None:
+def test_any_name_is_a_single_path_component_or_refused(name: str) -> None:
     try:
         accepted = check_name(name)
     except InputError:
@@ -155,7 +155,7 @@ def test_whatever_the_name_it_is_one_component_or_an_error_of_ours(name: str) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights")
 @pytest.mark.parametrize("call", ["create", "load", "delete"])
-def test_a_link_is_not_taken_for_a_project(manager: ProjectManager, tmp_path: Path, call: str) -> None:
+def test_a_link_is_not_a_project(manager: ProjectManager, tmp_path: Path, call: str) -> None:
     elsewhere = ProjectManager(tmp_path / "elsewhere").create("real", ProjectConfig.local())
     manager.root.mkdir()
     (manager.root / "link").symlink_to(elsewhere.directory)
@@ -228,7 +228,7 @@ def test_nothing_is_written_outside_the_root_and_modes_are_narrow(tmp_path: Path
             assert not mode & forbidden, f"{path}: {mode:o}"
 
 
-def test_removing_a_document_removes_its_text_and_vectors_once_no_version_holds_it(
+def test_text_and_vectors_of_a_removed_document_go_with_its_last_version(
     manager: ProjectManager,
 ) -> None:
     config = ProjectConfig.local(context="none", keep_versions=2)
@@ -242,7 +242,7 @@ def test_removing_a_document_removes_its_text_and_vectors_once_no_version_holds_
     assert secret.encode() not in everything_written(project.directory)
 
 
-def test_what_is_forgotten_is_on_the_disk_no_more_and_what_remains_is_not_paid_for_again(
+def test_forgotten_data_is_not_on_the_disk_and_the_rest_is_not_paid_for_again(
     manager: ProjectManager,
 ) -> None:
     config = ProjectConfig.local(context="llm", chunk_size=40, chunk_overlap=4)
@@ -263,15 +263,15 @@ def test_what_is_forgotten_is_on_the_disk_no_more_and_what_remains_is_not_paid_f
     assert 0 < left.embeddings < paid.embeddings
     assert [version.live for version in project.versions()] == [True]
     assert list(project.verify().problems) == []
-    asked = len(llm.history)
+    calls = len(llm.history)
     project.update_config(bm25=False)
     assert project.rebuild().rebuilt == ("b",)
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
     assert len(project.forget().versions) == 1
 
 
 @pytest.mark.parametrize("delete", [True, False])
-def test_what_an_interrupted_comparison_left_is_removed_too(manager: ProjectManager, delete: bool) -> None:
+def test_forget_removes_remains_of_an_interrupted_comparison(manager: ProjectManager, delete: bool) -> None:
     project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     secret = "Quincunx-4711"
     project.ingest([Document(id_="a", text=f"{secret} is the word."), Document(id_="b", text="The pump runs dry.")])
@@ -286,7 +286,7 @@ def test_what_an_interrupted_comparison_left_is_removed_too(manager: ProjectMana
         assert [path.name for path in manager.root.iterdir()] == ["p"]
 
 
-def test_nothing_is_forgotten_where_nothing_is_live(manager: ProjectManager) -> None:
+def test_forget_without_a_live_version_removes_nothing(manager: ProjectManager) -> None:
     project = manager.create("p", ProjectConfig.local())
     with pytest.raises(NoVersionError, match=r"has no version yet: delete the project to remove its ledger"):
         project.forget()
@@ -304,7 +304,7 @@ def test_nothing_is_forgotten_where_nothing_is_live(manager: ProjectManager) -> 
         {"llm": "../../x:y", "context": "llm"},
     ],
 )
-def test_settings_name_no_class_to_import(manager: ProjectManager, setting: dict[str, Any]) -> None:
+def test_settings_cannot_name_a_class_to_import(manager: ProjectManager, setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         manager.create("p", ProjectConfig.local(**setting)).ingest([Document(text="The pump runs dry.")])
 
@@ -315,9 +315,9 @@ def test_text_of_an_llm_reaches_neither_a_statement_nor_a_path(manager: ProjectM
         "p", ProjectConfig.local(context="llm"), llm=ScriptedLLM(default=attack), embed_model=CountingEmbedding()
     )
     project.ingest([Document(id_="../../d'; DROP TABLE nodes; --", text="The pump runs dry.")])
-    found = project.retrieve("pump")[0]
-    assert found.context == attack
-    assert found.source.doc_id == "../../d'; DROP TABLE nodes; --"
+    response = project.retrieve("pump")[0]
+    assert response.context == attack
+    assert response.source.doc_id == "../../d'; DROP TABLE nodes; --"
     assert project.info().ledger.contexts == 1
     assert project.verify().sound
     assert not list(manager.root.parent.rglob("hacked*"))
@@ -341,7 +341,7 @@ def test_an_instruction_in_one_document_changes_neither_the_ledger_key_nor_the_c
     assert all(prompt.count("</document>") == prompt.count("<document>") == 1 for prompt in llms[1].history)
 
 
-def test_what_a_reader_cannot_see_does_not_change_what_is_stored(manager: ProjectManager) -> None:
+def test_invisible_characters_do_not_change_stored_text(manager: ProjectManager) -> None:
     text = "The pu\u200bmp runs dry.\u202e"
     project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     project.ingest([Document(id_="d", text=text)])

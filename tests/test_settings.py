@@ -1,4 +1,4 @@
-"""Settings from outside the command: which of them wins, and what is left alone."""
+"""Settings from the environment and files, and their precedence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.documents import write_texts
 from tests.test_cli import run
 
 
-def test_the_environment_names_any_setting_of_a_project() -> None:
+def test_any_setting_can_be_set_in_the_environment() -> None:
     environment = {
         "LLAMA_INDEX_CONTEXTUAL_CHUNK_SIZE": "256",
         "LLAMA_INDEX_CONTEXTUAL_FAISS": "false",
@@ -28,13 +28,13 @@ def test_the_environment_names_any_setting_of_a_project() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "top_k: 5", "3"])
-def test_a_file_without_settings_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+def test_a_settings_file_without_settings_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "c.json").write_text(content)
     with pytest.raises(ConfigurationError, match=r"c\.json"):
         file_settings(tmp_path / "c.json")
 
 
-def test_a_dotenv_file_gives_what_the_environment_does_not_have(tmp_path: Path) -> None:
+def test_a_dotenv_file_adds_missing_variables(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         "# LLAMA_INDEX_CONTEXTUAL_TOP_K=1\nexport LLAMA_INDEX_CONTEXTUAL_STYLE='few words'\n"
         "LLAMA_INDEX_CONTEXTUAL_TOP_K=7  # seven\nLLAMA_INDEX_CONTEXTUAL_ROOT=there\nOPENAI_API_KEY=secret\nnonsense\n"
@@ -50,7 +50,7 @@ def test_a_dotenv_file_gives_what_the_environment_does_not_have(tmp_path: Path) 
     assert len(environment) == 3
 
 
-def test_an_option_wins_over_the_file_and_the_file_over_the_environment(
+def test_options_override_the_file_and_the_file_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("TOP_K", "1"), ("CANDIDATES", "11"), ("RRF_K", "21")):
@@ -81,7 +81,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "knowledge"
 
 
-def test_what_needs_no_rebuild_is_also_taken_from_the_environment_when_a_project_is_asked(
+def test_settings_without_rebuild_are_read_from_the_environment_for_queries(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(run("search", "a", "pump valve", "--json").json["results"]) == 2
@@ -89,37 +89,39 @@ def test_what_needs_no_rebuild_is_also_taken_from_the_environment_when_a_project
         monkeypatch.setenv(f"LLAMA_INDEX_CONTEXTUAL_{name}", value)
     assert len(run("search", "a", "pump valve", "--json").json["results"]) == 1
     assert len(run("search", "a", "pump valve", "--json", "--top-k", "2").json["results"]) == 2
-    held = run("info", "a", "--json").json["config"]
-    assert (held["top_k"], held["chunk_size"], held["keep_versions"]) == (1, 800, 3), "not what was built, or is kept"
+    stored = run("info", "a", "--json").json["config"]
+    assert (stored["top_k"], stored["chunk_size"], stored["keep_versions"]) == (1, 800, 3), (
+        "not what was built, or is kept"
+    )
     shown = run("settings", "a").out
     assert [line for line in shown.splitlines() if line.endswith("  environment")] == ["top_k=1  environment"]
     assert ProjectManager(root).load("a").config.top_k == 20, "the project itself is as it was"
 
 
-def test_a_setting_that_the_environment_holds_is_changed_all_the_same_and_that_is_said(
+def test_changing_a_setting_that_the_environment_overrides_gives_a_note(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "1")
-    found = run("configure", "a", "top_k=7", "candidates=50")
-    assert found.out == "Changed; takes effect with the next query.\n"
-    assert found.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
+    result = run("configure", "a", "top_k=7", "candidates=50")
+    assert result.out == "Changed; takes effect with the next query.\n"
+    assert result.err == "LLAMA_INDEX_CONTEXTUAL_TOP_K is set and overrides it.\n"
     config = ProjectManager(root).load("a").config
     assert (config.top_k, config.candidates) == (7, 50)
 
 
-def test_a_value_of_the_environment_that_cannot_be_says_where_it_is_from_and_stops_no_upkeep(
+def test_an_invalid_variable_is_named_and_does_not_stop_maintenance(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_TOP_K", "many")
-    found = run("search", "a", "pump")
-    assert found.code == 1
-    assert found.err.startswith(
+    result = run("search", "a", "pump")
+    assert result.code == 1
+    assert result.err.startswith(
         "Error: In the environment (LLAMA_INDEX_CONTEXTUAL_…): Setting 'top_k' cannot be 'many'"
     )
     assert run("verify", "a").code == 0
     assert run("delete", "a", "--yes").code == 0
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    found = run("create", "a", "--config", tmp_path / "none.json", "--root", tmp_path)
-    assert (found.code, found.err.count("\n")) == (1, 1)
+def test_a_missing_settings_file_is_a_one_line_error(tmp_path: Path) -> None:
+    result = run("create", "a", "--config", tmp_path / "none.json", "--root", tmp_path)
+    assert (result.code, result.err.count("\n")) == (1, 1)

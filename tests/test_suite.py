@@ -1,4 +1,4 @@
-"""What the suite promises of itself: no network, no key, no pickle; and that its models do as they are told."""
+"""Guarantees of the test suite: no network, no keys, no pickle; and the models for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import NetworkError, PickleError
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 
-def test_no_test_leaves_this_machine() -> None:
+def test_no_test_connects_to_another_machine() -> None:
     for address in (("192.0.2.1", 80), ("2001:db8::1", 80), ("example.org", 80)):
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         with socket.socket(family) as one, pytest.raises(NetworkError, match=address[0]):
@@ -30,20 +30,20 @@ def test_no_test_leaves_this_machine() -> None:
         urllib.request.urlopen("http://example.org")
 
 
-async def test_no_test_leaves_this_machine_by_an_event_loop() -> None:
+async def test_no_async_test_connects_to_another_machine() -> None:
     with pytest.raises(NetworkError, match=r"example\.org"):
         await asyncio.open_connection("example.org", 80)
     with pytest.raises(NetworkError, match=r"192\.0\.2\.1"):
         await asyncio.open_connection("192.0.2.1", 80)
 
 
-def test_the_loopback_interface_is_open() -> None:
+def test_the_loopback_interface_is_available() -> None:
     for host in ("127.0.0.1", "localhost"):
         with socket.create_server((host, 0), family=socket.AF_INET) as server:
             socket.create_connection(server.getsockname()[:2]).close()
 
 
-def test_no_test_finds_a_key_or_a_proxy() -> None:
+def test_tests_have_no_keys_or_proxies_in_the_environment() -> None:
     assert not [name for name in os.environ if name.endswith("_API_KEY") or name.lower().endswith("_proxy")]
 
 

@@ -1,4 +1,4 @@
-"""The provider as the real clients see it."""
+"""The loopback provider, used by real clients."""
 
 from __future__ import annotations
 
@@ -613,12 +613,12 @@ def test_the_cache_takes_as_long_for_a_prompt_however_many_long_ones_it_holds() 
         request = Request(number, "POST", "/v1/chat/completions", {}, b"", body, 1, 0.0)
         prompt = serialize_prompt(request)
         assert len(prompt) // TOKEN_BYTES > 7_500
-        begun = time.thread_time()
+        started = time.thread_time()
         blake2b(prompt)
         hashed = time.thread_time()
         assert (prefixes.lookup(request, prompt) > 7_500) == (number >= 4)
         prefixes.add(request, prompt)
-        hashing.append(hashed - begun)
+        hashing.append(hashed - started)
         caching.append(time.thread_time() - hashed)
     assert median(caching[-100:]) < 3 * median(caching[4:104])
     assert median(caching) < 50 * median(hashing)

@@ -1,4 +1,4 @@
-"""The template of the prompt for a context: which are taken, which are refused, and what they become."""
+"""Prompt templates: accepted and refused templates, and substitution."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def test_prefix_and_suffix_are_the_whole_template() -> None:
     assert prompt.suffix(VALUES) == "The chunk.|Before."
 
 
-def test_a_variable_that_speaks_of_variables_is_left_as_it_is() -> None:
+def test_placeholders_in_a_variable_are_not_filled_in() -> None:
     prompt = ContextPrompt("{terms} {segment} {chunk}", {"terms": "{chunk} is a word here"})
     assert prompt.prefix(VALUES) == "{chunk} is a word here The text. "
 
 
-def test_a_free_variable_may_stand_behind_the_chunk() -> None:
+def test_a_custom_variable_may_follow_the_chunk() -> None:
     assert ContextPrompt("{segment} {chunk} {rules}", {"rules": "Be short."}).suffix(VALUES) == "The chunk. Be short."
 
 
@@ -48,7 +48,7 @@ def test_template_and_variables_make_the_identity() -> None:
         ("{segment}", {}, "context_prompt", r"it needs both \{segment\} and \{chunk\}"),
         ("{chunk} {segment}", {}, "context_prompt", r"\{chunk\} must come after \{header\} and \{segment\}"),
         ("{neighbours} {segment} {chunk}", {}, "context_prompt", r"\{chunk\} must come after"),
-        ("{segment} {chunk} {terms}", {}, "context_prompt", r"\{terms\} is no variable: use .* context_variables"),
+        ("{segment} {chunk} {terms}", {}, "context_prompt", r"\{terms\} is not a variable: use .* context_variables"),
         ("{segment} {chunk}", {"terms": "x"}, "context_variables", r"it does not use \{terms\}, which"),
         ("{segment} {chunk}", {"chunk": "x"}, "context_variables", "a variable of your own cannot be called 'chunk'"),
         ("{segment} {chunk}", {"a b": "x"}, "context_variables", "a variable of your own cannot be called 'a b'"),

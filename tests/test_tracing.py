@@ -1,4 +1,4 @@
-"""What OpenInference records of a search and of an answer: every hit with its id, score, text and metadata."""
+"""OpenInference traces of searches and answers: id, score, text and metadata of each hit."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def filled(project: Project, tiny_folder: Path) -> Project:
 @pytest.fixture
 def exporter(filled: Project) -> Iterator[InMemorySpanExporter]:
     """The spans of everything that is done after the ingestion."""
-    found, tracing = InMemorySpanExporter(), TracerProvider()
-    tracing.add_span_processor(SimpleSpanProcessor(found))
+    result, tracing = InMemorySpanExporter(), TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(result))
     instrumentor = LlamaIndexInstrumentor()
     instrumentor.instrument(tracer_provider=tracing, skip_dep_check=True)
-    yield found
+    yield result
     instrumentor.uninstrument()
 
 
@@ -52,19 +52,19 @@ def span_of(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
 
 def hits(span: ReadableSpan) -> list[dict[str, Any]]:
     """The documents that a span names, in their order."""
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     for key, value in (span.attributes or {}).items():
         if key.startswith("retrieval.documents."):
             _, _, number, _, field = key.split(".")
-            found.setdefault(int(number), {})[field] = value
-    return [found[number] for number in sorted(found)]
+            results.setdefault(int(number), {})[field] = value
+    return [results[number] for number in sorted(results)]
 
 
 def assert_all_is_told(span: ReadableSpan, response: RetrievalResponse) -> None:
     """See that a span names every hit of a response."""
-    told = hits(span)
-    assert len(told) == len(response) > 1
-    for hit, chunk in zip(told, response, strict=True):
+    message = hits(span)
+    assert len(message) == len(response) > 1
+    for hit, chunk in zip(message, response, strict=True):
         assert (hit["id"], hit["content"], hit["score"]) == (chunk.node_id, chunk.text, pytest.approx(chunk.score))
         facts = json.loads(hit["metadata"])
         assert (facts["file_name"], facts["context"]) == (chunk.source.file_name, chunk.context)
@@ -78,12 +78,12 @@ def test_a_search_names_every_hit(filled: Project, exporter: InMemorySpanExporte
     assert (span.attributes["openinference.span.kind"], span.attributes["input.value"]) == ("RETRIEVER", QUESTION)
 
 
-async def test_a_search_that_is_awaited_names_every_hit(filled: Project, exporter: InMemorySpanExporter) -> None:
+async def test_an_async_search_names_every_hit(filled: Project, exporter: InMemorySpanExporter) -> None:
     response = await filled.aretrieve(QUESTION, top_k=3)
     assert_all_is_told(span_of(exporter, "ProjectRetriever.arespond"), response)
 
 
-def test_an_answer_holds_its_search_and_the_call_of_the_model(
+def test_a_span_of_an_answer_contains_search_and_model_call(
     filled: Project, manager: ProjectManager, exporter: InMemorySpanExporter
 ) -> None:
     answer = manager.load("reports", llm=MockLLM()).as_query_engine(similarity_top_k=3).query(QUESTION)
@@ -98,7 +98,7 @@ def test_an_answer_holds_its_search_and_the_call_of_the_model(
     assert "LLM" in {(span.attributes or {}).get("openinference.span.kind") for span in of_this_question}
 
 
-def test_without_a_listener_no_node_is_made_for_one(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_no_nodes_are_created_for_events(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: RetrievalResponse) -> None:
         raise AssertionError("nobody listens")
 

@@ -1,4 +1,4 @@
-"""Traps of LlamaIndex that have no component of ours to be tested with: what the stock part does, and what we do."""
+"""Pitfalls of LlamaIndex components, compared with this package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def counted(manager: ProjectManager) -> Project:
 # ---- the cache of a pipeline ---------------------------------------------------------------------------------------
 
 
-def test_one_more_document_runs_a_stock_pipeline_anew_and_ours_for_that_document_only(counted: Project) -> None:
+def test_one_more_document_reruns_a_stock_pipeline_but_not_this_package(counted: Project) -> None:
     step = Counting()
     pipeline = IngestionPipeline(transformations=[step])
     pipeline.run(documents=[MANUAL])
@@ -70,7 +70,7 @@ def test_one_more_document_runs_a_stock_pipeline_anew_and_ours_for_that_document
     assert counted.embed_model.texts == [MANUAL.text, REPORT.text]
 
 
-def test_equal_text_comes_out_of_a_stock_cache_with_a_foreign_document_and_of_ours_with_its_own(
+def test_a_stock_cache_returns_equal_text_with_a_foreign_document_but_not_this_package(
     counted: Project,
 ) -> None:
     pipeline = IngestionPipeline(transformations=[SentenceSplitter()])
@@ -80,9 +80,9 @@ def test_equal_text_comes_out_of_a_stock_cache_with_a_foreign_document_and_of_ou
 
     counted.ingest([MANUAL])
     counted.ingest([twin])
-    found = counted.retrieve("error TS-999", mode="lexical")
-    assert {chunk.source.doc_id for chunk in found} == {"manual", "twin"}
-    assert len({chunk.node_id for chunk in found}) == 2
+    response = counted.retrieve("error TS-999", mode="lexical")
+    assert {chunk.source.doc_id for chunk in response} == {"manual", "twin"}
+    assert len({chunk.node_id for chunk in response}) == 2
 
 
 # ---- links between nodes -------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def linked(nodes: list[BaseNode]) -> list[RelatedNodeInfo]:
     return [info for node in nodes for info in node.relationships.values() if isinstance(info, RelatedNodeInfo)]
 
 
-def test_links_of_stock_chunks_repeat_the_metadata_and_ours_are_bare(counted: Project) -> None:
+def test_relationships_of_stock_chunks_repeat_the_metadata_but_not_in_this_package(counted: Project) -> None:
     document = Document(text="One sentence. " * 400, id_="long", metadata={"quarter": "Q2"})
     stock = SentenceSplitter(chunk_size=128, chunk_overlap=0).get_nodes_from_documents([document])
     assert {"quarter": "Q2"} in [info.metadata for info in linked(stock)]
@@ -132,7 +132,7 @@ def stock_store(tmp_path: Path) -> Path:
     return tmp_path / "stock"
 
 
-def test_the_stock_loader_stumbles_over_a_faiss_file_and_ours_opens_a_version_by_its_directory(
+def test_the_stock_loader_fails_on_a_faiss_file_but_not_open_storage_context(
     stock_store: Path, counted: Project
 ) -> None:
     with pytest.raises(UnicodeDecodeError):
@@ -144,7 +144,7 @@ def test_the_stock_loader_stumbles_over_a_faiss_file_and_ours_opens_a_version_by
     assert index.as_retriever(similarity_top_k=1).retrieve("error TS-999")[0].node.ref_doc_id == "manual"
 
 
-def test_a_fresh_store_makes_a_stock_index_answer_nothing_silently_and_ours_has_its_own_vectors(
+def test_a_fresh_store_leaves_a_stock_index_silently_empty_but_not_this_package(
     stock_store: Path, counted: Project
 ) -> None:
     import faiss
@@ -159,7 +159,7 @@ def test_a_fresh_store_makes_a_stock_index_answer_nothing_silently_and_ours_has_
     assert [hit.node.ref_doc_id for hit in again.as_retriever().retrieve("error TS-999")] == ["manual", "report"]
 
 
-def test_a_stock_index_demands_a_key_without_a_model_and_a_project_brings_its_own(counted: Project) -> None:
+def test_a_stock_index_without_a_model_needs_a_key_but_not_a_project(counted: Project) -> None:
     counted.ingest([MANUAL, REPORT])
     with pytest.raises(ValueError, match="Could not load OpenAI embedding model"):
         load_index_from_storage(counted.storage_context)
@@ -171,7 +171,9 @@ def test_a_stock_index_demands_a_key_without_a_model_and_a_project_brings_its_ow
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
-def test_stock_knows_one_name_of_the_address_and_ours_both(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_index_reads_one_variable_for_the_address_and_this_package_both(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LoopbackProvider() as provider:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
         monkeypatch.setenv(variable, provider.api_base)
@@ -182,7 +184,7 @@ def test_stock_knows_one_name_of_the_address_and_ours_both(variable: str, monkey
         assert [call.path for call in provider.calls()] == ["/v1/chat/completions", "/v1/embeddings"]
 
 
-def test_stock_models_show_their_key_as_a_dictionary_and_our_settings_hold_none(
+def test_stock_models_serialise_their_key_but_not_our_settings(
     manager: ProjectManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-shown")

@@ -1,7 +1,7 @@
 """Calls to models: bounded retries, errors without API keys, and the bridge between sync and async code.
 
 The providers' clients would each retry on their own, which multiplies the attempts. So the models that `models.py`
-loads do not retry, and this module does.
+loads do not retry, and this module does, with the loops of tenacity.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, ParamSpec, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from llama_index_contextual._utils.redaction import scrub
 from llama_index_contextual.errors import ContextualError
@@ -52,7 +54,7 @@ _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
-    """Return an exception with the same name and text as the one that a model's client raised, but without keys.
+    """Return a copy without API keys of an exception that a model's client raised; name and text stay the same.
 
     A client's exception holds the request with its headers and the provider's response. The replacement has the
     original traceback and replacements of its causes; errors of this package are returned unchanged.
@@ -129,15 +131,15 @@ def is_retryable(error: BaseException) -> bool:
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return status in RETRYABLE_STATUS
-    # A truncated response may not be valid JSON. A client that outlives an event loop may hold a connection of a closed
-    # one, which it drops when it fails.
+    # A truncated response may not be valid JSON. A client that was used in several event loops may hold a connection of
+    # a closed one, and drops it when a call fails.
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     is_json = isinstance(error, json.JSONDecodeError) or type(error).__name__ == "JSONDecodeError"
     return is_connection_error(error) or is_json or closed
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether no response came: the provider or the network is down."""
+    """Return whether there was no response: the provider or the network is down."""
     return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__name__ in RETRYABLE_NAMES
 
 
@@ -193,20 +195,35 @@ def _seconds_until(http_date: str | None) -> float | None:
         return None
 
 
+def call(send: Callable[[], T], policy: RetryPolicy) -> T:
+    """Call `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
+    return Retrying(**_strategy(policy))(functools.partial(without_secrets, send))
+
+
 async def acall(send: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
     """Await `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
-    attempt, cancelled = 1, cancellations()
-    while True:
+    cancelled = cancellations()
+
+    async def attempt() -> T:
         try:
             return await awithout_secrets(send)
-        except Exception as error:  # clients raise exceptions of any class; `policy` decides which are raised again
+        except Exception as error:  # clients raise exceptions of any class; it is raised again
             if cancellations() > cancelled:
                 raise asyncio.CancelledError from error
-            delay = policy.delay(attempt, error)
-            if delay is None:
-                raise
-        await asyncio.sleep(delay)
-        attempt += 1
+            raise
+
+    return await AsyncRetrying(sleep=asyncio.sleep, **_strategy(policy))(attempt)
+
+
+def _strategy(policy: RetryPolicy) -> dict[str, Any]:
+    """Return the arguments with which tenacity retries as `policy` decides; an error without a retry is raised."""
+
+    def delay(state: RetryCallState) -> float | None:
+        error = state.outcome.exception() if state.outcome else None
+        # Others, such as KeyboardInterrupt and CancelledError, end the call.
+        return policy.delay(state.attempt_number, error) if isinstance(error, Exception) else None
+
+    return {"retry": lambda state: delay(state) is not None, "wait": lambda state: delay(state) or 0.0}
 
 
 def cancellations() -> int:
@@ -217,20 +234,6 @@ def cancellations() -> int:
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
-
-
-def call(send: Callable[[], T], policy: RetryPolicy) -> T:
-    """Call `send()` until it succeeds or `policy` gives up; then the `stand_in` of the last error is raised."""
-    attempt = 1
-    while True:
-        try:
-            return without_secrets(send)
-        except Exception as error:  # as above
-            delay = policy.delay(attempt, error)
-            if delay is None:
-                raise
-        time.sleep(delay)
-        attempt += 1
 
 
 def describe(error: BaseException, *, setting: str, model: str) -> str:
@@ -245,11 +248,11 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if status == 401:
         return f"The provider of {model!r} refused the API key: check the key in the environment."
     if status == 403:
-        return f"The provider of {model!r} refused access: check that the key may use this model from this place."
+        return f"The provider of {model!r} refused access: check that the key has access to this model in your region."
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         if setting == "llm" and (ended := retirement_of(model)) is not None:
             return (
-                f"The provider does not know the model {model!r}, whose end it has announced for"
+                f"The provider does not know the model {model!r}, whose retirement was announced for"
                 f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
             )
         return (
@@ -259,17 +262,17 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if code == "insufficient_quota":
         return f"The account behind {model!r} has no quota left: top it up, then run the same call again."
     if status == 429:
-        return f"The provider of {model!r} keeps answering 429 (rate limit): lower the concurrency, or try later."
+        return f"The provider of {model!r} keeps returning 429 (rate limit): lower the concurrency, or try again later."
     if is_connection_error(error):
         return f"The provider of {model!r} cannot be reached: check the address and the network, then try again."
     if isinstance(status, int) and status >= 500:
-        return f"The provider of {model!r} keeps answering {status} (its own error): run the same call again later."
+        return f"The provider of {model!r} keeps returning {status} (server error): run the same call again later."
     text = scrub(" ".join(str(error).split()))  # before the text is cut: part of a key would not be recognised
     return f"{model!r} failed: {type(error).__name__}: {text[:300]}"
 
 
 def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end; from inside a running event loop, in a separate thread."""
+    """Run a coroutine to completion; inside a running event loop, in a separate thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -294,7 +297,7 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def to_its_end(work: Callable[[], T]) -> T:
-    """Run a function in a thread; a task that is cancelled meanwhile waits for its end, so that its files stay."""
+    """Run a function in a thread; a task that is cancelled waits until the function has finished with its files."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -334,7 +337,7 @@ def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coro
 
     Args:
         work: The function.
-        finish: Whether a task that is cancelled waits for the end of the work, for work that changes files.
+        finish: Whether a cancelled task waits until the work has finished; needed for work that changes files.
 
     Example:
         >>> def double(number: int) -> int:

@@ -41,16 +41,16 @@ def unconnected(model: T) -> T:
     proxies and transport.
     """
     watch(model)  # this function sees every model before it is called
-    given: Any = model
+    original: Any = model
     if hasattr(model, "reuse_client"):
-        copied = given.model_copy(update={"reuse_client": True})
+        copied = original.model_copy(update={"reuse_client": True})
         copied._client = copied._aclient = None
     elif isinstance(model, BaseComponent) and _has_plain_ollama(model):
-        copied = given.model_copy()
-        copied._async_client = _another(given._async_client)
+        copied = original.model_copy()
+        copied._async_client = _another(original._async_client)
     elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):
-        copied = given.model_copy()
-        copied._aclient = given._aclient.copy(http_client=_http_like(given._aclient._client))
+        copied = original.model_copy()
+        copied._aclient = original._aclient.copy(http_client=_http_like(original._aclient._client))
     else:
         return model
     return copied  # type: ignore[no-any-return]
@@ -81,40 +81,40 @@ def _http_like(client: httpx.AsyncClient) -> httpx.AsyncClient:
 
 
 async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGenerator[T, None]:
-    lent: Any = unconnected(model)
-    if on_headers is not None and lent is not model:
-        _watch(lent, on_headers)
+    copy: Any = unconnected(model)
+    if on_headers is not None and copy is not model:
+        _watch(copy, on_headers)
     try:
-        yield lent
+        yield copy
     finally:
-        client = getattr(lent, "_aclient", None) or getattr(lent, "_async_client", None)
+        client = getattr(copy, "_aclient", None) or getattr(copy, "_async_client", None)
         # A client passed by the user stays open.
-        if lent is not model and client is not None and getattr(lent, "_async_http_client", None) is None:
+        if copy is not model and client is not None and getattr(copy, "_async_http_client", None) is None:
             await client.close()
 
 
-def _watch(lent: Any, on_headers: HeaderCallback) -> None:
+def _watch(model: Any, on_headers: HeaderCallback) -> None:
     """Call `on_headers` with the headers of each response; a client passed by the user is left unchanged."""
-    if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
+    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
         return
 
     async def on_response(response: Any) -> None:
         on_headers(response.headers)
 
-    http = lent._get_aclient()._client
+    http = model._get_aclient()._client
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
-def put_in_order(lent: BaseEmbedding) -> None:
+def put_in_order(model: BaseEmbedding) -> None:
     """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
 
     Args:
-        lent: A model with its own client; other models, and a client passed by the user, are left unchanged.
+        model: A model with its own client; other models, and a client passed by the user, are left unchanged.
     """
-    given: Any = lent
-    if not hasattr(lent, "_get_aclient") or getattr(lent, "_async_http_client", None) is not None:
+    own: Any = model
+    if not hasattr(model, "_get_aclient") or getattr(model, "_async_http_client", None) is not None:
         return
-    if (embeddings := getattr(given._get_aclient(), "embeddings", None)) is None:
+    if (embeddings := getattr(own._get_aclient(), "embeddings", None)) is None:
         return
     create = embeddings.create
 
@@ -149,13 +149,13 @@ class PerLoop(Generic[T]):
         self._load = load
         self._lock = new_lock()
         self._sync: T | None = None
-        self._lent: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[T, None], T]] = {}
         renewed(self)
 
     def renew_after_fork(self) -> None:
         """Create new clients in a forked child: two processes must not share a connection."""
-        keep((self._sync, self._lent))
-        self._sync, self._lent = None, {}
+        keep((self._sync, self._by_loop))
+        self._sync, self._by_loop = None, {}
 
     def sync(self) -> T:
         """Return the model for blocking calls; its client serves all threads."""
@@ -168,9 +168,9 @@ class PerLoop(Generic[T]):
         """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            self._lent = {known: lent for known, lent in self._lent.items() if not known.is_closed()}
-            if loop not in self._lent:
+            self._by_loop = {known: entry for known, entry in self._by_loop.items() if not known.is_closed()}
+            if loop not in self._by_loop:
                 # An asynchronous generator, because a loop finalises its generators when it is closed.
                 generator = _lend(self._load())
-                self._lent[loop] = generator, await anext(generator)  # does not suspend
-            return self._lent[loop][1]
+                self._by_loop[loop] = generator, await anext(generator)  # does not suspend
+            return self._by_loop[loop][1]

@@ -24,7 +24,7 @@ WAIT = 10.0
 """Maximum number of seconds that a fork waits for other threads to leave a library."""
 
 
-class Inherited(Protocol):
+class Renewable(Protocol):
     """An object with resources that have to be replaced in a child."""
 
     def renew_after_fork(self) -> None:
@@ -38,10 +38,10 @@ class _State:
     def __init__(self) -> None:
         self.locks: weakref.WeakSet[Any] = weakref.WeakSet()
         self.guards: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self.inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+        self.inherited: weakref.WeakSet[Renewable] = weakref.WeakSet()
         self.calls: list[Callable[[], object]] = []
-        self.kept: list[object] = []
-        self.held: list[Any] = []
+        self.references: list[object] = []
+        self.acquired: list[Any] = []
         self.given_up = False  # at the last fork
         self.is_unsafe = False  # in this process
 
@@ -83,7 +83,7 @@ class cached_property(functools.cached_property[T]):
             _state.locks.add(lock)
 
 
-def renewed(owner: Inherited) -> None:
+def renewed(owner: Renewable) -> None:
     """Call `renew_after_fork` of an object in a forked child, for as long as the object lives."""
     _state.inherited.add(owner)
 
@@ -93,9 +93,9 @@ def in_child(call: Callable[[], object]) -> None:
     _state.calls.append(call)
 
 
-def keep(thing: object) -> None:
+def keep(resource: object) -> None:
     """Keep a reference to an inherited object that a child must neither use nor close."""
-    _state.kept.append(thing)
+    _state.references.append(resource)
 
 
 def require_safe() -> None:
@@ -114,17 +114,17 @@ def require_safe() -> None:
 def _before() -> None:
     end = time.monotonic() + WAIT
     guards = sorted(_state.guards.items(), key=lambda item: item[1])
-    _state.held = [lock for lock, _ in guards if lock.acquire(timeout=max(0.0, end - time.monotonic()))]
-    _state.given_up = len(_state.held) < len(guards)
+    _state.acquired = [lock for lock, _ in guards if lock.acquire(timeout=max(0.0, end - time.monotonic()))]
+    _state.given_up = len(_state.acquired) < len(guards)
 
 
 def _in_parent() -> None:
-    while _state.held:
-        _state.held.pop().release()
+    while _state.acquired:
+        _state.acquired.pop().release()
 
 
 def _in_child() -> None:
-    _state.held = []
+    _state.acquired = []
     _state.is_unsafe = _state.is_unsafe or _state.given_up
     for lock in list(_state.locks):
         lock._at_fork_reinit()  # as Python does with its own locks

@@ -78,10 +78,10 @@ def _secrets_of(holder: object, depth: int) -> Iterator[str]:
 
 def _named_values(holder: object) -> Iterator[tuple[str, Any]]:
     if isinstance(holder, Mapping):
-        found = dict(holder)
+        attributes = dict(holder)
     else:
-        found = {**getattr(holder, "__dict__", {}), **(getattr(holder, "__pydantic_private__", None) or {})}
-    return ((name, value) for name, value in found.items() if isinstance(name, str))
+        attributes = {**getattr(holder, "__dict__", {}), **(getattr(holder, "__pydantic_private__", None) or {})}
+    return ((name, value) for name, value in attributes.items() if isinstance(name, str))
 
 
 # ---- their removal ---------------------------------------------------------------------------------------------------
@@ -136,14 +136,14 @@ class KeyFilter:
         """Return the text that can be passed on: all except a suffix that could be the start of a key."""
         self._held = scrub(self._held + piece)
         longest = min(len(self._held), max(map(len, self._keys), default=0))
-        held = next((n for n in range(longest, 0, -1) if self._begins_key(self._held[-n:])), 0)
-        passed, self._held = self._held[: len(self._held) - held], self._held[len(self._held) - held :]
+        kept_back = next((n for n in range(longest, 0, -1) if self._begins_key(self._held[-n:])), 0)
+        passed, self._held = self._held[: len(self._held) - kept_back], self._held[len(self._held) - kept_back :]
         return passed
 
     def rest(self) -> str:
         """Return the text held back; the start of a key is removed."""
-        held, self._held = self._held, ""
-        return held if len(held) < SHORTEST_KEY else REMOVED
+        rest_of_text, self._held = self._held, ""
+        return rest_of_text if len(rest_of_text) < SHORTEST_KEY else REMOVED
 
     def _begins_key(self, text: str) -> bool:
         return any(key.startswith(text) for key in self._keys)

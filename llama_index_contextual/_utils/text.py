@@ -31,12 +31,12 @@ def excerpt(text: str, terms: Iterable[str], width: int) -> str:
         >>> excerpt("The pump was serviced. " * 9 + "TS-999: the pump runs dry.", ["pump", "ts-999"], 50)
         '… TS-999: the pump runs dry.'
     """
-    wanted = {term.casefold() for term in itertools.islice(terms, MAX_TERMS)}
-    if len(text) <= width or not wanted:
+    words = {term.casefold() for term in itertools.islice(terms, MAX_TERMS)}
+    if len(text) <= width or not words:
         return text
     # Each term separately, because a term can contain another: `ts` in `ts-999`.
-    places = {term: re.finditer(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE) for term in wanted}
-    hits = sorted((hit.start(), term) for term, found in places.items() for hit in found)
+    places = {term: re.finditer(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE) for term in words}
+    hits = sorted((hit.start(), term) for term, matches in places.items() for hit in matches)
     if not hits:
         return text
     counts = Counter(term for _, term in hits)

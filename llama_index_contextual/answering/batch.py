@@ -1,4 +1,4 @@
-"""Answering many questions: predictions next to the right answers, exact match and F1, and files for other tools."""
+"""Answering many questions: comparison with the correct answers, exact match and F1, and files for other tools."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def f1_score(answer: str, truth: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class QA:
-    """A question with its right answers and its evidence, as far as known.
+    """A question with its correct answers and its evidence, as far as known.
 
     Attributes:
         question: The question.
-        answers: The right answers; the best match counts.
+        answers: The correct answers; the best match counts.
         evidence: Text of a passage that answers the question; empty if unknown.
     """
 
@@ -87,8 +87,8 @@ class Prediction:
         answer: Text of the answer; empty if the model failed.
         error: Why there is no answer, in a sentence, or None.
         response: The full response, or None.
-        exact: Exact match, or None without a right answer.
-        f1: F1 of the words, or None without a right answer.
+        exact: Exact match, or None without a correct answer.
+        f1: F1 of the words, or None without a correct answer.
     """
 
     qa: QA
@@ -98,12 +98,12 @@ class Prediction:
 
     @property
     def exact(self) -> float | None:
-        """Exact match with the best of the right answers."""
+        """Exact match with the best of the correct answers."""
         return max((exact_match(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
     def f1(self) -> float | None:
-        """F1 with the best of the right answers."""
+        """F1 with the best of the correct answers."""
         return max((f1_score(self.answer, truth) for truth in self.qa.answers), default=None)
 
     @property
@@ -113,14 +113,14 @@ class Prediction:
 
     @property
     def retrieved(self) -> bool | None:
-        """Whether a passage contains the evidence, or a right answer if there is none; None if neither is known."""
+        """Whether a passage contains the evidence, or a correct answer if there is none; None if neither is known."""
         if not self._expected:
             return None
         return any(self._contains(hit, text) for hit in self.hits for text in self._expected)
 
     @property
     def hard_negatives(self) -> list[NodeWithScore]:
-        """The passages in the prompt that contain neither the evidence nor a right answer."""
+        """The passages in the prompt that contain neither the evidence nor a correct answer."""
         expected = self._expected
         return [hit for hit in self.hits if expected and not any(self._contains(hit, text) for text in expected)]
 
@@ -141,12 +141,12 @@ class Predictions:
 
     @property
     def exact(self) -> float | None:
-        """Mean exact match over the questions with a right answer; a failed answer counts as 0."""
+        """Mean exact match over the questions with a correct answer; a failed answer counts as 0."""
         return _mean([row.exact for row in self.rows])
 
     @property
     def f1(self) -> float | None:
-        """Mean F1 over the questions with a right answer; a failed answer counts as 0."""
+        """Mean F1 over the questions with a correct answer; a failed answer counts as 0."""
         return _mean([row.f1 for row in self.rows])
 
     @property
@@ -155,7 +155,7 @@ class Predictions:
         return [row for row in self.rows if row.retrieved is False]
 
     def to_csv(self) -> str:
-        """Return one line per question: the prediction next to the right answers."""
+        """Return one line per question, with the prediction and the correct answers."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(

@@ -42,10 +42,10 @@ from llama_index_contextual.retrievers.response import RetrievalResponse
 T = TypeVar("T")
 
 Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
-"""Whether questions are searched by their intent: by patterns and words, with the LLM for the rest, or by a table."""
+"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans."""
 
 Adjacent = Literal["merge", "bridge", "expand"]
-"""What is read of neighbouring hits: the hits, also a chunk between two of them, or all neighbours on the topic."""
+"""Treatment of neighbouring hits: merge them, include a chunk between two hits, or add neighbours on the same topic."""
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class StockOptions:
     verbose: bool | None = None
     multimodal: bool | None = None
 
-    def given(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the options that were given, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -115,24 +115,24 @@ def query_engine(
     options: EngineOptions,
     stock: StockOptions,
 ) -> BaseQueryEngine:
-    """Return a grounded engine, or LlamaIndex's own where an option of `stock` is given.
+    """Return a grounded engine, or LlamaIndex's own if an option of `stock` is given.
 
     Args:
-        retriever: The search.
-        load_embed_model: Returns the model that embeds follow-up questions.
-        llm: Writes the answer.
-        options: Options of the grounded engine; some of them hold for both.
+        retriever: The retriever.
+        load_embed_model: Returns the embedding model for follow-up questions.
+        llm: LLM that writes the answer.
+        options: Options of the grounded engine; some of them apply to both.
         stock: Options of LlamaIndex's own engine.
 
     Raises:
         ConfigurationError: A value is invalid, or options of both engines are given.
     """
-    given = stock.given()
-    if not given:
+    named = stock.to_dict()
+    if not named:
         return grounded_engine(retriever, load_embed_model, llm, options)
     if foreign := [name for name in options.changed() if name not in _OPTIONS_OF_BOTH]:
         raise ConfigurationError(
-            f"`{min(given)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: leave one of them out.",
+            f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
             setting=foreign[0],
         )
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
@@ -141,7 +141,7 @@ def query_engine(
         node_postprocessors=list(options.node_postprocessors),
         callback_manager=options.callback_manager,
         streaming=options.streaming,
-        **given,
+        **named,
     )
     return engine
 
@@ -149,7 +149,7 @@ def query_engine(
 def grounded_engine(
     retriever: ProjectRetriever, load_embed_model: Callable[[], BaseEmbedding], llm: LLM, options: EngineOptions
 ) -> GroundedQueryEngine:
-    """Return an engine that searches follow-up questions, and searches wider when it is not confident.
+    """Return an engine that accepts follow-up questions, and searches more widely if the confidence is low.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -202,7 +202,7 @@ def chat_engine(
     chat_store: BaseChatStore | None,
     chat_store_key: str,
 ) -> GroundedChatEngine:
-    """Return a chat engine over a grounded engine; without `options.weights`, the usual ones with `turns` are taken.
+    """Return a chat engine over a grounded engine; without `options.weights`, the defaults with `turns` are used.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -250,7 +250,7 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | None = None) -> T | None:
-    """Return the object that an option stands for: True means the usual one, if there is one, and False none."""
+    """Return the object selected by an option: the default one for True, if there is one, and None for False."""
     if value is None or (usual is not None and value is False):
         return None
     if usual is not None and value is True:
@@ -264,7 +264,7 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | Non
 def _merging(
     adjacent: Adjacent, retriever: ProjectRetriever, embed_model: BaseEmbedding | None
 ) -> Callable[[RetrievalResponse], AdjacentChunkMerger]:
-    """Return a function that makes the merger for the hits of a search."""
+    """Return a function that creates the merger for the hits of a search."""
     if adjacent not in get_args(Adjacent):
         known = ", ".join(get_args(Adjacent))
         raise ConfigurationError(f"adjacent={adjacent!r} is unknown: use {known}.", setting="adjacent")
@@ -275,7 +275,7 @@ def _merging(
 
     def merger(response: RetrievalResponse) -> AdjacentChunkMerger:
         docstore = None if adjacent == "merge" else retriever.docstore_of(response.version)
-        if docstore is None:  # or the version is gone, and its chunks cannot be fetched any more
+        if docstore is None:  # or the version was removed, and its chunks can no longer be fetched
             return AdjacentChunkMerger()
         return AdjacentChunkMerger(bridge=True, expand=adjacent == "expand", docstore=docstore, embed_model=embed_model)
 

@@ -138,9 +138,9 @@ class GroundedChatEngine(BaseChatEngine):
         """Return the last exchanges that fit `history_tokens`."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
-            kept = list(recent[start:])
-            if sum(count_tokens(message.content or "") for message in kept) <= self.history_tokens:
-                return kept
+            messages = list(recent[start:])
+            if sum(count_tokens(message.content or "") for message in messages) <= self.history_tokens:
+                return messages
         return []
 
     def _remember(self, question: str, response: GroundedResponse) -> None:

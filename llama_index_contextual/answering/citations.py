@@ -90,15 +90,15 @@ def figures_of(text: str) -> list[Figure]:
         ['March 3, 2021', '1,250.50', '4']
     """
     figures: list[Figure] = []
-    taken = bytearray(len(text))  # 1 for the characters of dates
+    in_dates = bytearray(len(text))  # 1 for the characters of dates
     for pattern in _DATES:
         for match in pattern.finditer(text):
             dates = frozenset(_dates(match.groupdict()))
-            if dates and not any(taken[match.start() : match.end()]):
-                taken[match.start() : match.end()] = b"\1" * len(match[0])
+            if dates and not any(in_dates[match.start() : match.end()]):
+                in_dates[match.start() : match.end()] = b"\1" * len(match[0])
                 figures.append(Figure(match.group(), match.start(), match.end(), dates=dates))
     for match in _NUMBER.finditer(text):
-        if len(match[0]) <= _MAX_DIGITS and not any(taken[match.start() : match.end()]):
+        if len(match[0]) <= _MAX_DIGITS and not any(in_dates[match.start() : match.end()]):
             values = frozenset(_values(match.group(), text[match.end() : match.end() + 12]))
             figures.append(Figure(match.group(), match.start(), match.end(), values))
     return sorted(figures, key=lambda figure: figure.start)
@@ -203,18 +203,18 @@ _ENDS = " \t\n.,;:!?…()[]"
 
 
 @lru_cache(maxsize=4096)
-def _folded(character: str) -> str:
+def _fold_character(character: str) -> str:
     parts = unicodedata.normalize("NFKD", character).casefold()
     return "".join(part for part in parts if not "\u0300" <= part <= "\u036f")  # accents
 
 
-class Folded:
+class FoldedText:
     """A text normalised for comparison, with the offsets of its characters in the original.
 
     Example:
-        >>> Folded("Infor-\\nmation  “A”").text
+        >>> FoldedText("Infor-\\nmation  “A”").text
         'informationa'
-        >>> Folded("The infor-\\nmation is here.").find("information is", 0)
+        >>> FoldedText("The infor-\\nmation is here.").find("information is", 0)
         (4, 20)
     """
 
@@ -229,7 +229,7 @@ class Folded:
                 continue
             if character in _DROPPED:
                 continue
-            for part in _folded(character):
+            for part in _fold_character(character):
                 if gap and folded and folded[-1].isdigit() and part.isdigit():
                     # "3-4" and "3 4" are not "34".
                     folded.append("-" if "-" in gap else " ")
@@ -259,11 +259,11 @@ class Folded:
 @lru_cache(maxsize=256)
 def fold(quoted: str) -> str:
     """Return a text normalised for comparison."""
-    return Folded(quoted).text
+    return FoldedText(quoted).text
 
 
 @dataclass(frozen=True)
-class Quoted:
+class QuotedText:
     """A quotation of an answer.
 
     Attributes:
@@ -277,7 +277,7 @@ class Quoted:
     end: int
 
 
-def quotations_of(answer: str) -> list[Quoted]:
+def quotations_of(answer: str) -> list[QuotedText]:
     """Return the quotations of at least three words, between quotation marks or as a Markdown block quote.
 
     Example:
@@ -288,11 +288,11 @@ def quotations_of(answer: str) -> list[Quoted]:
     blocks = [(block.start(), block.end()) for block in _BLOCK.finditer(answer)]
     for start, end in blocks:
         text = _BLOCK_MARK.sub("", answer[start:end]).strip()
-        quotations.append(Quoted(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
+        quotations.append(QuotedText(re.sub(r"\s*\[Sources? [^\]]*\]\s*", " ", text).strip(), start, end))
     for match in _MARKED.finditer(answer):
         if not any(start <= match.start() < end for start, end in blocks):
             text = next(group for group in match.groups() if group is not None)
-            quotations.append(Quoted(text, match.start(), match.end()))
+            quotations.append(QuotedText(text, match.start(), match.end()))
     long_enough = (quoted for quoted in quotations if _count(quoted.text) >= MIN_WORDS)
     return sorted(long_enough, key=lambda quoted: quoted.start)
 
@@ -301,11 +301,11 @@ def _count(text: str) -> int:
     return len(_WORD.findall(text))
 
 
-def locate(quoted: str, text: Folded) -> tuple[int, int] | None:
+def locate(quoted: str, text: FoldedText) -> tuple[int, int] | None:
     """Return the span of a quotation in a text, or None; at an ellipsis ("…") any words may be missing.
 
     Example:
-        >>> locate("food … three days.", Folded("All Food keeps for three days here."))
+        >>> locate("food … three days.", FoldedText("All Food keeps for three days here."))
         (4, 29)
     """
     whole = text.find(quoted.strip(_ENDS), 0)
@@ -325,11 +325,12 @@ def _pieces(quoted: str) -> list[str]:
     return [piece for part in _ELISION.split(quoted) if _count(piece := part.strip(_ENDS))]
 
 
-def is_stitched(quoted: str, texts: Sequence[Folded]) -> bool:
+def is_stitched(quoted: str, texts: Sequence[FoldedText]) -> bool:
     """Return whether a quotation is assembled from pieces of three or more words of the texts.
 
     Example:
-        >>> is_stitched("food keeps long boil all water", [Folded("Food keeps long."), Folded("Boil all water.")])
+        >>> texts = [FoldedText("Food keeps long."), FoldedText("Boil all water.")]
+        >>> is_stitched("food keeps long boil all water", texts)
         True
     """
     marked = _pieces(quoted)
@@ -465,13 +466,13 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     """
     text, invalid = _without_invalid(answer, len(passages))
     layout = _Layout(text)
-    folded = [Folded(passage.text) for passage in passages]
+    folded = [FoldedText(passage.text) for passage in passages]
     quotations = tuple(
-        _check_quotation(quoted, layout.cited_for(quoted), passages, folded) for quoted in layout.quotations
+        _check_quotation(quoted, layout.citations_for(quoted), passages, folded) for quoted in layout.quotations
     )
     return CitationReport(
         text=text,
-        cited=tuple(dict.fromkeys(layout.all_cited)),
+        cited=tuple(dict.fromkeys(layout.all_citations)),
         invalid=invalid,
         quotations=quotations,
         unsupported=_unsupported(layout, passages, question),
@@ -526,7 +527,7 @@ class _Layout:
         return [0, *(match.end() for match in ends)]
 
     @property
-    def all_cited(self) -> list[int]:
+    def all_citations(self) -> list[int]:
         return [number for _, _, numbers in self.citations for number in numbers]
 
     def _citations_in(self, starts: Sequence[int], offset: int) -> list[_Citation]:
@@ -534,7 +535,7 @@ class _Layout:
         first, last = starts[at - 1], starts[at] if at < len(starts) else len(self.text)
         return [citation for citation in self.citations if first <= citation[0] < last]
 
-    def cited_for(self, quoted: Quoted) -> tuple[int, ...]:
+    def citations_for(self, quoted: QuotedText) -> tuple[int, ...]:
         """Return the sources of a quotation: those between it and the next one, else those of its sentence."""
         inside = [c for c in self.citations if quoted.start <= c[0] < quoted.end]
         if inside:
@@ -542,14 +543,14 @@ class _Layout:
         sentence = self._citations_in(self._sentences, quoted.start)
         next_one = next((q.start for q in self.quotations if q.start >= quoted.end), len(self.text))
         following = [c for c in sentence if quoted.end <= c[0] < next_one]
-        return _numbers_of(_adjacent(following, self.text) or sentence) or self.cited_at(quoted.start)
+        return _numbers_of(_adjacent(following, self.text) or sentence) or self.citations_at(quoted.start)
 
-    def cited_at(self, offset: int) -> tuple[int, ...]:
+    def citations_at(self, offset: int) -> tuple[int, ...]:
         """Return the sources cited in the sentence at an offset, else in its paragraph, else in the answer."""
         for starts in (self._sentences, self._paragraphs):
             if citations := self._citations_in(starts, offset):
                 return _numbers_of(citations)
-        return tuple(dict.fromkeys(self.all_cited))
+        return tuple(dict.fromkeys(self.all_citations))
 
 
 def _adjacent(citations: Sequence[_Citation], text: str) -> Sequence[_Citation]:
@@ -565,7 +566,7 @@ def _numbers_of(citations: Sequence[_Citation]) -> tuple[int, ...]:
 
 
 def _check_quotation(
-    quoted: Quoted, cited: tuple[int, ...], passages: Sequence[Passage], folded: Sequence[Folded]
+    quoted: QuotedText, cited: tuple[int, ...], passages: Sequence[Passage], folded: Sequence[FoldedText]
 ) -> Quotation:
     quotation = Quotation(text=quoted.text, start=quoted.start, end=quoted.end, status="not_found", cited=cited)
     others = (number for number in range(1, len(passages) + 1) if number not in cited)
@@ -591,7 +592,7 @@ def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) ->
     in_question = Facts(question)
     unsupported = []
     for figure in figures_of(text):
-        cited = layout.cited_at(figure.start)
+        cited = layout.citations_at(figure.start)
         searched = cited or range(1, len(passages) + 1)
         if not in_question.support(figure) and not any(facts(number).support(figure) for number in searched):
             unsupported.append(UnsupportedFigure(text=figure.text, start=figure.start, end=figure.end, cited=cited))

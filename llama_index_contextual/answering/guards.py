@@ -1,6 +1,6 @@
 """Guards: mask personal data and sanitise Markdown before an answer is shown.
 
-Masking replaces letter by letter, so that offsets into the text stay valid.
+Masking replaces each character by one other, so that offsets stay valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mask_personal_data(
 ) -> tuple[str, tuple[PersonalData, ...]]:
     """Return a text with its personal data masked, and the kinds of data it contained.
 
-    Letters and digits become "•"; the characters between them stay, so that the text keeps its length and layout.
+    Letters and digits become "•"; other characters are kept, so that the text keeps its length and layout.
 
     Args:
         text: Any text.
@@ -131,10 +131,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def sanitise(text: str, *, behind: str = "") -> str:
-    """Return Markdown without active HTML and without links to scripts or data; its formatting stays.
+    """Return Markdown without active HTML and without links to scripts or data; formatting is kept.
 
-    Plain HTML formatting stays; scripts, styles, frames, forms and event handlers are removed. Code is unchanged,
-    because a Markdown renderer displays it, unless HTML comes before it, which could swallow the marks of the code.
+    HTML for formatting is kept; scripts, styles, frames, forms and event handlers are removed. Code is unchanged,
+    because a Markdown renderer displays it, unless HTML comes before it, which could hide the delimiters of the code.
 
     Args:
         text: The Markdown.

@@ -203,11 +203,12 @@ def guess_intent(question: str) -> IntentGuess:
     return IntentGuess(best, "words")
 
 
-def asks_back(question: str) -> bool:
+def asks_for_clarification(question: str) -> bool:
     """Return whether a message asks about the previous answer and names nothing to search for; for English only.
 
     Example:
-        >>> [asks_back(text) for text in ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")]
+        >>> texts = ("What do you mean by that?", "What do you mean by dry?", "I meant TS-104.")
+        >>> [asks_for_clarification(text) for text in texts]
         [True, False, False]
     """
     return _ASKS_BACK.match(question[:_MAX_CHARS]) is not None
@@ -262,7 +263,7 @@ class IntentRetriever(CheckedRetriever):
     """Retriever that guesses the intent of a question and searches with the plan of that intent.
 
     A comparison is searched as a whole and by each side, and the results are interleaved. Chitchat, questions that are
-    out of scope, and messages that only ask back in a conversation retrieve nothing. If neither patterns nor words
+    out of scope, and requests to clarify the previous answer retrieve nothing. If neither patterns nor words
     decide, the model does, if there is one.
 
     Args:
@@ -336,7 +337,7 @@ class IntentRetriever(CheckedRetriever):
 
 def _needs_no_search(bundle: QueryBundle, plan: SearchPlan) -> bool:
     in_conversation = plan.from_conversation and bool(getattr(bundle, "history", ()))
-    return plan.top_k < 1 or (in_conversation and asks_back(bundle.query_str))
+    return plan.top_k < 1 or (in_conversation and asks_for_clarification(bundle.query_str))
 
 
 def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:

@@ -281,5 +281,5 @@ class StreamFilter:
 
     def rest(self) -> str:
         """Return the text held back: the last block, or reasoning that never came to an answer."""
-        held = (self._reasoning or "") + self._open
-        return self._guards.clean(held, behind=self._released) if self._guards else held
+        unreleased = (self._reasoning or "") + self._open
+        return self._guards.clean(unreleased, behind=self._released) if self._guards else unreleased

@@ -211,10 +211,10 @@ def _turn(
     """Answer one line; an error is printed, and the conversation continues."""
     try:
         if engine is None:
-            found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+            response = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
             if not as_json:
-                show_response(found)
-            return {"question": question, **_passages(found)}
+                show_response(response)
+            return {"question": question, **_passages(response)}
         if as_json:
             answer = cast("GroundedResponse", engine.chat(question).grounded)
         else:
@@ -229,25 +229,25 @@ def _turn(
         return {"question": question, "answer": None, "error": str(error)}
 
 
-def _with_timeouts(project: Project, given: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
+def _with_timeouts(project: Project, timeouts: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
     from llama_index_contextual.answering.streaming import Timeouts  # a slow import that `--help` does not need
 
-    first_token, between_tokens, call = given
+    first_token, between_tokens, call = timeouts
     whole = next(seconds for seconds in (call, project.config.call_timeout, Timeouts.whole) if seconds is not None)
     return {**options, "timeouts": Timeouts(first_token=first_token, between_tokens=between_tokens, whole=whole)}
 
 
 def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
-    found = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+    response = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
     if as_json:
-        say_json({**_passages(found), "error": str(error)})
+        say_json({**_passages(response), "error": str(error)})
         return
     say(f"[yellow]No LLM answer: {safe(str(error))} These are the best passages.[/]", to=err)
-    show_response(found)
+    show_response(response)
 
 
-def _passages(found: RetrievalResponse) -> dict[str, Any]:
-    return {"answer": None, "retrieval": found.to_dict()}
+def _passages(response: RetrievalResponse) -> dict[str, Any]:
+    return {"answer": None, "retrieval": response.to_dict()}
 
 
 def _show_pieces(pieces: Iterable[str]) -> None:
@@ -268,12 +268,12 @@ def wrapped(pieces: Iterable[str], width: int) -> Iterator[str]:
     for piece in pieces:
         *whole, word = re.split(r"(?<=\s)", word + piece)
         for shown in whole:
-            column = yield from _placed(shown, column, width)
-    yield from _placed(word, column, width)
+            column = yield from _place_word(shown, column, width)
+    yield from _place_word(word, column, width)
 
 
-def _placed(word: str, column: int, width: int) -> Generator[str, None, int]:
-    """Yield a word with the white space behind it, and return the column behind them."""
+def _place_word(word: str, column: int, width: int) -> Generator[str, None, int]:
+    """Yield a word with its trailing white space, and return the column after it."""
     length = cell_len(word.rstrip("\n"))
     if column and column + length > width:
         yield "\n"

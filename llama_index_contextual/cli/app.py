@@ -51,7 +51,13 @@ from llama_index_contextual.cli.upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
 from llama_index_contextual.retirement import retirement_notice
-from llama_index_contextual.settings import OF_A_COMMAND, environment_settings, explained, file_settings, read_dotenv
+from llama_index_contextual.settings import (
+    OF_A_COMMAND,
+    describe_settings,
+    environment_settings,
+    file_settings,
+    read_dotenv,
+)
 
 if TYPE_CHECKING:
     from llama_index_contextual.project.manager import ProjectManager
@@ -144,10 +150,10 @@ def list_settings(
     with errors_in_one_line():
         config = ProjectConfig() if name is None else open_project(root, name).config
         if as_json:
-            say_json([asdict(setting) for setting in explained(config)])
+            say_json([asdict(setting) for setting in describe_settings(config)])
         else:
-            held = () if name is None else environment_settings(os.environ).keys() & OF_A_COMMAND
-            show_settings(explained(config), by_environment=held)
+            overriding = () if name is None else environment_settings(os.environ).keys() & OF_A_COMMAND
+            show_settings(describe_settings(config), by_environment=overriding)
 
 
 @app.command("list", rich_help_panel=PROJECTS)

@@ -38,16 +38,16 @@ class DemoAnswer:
         evidence: The text that answers it.
         rank_without: Rank of the passage with the evidence, without contexts; None if it was not found.
         rank_with: The same with contexts.
-        instead: The first result without contexts.
-        found: The passage with the evidence, from the search with contexts.
+        first_without: The first result without contexts.
+        hit: The passage with the evidence, from the search with contexts.
     """
 
     question: str
     evidence: str
     rank_without: int | None
     rank_with: int | None
-    instead: RetrievedChunk | None
-    found: RetrievedChunk | None
+    first_without: RetrievedChunk | None
+    hit: RetrievedChunk | None
 
 
 class RecordedLLM(CustomLLM):
@@ -127,15 +127,15 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
 
 def _answer(row: Mapping[str, Any], plain: Project, contextual: Project) -> DemoAnswer:
     without = plain.retrieve(row["question"], top_k=TOP_K).results
-    found = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
-    missed = first_with_evidence(without, row)
+    passage = first_with_evidence(contextual.retrieve(row["question"], top_k=TOP_K), row)
+    passage_without = first_with_evidence(without, row)
     return DemoAnswer(
         question=row["question"],
         evidence=row["evidence"][0],
-        rank_without=missed.rank if missed else None,
-        rank_with=found.rank if found else None,
-        instead=without[0] if without else None,
-        found=found,
+        rank_without=passage_without.rank if passage_without else None,
+        rank_with=passage.rank if passage else None,
+        first_without=without[0] if without else None,
+        hit=passage,
     )
 
 
@@ -146,9 +146,9 @@ def first_with_evidence(results: Iterable[RetrievedChunk], row: Mapping[str, Any
         results: Results, best first.
         row: A row of `questions.jsonl`.
     """
-    wanted = [_words(text) for text in row["evidence"]]
+    evidence = [_words(text) for text in row["evidence"]]
     for result in results:
-        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in wanted):
+        if result.source.file_name == row["file"] and any(text in _words(result.text) for text in evidence):
             return result
     return None
 

@@ -61,10 +61,9 @@ def evaluate_project(
 ) -> None:
     """Measure how well a project finds the evidence for questions, and whether contexts pay off."""
     with errors_in_one_line():
-        from llama_index_contextual.evaluation.questions import load_questions, write_questions
+        from llama_index_contextual.evaluation.questions import absent_files, load_questions, write_questions
         from llama_index_contextual.evaluation.report import check_report, to_dict, write_report
         from llama_index_contextual.evaluation.run import evaluate
-        from llama_index_contextual.evaluation.sample import absent_files
         from llama_index_contextual.storage import files
 
         project = open_project(root, name)
@@ -73,31 +72,31 @@ def evaluate_project(
             check_report(path)
         if save is not None:
             files.require_folder(save)
-        asked = load_questions(questions) if questions is not None else _written(project, number)
+        loaded = load_questions(questions) if questions is not None else _generate(project, number)
         if questions is None and save is not None:
-            write_questions(asked, save)
+            write_questions(loaded, save)
         with _Steps(ask=not yes and max_cost is None, sample=sample) as steps:
             building: dict[str, Any] = {"sample": sample, "max_cost": max_cost, "progress": steps.show}
             result: Result
             if sweep is not None:
                 contexts, sizes = _names(compare or ""), _numbers(sweep, "--sweep")
                 trying: dict[str, Any] = {"chunk_sizes": sizes, "contexts": contexts, "top_ks": numbers}
-                result = interruptible(project, lambda: project.sweep(asked, **trying, **building))
+                result = interruptible(project, lambda: project.sweep(loaded, **trying, **building))
             elif compare is not None:
                 trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
-                result = interruptible(project, lambda: project.compare(asked, **trying, **building))
+                result = interruptible(project, lambda: project.compare(loaded, **trying, **building))
             else:
-                for note in absent_files(project.documents(), asked):
+                for note in absent_files(project.documents(), loaded):
                     say(f"[yellow]{note}[/]", to=err)
                 embed_model = project.embed_model if similarity else None
-                shown = None if as_json else steps.asked
-                result = evaluate(project, asked, name=name, ks=numbers, embed_model=embed_model, progress=shown)
-        written = [write_report(result, path) for path in report or ()]
+                shown = None if as_json else steps.show_questions
+                result = evaluate(project, loaded, name=name, ks=numbers, embed_model=embed_model, progress=shown)
+        report_paths = [write_report(result, path) for path in report or ()]
         if as_json:
             say_json(to_dict(result))
             return
         _show(result)
-        for path in written:
+        for path in report_paths:
             say(f"Wrote {safe(str(path))}.", to=err)
 
 
@@ -121,9 +120,9 @@ class _Steps:
         elif progress.stage == "build":
             self._say(f"Building {progress.name!r} …", pluralize(progress.done, "chunk"))
         elif progress.stage == "ask":
-            self.asked(progress.done, progress.total)
+            self.show_questions(progress.done, progress.total)
 
-    def asked(self, done: int, total: int) -> None:
+    def show_questions(self, done: int, total: int) -> None:
         """Show the number of processed questions."""
         self._say("Asking the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
 
@@ -146,8 +145,8 @@ class _Steps:
             typer.confirm("Continue?", abort=True, err=True)
 
 
-def _written(project: Project, number: int) -> Sequence[Question]:
-    say(f"[dim]Letting the LLM write {pluralize(number, 'question')} …[/]", to=err)
+def _generate(project: Project, number: int) -> Sequence[Question]:
+    say(f"[dim]The LLM is writing {pluralize(number, 'question')} …[/]", to=err)
     return project.generate_questions(number)
 
 
@@ -179,9 +178,9 @@ def _show_comparison(result: Comparison) -> None:
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     _show_figures(result.evaluations)
-    for found in result.differences():
-        mark = "[bold green]*[/] " if found.significant else "  "
-        say(f"{mark}{safe(f'{found.variant} − {found.baseline}, {found.metric}: {found}')}")
+    for difference in result.differences():
+        mark = "[bold green]*[/] " if difference.significant else "  "
+        say(f"{mark}{safe(f'{difference.variant} − {difference.baseline}, {difference.metric}: {difference}')}")
     for name, cost in result.costs.items():
         if cost != 0:
             per_point = result.cost_per_point(name)
@@ -207,12 +206,12 @@ def _show_figures(evaluations: Sequence[Evaluation]) -> None:
 
 def _show_failures(result: Evaluation) -> None:
     failed = result.failures()
-    asked, first = pluralize(len(result.results), "question"), pluralize(max(result.ks), "result")
-    say(f"Evidence missing from the first {first}: {len(failed)} of {asked}.")
-    for found in failed[:5]:
-        instead = next(iter(found.hard_negatives(max(result.ks))), None)
-        came = f"first result {instead.source}" if instead else "no results"
-        say(f"[dim]{snippet(found.question.text, 100)}: {safe(came)}[/]", indent=2)
+    total, first = pluralize(len(result.results), "question"), pluralize(max(result.ks), "result")
+    say(f"Evidence missing from the first {first}: {len(failed)} of {total}.")
+    for failure in failed[:5]:
+        wrong = next(iter(failure.hard_negatives(max(result.ks))), None)
+        result_line = f"first result {wrong.source}" if wrong else "no results"
+        say(f"[dim]{snippet(failure.question.text, 100)}: {safe(result_line)}[/]", indent=2)
 
 
 def _show_sweep(result: Sweep) -> None:

@@ -103,7 +103,7 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader of the output has gone
+        raise  # the program that reads the output has ended
     except PathNotFoundError as error:
         message, code = str(error), 2
     except ContextualError as error:
@@ -118,23 +118,23 @@ def errors_in_one_line() -> Iterator[None]:
     raise typer.Exit(code)
 
 
-def show_info(found: ProjectInfo) -> None:
+def show_info(info: ProjectInfo) -> None:
     """Print the contents and settings of a project."""
-    failed = f"{pluralize(found.fallback_chunks, 'chunk')} without an LLM context (`retry` requests it again)"
-    waiting = found.ledger.batched_requests
+    fallback = f"{pluralize(info.fallback_chunks, 'chunk')} without an LLM context (`retry` requests it again)"
+    pending = info.ledger.batched_requests
     rows = [
-        ("project", found.name),
-        ("live version", found.version or "none yet"),
-        ("documents", f"{found.documents:,}"),
-        ("chunks", f"{found.chunks:,} ({pluralize(found.tokens, 'token')})"),
-        *([("fallback", failed)] if found.fallback_chunks else []),
-        ("on disk", f"{found.bytes / 1e6:,.1f} MB"),
-        ("ledger", f"{pluralize(found.ledger.contexts, 'context')}, {pluralize(found.ledger.embeddings, 'embedding')}"),
-        *([("in batches", f"{pluralize(waiting, 'request')} pending")] if waiting else []),
-        *([("cost so far", _total_cost(found.cost))] if found.cost.runs else []),
-        ("embedding", found.config.embed_model),
-        ("context", found.config.context + (f" ({found.config.llm})" if found.config.context == "llm" else "")),
-        ("mode", f"{found.config.mode}, top {found.config.top_k}"),
+        ("project", info.name),
+        ("live version", info.version or "none yet"),
+        ("documents", f"{info.documents:,}"),
+        ("chunks", f"{info.chunks:,} ({pluralize(info.tokens, 'token')})"),
+        *([("fallback", fallback)] if info.fallback_chunks else []),
+        ("on disk", f"{info.bytes / 1e6:,.1f} MB"),
+        ("ledger", f"{pluralize(info.ledger.contexts, 'context')}, {pluralize(info.ledger.embeddings, 'embedding')}"),
+        *([("in batches", f"{pluralize(pending, 'request')} pending")] if pending else []),
+        *([("cost so far", _total_cost(info.cost))] if info.cost.runs else []),
+        ("embedding", info.config.embed_model),
+        ("context", info.config.context + (f" ({info.config.llm})" if info.config.context == "llm" else "")),
+        ("mode", f"{info.config.mode}, top {info.config.top_k}"),
     ]
     for label, value in rows:
         say(f"[dim]{label:<14}[/]{safe(value)}")
@@ -143,7 +143,7 @@ def show_info(found: ProjectInfo) -> None:
 def _total_cost(cost: ProjectCost) -> str:
     from llama_index_contextual.contextualizer.cost import money
 
-    booked = f", of which {money(cost.booked)} for calls whose price is not known" if cost.booked else ""
+    booked = f", of which {money(cost.booked)} for calls of unknown price" if cost.booked else ""
     unpriced = f", and {pluralize(cost.without_price, 'run')} without a known price" if cost.without_price else ""
     damaged = f"; {pluralize(cost.damaged, 'damaged receipt')} not counted" if cost.damaged else ""
     return f"{money(cost.dollars)} in {pluralize(len(cost.runs), 'run')}{booked}{unpriced}{damaged}"
@@ -158,9 +158,8 @@ def show_cost(cost: ProjectCost) -> None:
         parts = [pluralize(run.calls, "call")] if run.calls else []
         parts += [f"{pluralize(run.embedding_tokens, 'token')} embedded"] if run.embedding_tokens else []
         if run.unsettled:
-            parts.append(
-                f"{money(run.unsettled)} booked for {pluralize(run.unsettled_calls, 'call')} timed out or interrupted"
-            )
+            calls = pluralize(run.unsettled_calls, "timed-out or interrupted call")
+            parts.append(f"{money(run.unsettled)} booked for {calls}")
         if run.batches:
             parts.append(f"{money(sum(run.batches.values()))} booked for pending batches")
         if run.ended is None:
@@ -203,7 +202,8 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     for notice in report.notices:
         say(f"[yellow]note[/] {safe(notice)}", to=err)
     for doc_id in report.missing:
-        say(f"[yellow]missing[/] {safe(doc_id)}: its file is gone; it is kept unless --replace is given", to=err)
+        advice = "its file no longer exists; the document is kept unless --replace is given"
+        say(f"[yellow]missing[/] {safe(doc_id)}: {advice}", to=err)
     for line in skipped_lines(report.skipped):
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
     for warning in report.warnings:
@@ -213,20 +213,20 @@ def show_report(report: IngestReport, *, retry: str, as_json: bool = False) -> N
     if report.failures:
         say("These chunks have the structural context. To request it from the LLM again:", to=err)
         say(safe(retry), to=err, indent=2)
-    asked = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
-    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{asked} {report.seconds:.1f} s.")
+    requested = f" {pluralize(report.contexts_paid, 'context')} requested;" if report.contexts_paid else ""
+    say(f"Version [bold]{report.version}[/] is live: {report.summary()};{requested} {report.seconds:.1f} s.")
     if receipt := report.receipt():
         say(f"[dim]{safe(receipt)}.[/]")
 
 
-def show_estimate(found: CostEstimate) -> None:
+def show_estimate(estimate: CostEstimate) -> None:
     """Print the expected cost of an ingestion, with a row for each way to request contexts."""
     from llama_index_contextual.ingestion.estimate import CHOSEN
     from llama_index_contextual.ingestion.report import skipped_lines
 
-    for line in skipped_lines(found.skipped):
+    for line in skipped_lines(estimate.skipped):
         say(f"[yellow]skipped[/] {safe(line)}", to=err)
-    for line in str(found).splitlines():
+    for line in str(estimate).splitlines():
         if line.startswith(("  ", CHOSEN)):  # a row: wrapping words would collapse its columns
             out.print(f"[bold]{escape(line)}[/]" if line.startswith(CHOSEN) else escape(line), soft_wrap=True)
         else:
@@ -267,12 +267,12 @@ def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
     say(f"[bold]{safe(answer.question)}[/]")
     lines = Table.grid(padding=(0, 2))
     lines.add_row("without contexts", _rank(answer.rank_without, top_k))
-    if answer.rank_without != 1 and answer.instead is not None:
-        lines.add_row("  first instead", safe(_place(answer.instead)))
+    if answer.rank_without != 1 and answer.first_without is not None:
+        lines.add_row("  first result", safe(_place(answer.first_without)))
     lines.add_row("with contexts", _rank(answer.rank_with, top_k))
-    if answer.found is not None:
-        lines.add_row("  passage", safe(_place(answer.found)))
-        lines.add_row("  its context", f"[italic dim]{safe(answer.found.context or '')}[/]")
+    if answer.hit is not None:
+        lines.add_row("  passage", safe(_place(answer.hit)))
+        lines.add_row("  its context", f"[italic dim]{safe(answer.hit.context or '')}[/]")
     lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
     out.print(lines)
 

@@ -42,7 +42,7 @@ from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_se
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llama_index_contextual.storage.forget import Forgotten
+    from llama_index_contextual.storage.forget import ForgetReport
 
 upkeep = typer.Typer()
 _FINAL = "This cannot be undone, and no rollback is possible."
@@ -53,11 +53,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 def list_versions(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List the versions of a project."""
     with errors_in_one_line():
-        found = open_root(root).load(name).versions()
+        versions = open_root(root).load(name).versions()
         if as_json:
-            say_json([asdict(version) for version in found])
+            say_json([asdict(version) for version in versions])
             return
-        for version in found:
+        for version in versions:
             if version.damage is None:
                 sizes = f"{pluralize(version.documents or 0, 'document')}  {pluralize(version.chunks or 0, 'chunk')}"
                 facts = f"{version.created}  {sizes}"
@@ -148,13 +148,13 @@ def remove(
                 )
             confirm("Remove them?", yes=yes)
         report = project.remove(list(doc_ids))
-        gone = project.forget() if forget else None
+        removed = project.forget() if forget else None
         if as_json:
-            say_json(report.to_dict() | ({"forgotten": asdict(gone)} if gone else {}))
+            say_json(report.to_dict() | ({"forgotten": asdict(removed)} if removed else {}))
             return
         show_report(report, retry=proposed("retry", name, root))
-        if gone is not None:
-            _show_forgotten(gone)
+        if removed is not None:
+            _show_removed(removed)
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
@@ -175,34 +175,32 @@ def forget(
         if not dry_run and not yes:
             _show_removal(project.forget(dry_run=True), to=err)
             confirm("Remove them?", yes=yes)
-        gone = project.forget(dry_run=dry_run)
+        removed = project.forget(dry_run=dry_run)
         if as_json:
-            say_json(asdict(gone) | ({"dry_run": True} if dry_run else {}))
+            say_json(asdict(removed) | ({"dry_run": True} if dry_run else {}))
         elif dry_run:
-            _show_removal(gone, to=out)
+            _show_removal(removed, to=out)
         else:
-            _show_forgotten(gone)
+            _show_removed(removed)
 
 
-def _paid(gone: Forgotten) -> str:
-    return f"{pluralize(gone.contexts, 'context')}, {pluralize(gone.embeddings, 'embedding')}"
+def _paid(removed: ForgetReport) -> str:
+    return f"{pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
 
 
-def _show_removal(gone: Forgotten, *, to: Console) -> None:
-    named = f" ({', '.join(gone.versions)})" if gone.versions else ""
-    say(
-        f"`forget` permanently removes {pluralize(len(gone.versions), 'version')}{named}, {_paid(gone)}. {_FINAL}",
-        to=to,
-    )
-    if gone.batched_requests:
-        requests = pluralize(gone.batched_requests, "request")
+def _show_removal(removed: ForgetReport, *, to: Console) -> None:
+    names = f" ({', '.join(removed.versions)})" if removed.versions else ""
+    versions = f"{pluralize(len(removed.versions), 'version')}{names}"
+    say(f"`forget` permanently removes {versions}, {_paid(removed)}. {_FINAL}", to=to)
+    if removed.batched_requests:
+        requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]It abandons {requests} in batches, which the provider may still process and charge.[/]", to=to)
 
 
-def _show_forgotten(gone: Forgotten) -> None:
-    say(f"Permanently removed: {pluralize(len(gone.versions), 'version')}, {_paid(gone)}.")
-    if gone.batched_requests:
-        requests = pluralize(gone.batched_requests, "request")
+def _show_removed(removed: ForgetReport) -> None:
+    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid(removed)}.")
+    if removed.batched_requests:
+        requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]abandoned[/] {requests} in batches, which the provider may still process and charge", to=err)
 
 
@@ -210,10 +208,10 @@ def _show_forgotten(gone: Forgotten) -> None:
 def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List the documents of the live version."""
     with errors_in_one_line():
-        found = open_root(root).load(name).documents()
+        records = open_root(root).load(name).documents()
         if as_json:
-            say_json([asdict(record) for record in found])
-        for record in found if not as_json else ():
+            say_json([asdict(record) for record in records])
+        for record in records if not as_json else ():
             facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
             say_beside(safe(record.doc_id), facts)
 
@@ -252,7 +250,7 @@ def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
 def retry(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Request again the contexts that the LLM failed to write."""
+    """Request failed contexts from the LLM again."""
     with errors_in_one_line():
         project = open_project(root, name)
         report = interruptible(project, lambda: project.retry_failed(show_progress=not quiet))
@@ -278,12 +276,12 @@ def import_ledger(name: Name, path: LedgerPath, root: Root = DEFAULT_ROOT, as_js
         _say_count(open_root(root).load(name).import_contexts(path), "imported", as_json)
 
 
-def _say_count(count: int, what: str, as_json: bool) -> None:
+def _say_count(count: int, verb: str, as_json: bool) -> None:
     if as_json:
-        say_json({what: count})
+        say_json({verb: count})
     else:
         say(
-            f"{pluralize(count, 'context')} {what}."
-            if count or what != "exported"
+            f"{pluralize(count, 'context')} {verb}."
+            if count or verb != "exported"
             else "There are no paid contexts: nothing exported."
         )

@@ -264,7 +264,7 @@ class Contextualizer(TransformComponent):
         return 0
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Contextualizer]:
+    async def session(self) -> AsyncIterator[Contextualizer]:
         """Provide a contextualizer whose calls share expensive resources, such as a client, for one run."""
         yield self
 
@@ -281,11 +281,11 @@ class Contextualizer(TransformComponent):
         work = await asyncio.to_thread(self._work, nodes)
         contexts: dict[str, ChunkContext] = {}
         report = progress or _ignore_progress
-        if given := len(nodes) - sum(len(chunks) for _, chunks in work):
-            report(given)
+        if with_context_already := len(nodes) - sum(len(chunks) for _, chunks in work):
+            report(with_context_already)
         for (_, chunks), written in zip(work, await self._acontexts_of_all(work, report), strict=True):
             contexts.update((chunk.node_id, context) for chunk, context in zip(chunks, written, strict=True))
-        return await asyncio.to_thread(_contextualized, nodes, contexts)
+        return await asyncio.to_thread(_result, nodes, contexts)
 
     def _work(self, nodes: Sequence[BaseNode]) -> list[tuple[Segment, list[BaseNode]]]:
         """Return the segments with those of their chunks that need a context."""
@@ -301,14 +301,14 @@ class Contextualizer(TransformComponent):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Return the chunks with their contexts; failures are logged."""
-        return _logged(self.contextualize(nodes))
+        return _log_failures(self.contextualize(nodes))
 
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Return the chunks with their contexts; failures are logged."""
-        return _logged(await self.acontextualize(nodes))
+        return _log_failures(await self.acontextualize(nodes))
 
 
-def _contextualized(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
+def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> Contextualized:
     return Contextualized(
         nodes=[with_context(node, contexts.get(node.node_id)) for node in nodes],
         failures=[
@@ -359,7 +359,7 @@ def with_context(node: BaseNode, context: ChunkContext | None) -> BaseNode:
     return node.model_copy(update=update)
 
 
-def _logged(result: Contextualized) -> list[BaseNode]:
+def _log_failures(result: Contextualized) -> list[BaseNode]:
     for failure in result.failures:
         logger.warning("Chunk %s of %s: %s", failure.node_id, failure.doc_id, failure.error)
     return result.nodes

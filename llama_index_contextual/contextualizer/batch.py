@@ -1,8 +1,9 @@
 """Contexts through OpenAI's Batch API.
 
-Requests are uploaded as files of JSON lines, and replies are read back from output files. The `BatchRunner` submits
-batches and collects their replies; the journal in the ledger records the batches in progress, so that a later run can
-collect them. `BatchReplies` hands the replies to the scheduler, which sends the remaining requests live.
+Requests are uploaded as files of JSON lines, and replies are read back from output files. `asend_batches` does both for
+a run: a `BatchRunner` submits batches and collects their replies, and a `BatchAccount` reserves and books their cost.
+The journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` hands
+the replies to the scheduler, which sends the remaining requests live.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ from llama_index.core.llms import LLM
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.redaction import get_logger
+from llama_index_contextual.contextualizer.cost import Tokens
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import LiveSender, Reply, Sender, reply_of
+from llama_index_contextual.contextualizer.spending import CallBudget, Reservation, Spending
 from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.models import load_llm, provider_of
 from llama_index_contextual.storage.batches import BatchJournal, BatchReply, OpenBatch
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.storable import storable_text
+
+logger = get_logger(__name__)
+T = TypeVar("T")
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
 
 ENDPOINT = "/v1/chat/completions"
 MAX_REQUESTS = 50_000
@@ -80,8 +88,7 @@ def parse_output(content: bytes) -> Iterator[BatchReply]:
         )
 
 
-logger = get_logger(__name__)
-T = TypeVar("T")
+# ---- Batches ---------------------------------------------------------------------------------------------------------
 
 POLL_SECONDS = 20.0
 FINISHED = frozenset({"completed", "expired", "cancelled", "failed"})
@@ -112,9 +119,9 @@ class BatchRunner:
         poll_seconds: Seconds between two polls of the batches; None for 20.
         max_requests: Maximum number of requests per batch.
         max_bytes: Maximum size of an upload in bytes.
-        tell: Called with the progress of the batches.
-        uploaded: Called with the id of an upload and the ids of its requests, before a batch is created from it.
-        answered: Called with the id of an upload and the replies of its batch, before they are stored.
+        on_progress: Called with the progress of the batches.
+        on_upload: Called with the id of an upload and the ids of its requests, before a batch is created from it.
+        on_replies: Called with the id of an upload and the replies of its batch, before they are stored.
         policy: Retry policy for failed calls.
     """
 
@@ -127,23 +134,24 @@ class BatchRunner:
         poll_seconds: float | None = None,
         max_requests: int = MAX_REQUESTS,
         max_bytes: int = MAX_BYTES,
-        tell: Callable[[BatchProgress], None] | None = None,
-        uploaded: Callable[[str, Sequence[str]], None] | None = None,
-        answered: Callable[[str, Sequence[BatchReply]], None] | None = None,
+        on_progress: Callable[[BatchProgress], None] | None = None,
+        on_upload: Callable[[str, Sequence[str]], None] | None = None,
+        on_replies: Callable[[str, Sequence[BatchReply]], None] | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         self._journal, self._client, self._model = journal, client, model
         self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
-        self._tell, self._uploaded, self._answered = tell, uploaded, answered
+        self._on_progress, self._on_upload, self._on_replies = on_progress, on_upload, on_replies
         self._limits = {"max_requests": max_requests, "max_bytes": max_bytes}
         self._policy = policy or RetryPolicy()
         self._requests = self._done = self._unanswered = 0
 
-    async def submit(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
+    async def submit(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> int:
         """Send requests, except those already in progress or answered, and return the number of requests sent.
 
         Args:
-            requests: Id and body of each request; the iterable is consumed in a thread.
+            requests: Id of each request, and a function that returns its body and is called only if the request is
+                sent. Both run in a thread.
 
         Raises:
             ModelError: The provider refuses the requests.
@@ -153,19 +161,19 @@ class BatchRunner:
         while part := await asyncio.to_thread(next, parts, None):
             file_id = await self._upload(b"".join(line for _, line in part))
             custom_ids = [custom_id for custom_id, _ in part]
-            if self._uploaded is not None:
-                self._uploaded(file_id, custom_ids)
+            if self._on_upload is not None:
+                self._on_upload(file_id, custom_ids)
             self._journal.uploaded(file_id, model=self._model, custom_ids=custom_ids)
             await self._start(file_id)
             sent += len(part)
         return sent
 
-    def _new(self, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, bytes]]:
+    def _new(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> Iterator[tuple[str, bytes]]:
         seen: set[str] = set()  # equal documents lead to equal requests, but ids in a batch must be unique
         for custom_id, body in requests:
             if custom_id not in seen and not self._journal.knows(custom_id):
                 seen.add(custom_id)
-                yield custom_id, request_line(custom_id, body)
+                yield custom_id, request_line(custom_id, body())
 
     async def collect(self) -> int:
         """Wait until all batches are finished, and store the replies of each as soon as it is finished.
@@ -179,15 +187,14 @@ class BatchRunner:
             ModelError: The provider refused a batch, or is unreachable.
         """
         await self._resume_uploads()
-        known = {batch.file_id: batch.requests for batch in self._journal.open_batches(self._model)}
-        self._requests += sum(known.values())
+        self._requests += sum(batch.requests for batch in self._journal.open_batches(self._model))
         while pending := self._journal.open_batches(self._model):
             running = 0
             for batch in pending:
                 running += await self._poll(batch)
             left = len(self._journal.open_batches(self._model))
-            if self._tell is not None:
-                self._tell(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
+            if self._on_progress is not None:
+                self._on_progress(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
             if left:
                 await asyncio.sleep(self._poll_seconds)
         unanswered, self._unanswered = self._unanswered, 0
@@ -214,8 +221,8 @@ class BatchRunner:
         if remote.output_file_id:
             content = await self._call(lambda: self._client.files.content(remote.output_file_id))
             replies = list(parse_output(content.content))
-        if self._answered is not None:
-            self._answered(batch.file_id, replies)
+        if self._on_replies is not None:
+            self._on_replies(batch.file_id, replies)
         self._journal.closed(batch.file_id, replies)
         self._done += batch.requests
         self._unanswered += batch.requests - len(replies)
@@ -240,10 +247,10 @@ class BatchRunner:
         orphans = [batch for batch in self._journal.open_batches(self._model) if batch.batch_id is None]
         if not orphans:
             return
-        started = await self._started_of({orphan.file_id for orphan in orphans})
+        batch_ids = await self._batch_ids({orphan.file_id for orphan in orphans})
         for orphan in orphans:
-            if orphan.file_id in started:
-                self._journal.started(orphan.file_id, started[orphan.file_id])
+            if orphan.file_id in batch_ids:
+                self._journal.started(orphan.file_id, batch_ids[orphan.file_id])
                 continue
             try:
                 await self._start(orphan.file_id)
@@ -252,8 +259,8 @@ class BatchRunner:
                     raise
                 self._forget(orphan, f"The provider refuses upload {orphan.file_id}; its requests are sent again.")
 
-    async def _started_of(self, file_ids: Collection[str]) -> dict[str, str]:
-        """Return the ids of the provider's batches by the id of their upload; the newest batches are listed first."""
+    async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
+        """Return the ids of the provider's batches by the ids of their uploads; the newest batches are listed first."""
         by_upload: dict[str, str] = {}
         after: dict[str, str] = {}
         while True:
@@ -291,58 +298,57 @@ def _reason(batch: Any) -> str:
     return message if message.endswith(".") else f"{message}."
 
 
-ROUNDS = 3
-"""Maximum number of times that unanswered requests are sent in a batch; after that they are sent live."""
+# ---- Replies and their cost ------------------------------------------------------------------------------------------
 
 
 class BatchReplies:
-    """Replies of batches, each of which is used once: a repeated request is sent live.
+    """Replies of batches; each is used once, so that a repeated request is sent live.
 
     Args:
         journal: Stores the replies.
         model: Name of the LLM, as in the settings.
+
+    Attributes:
+        booked: Ids of the requests whose cost this run booked when the replies arrived; it is not booked again.
     """
 
     def __init__(self, journal: BatchJournal, model: str) -> None:
-        self._journal, self._model = journal, model
+        self.journal, self.model = journal, model
+        self.booked: set[str] = set()
         self._used: set[str] = set()
-        self._booked: set[str] = set()
 
     def id_of(self, request: ContextRequest) -> str:
         """Return the id of a request, a hash of the model and the prompt."""
-        return content_key("batch", self._model, request.prompt)
+        return content_key("batch", self.model, request.prompt)
 
     def has(self, request: ContextRequest) -> bool:
         """Return whether there is an unused reply to a request."""
-        custom_id = self.id_of(request)
-        return custom_id not in self._used and self._journal.reply(custom_id) is not None
+        return self._reply(self.id_of(request)) is not None
 
     def is_booked(self, request: ContextRequest) -> bool:
-        """Return whether this run booked the cost of the reply when it arrived."""
-        return self.id_of(request) in self._booked
-
-    def note_booked(self, custom_id: str) -> None:
-        """Record that a reply is booked, so that it is not booked again when it is used."""
-        self._booked.add(custom_id)
+        """Return whether the reply to a request is booked already."""
+        return self.id_of(request) in self.booked
 
     def take(self, request: ContextRequest) -> Reply | None:
         """Return the reply to a request and mark it as used; None if there is no unused reply."""
         custom_id = self.id_of(request)
-        reply = None if custom_id in self._used else self._journal.reply(custom_id)
+        reply = self._reply(custom_id)
         if reply is None:
             return None
         self._used.add(custom_id)
-        return Reply(
-            reply.text, Usage(reply.input_tokens, reply.cached_tokens, reply.output_tokens), reply.finish_reason
-        )
+        usage = Usage(reply.input_tokens, reply.cached_tokens, reply.output_tokens)
+        return Reply(reply.text, usage, reply.finish_reason)
 
-    def over(self, live: Sender) -> Sender:
+    def _reply(self, custom_id: str) -> BatchReply | None:
+        return None if custom_id in self._used else self.journal.reply(custom_id)
+
+    def with_fallback(self, live: Sender) -> Sender:
         """Return a sender that answers from the replies, and through `live` if there is none."""
         return _BatchFirst(self, live)
 
     def forget_used(self) -> None:
         """Remove used replies, whose contexts are in the ledger."""
-        self._journal.forget_replies(self._used)
+        self.journal.forget_replies(self._used)
         self._used.clear()
 
 
@@ -357,6 +363,54 @@ class _BatchFirst:
         return self._replies.take(request) or await self._live.send(request)
 
 
+class BatchAccount:
+    """Account of batches: money is reserved while they are in progress, and booked when they are answered.
+
+    Args:
+        spending: Account of the run.
+        replies: Records which replies are booked.
+        llm: The LLM if it was passed as an object.
+    """
+
+    def __init__(self, spending: Spending, replies: BatchReplies, *, llm: LLM | None) -> None:
+        self._spending, self._replies = spending, replies
+        self._budget = CallBudget(spending, replies.model, llm=llm, sender="batch")
+        self._reserved: dict[str, Reservation] = {}
+
+    def reserve(self, custom_id: str, request: ContextRequest) -> None:
+        """Reserve the maximum cost of a request.
+
+        Raises:
+            BudgetExceededError: The request could exceed the limit.
+        """
+        self._reserved[custom_id] = self._budget.reserve(request)
+
+    def release_unsent(self) -> None:
+        """Return the reserves for requests that were not sent."""
+        for call in self._reserved.values():
+            call.release()
+        self._reserved.clear()
+
+    def note_upload(self, file_id: str, custom_ids: Sequence[str]) -> None:
+        """Hold the reserves of uploaded requests until their replies arrive."""
+        self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
+
+    def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
+        """Book the replies of a batch; those without token counts are booked when they are used, by our own counts."""
+        for reply in replies:
+            if reply.input_tokens is not None and reply.output_tokens is not None:
+                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
+                self._spending.actual += self._spending.bill(self._replies.model, tokens, sender="batch")
+                self._replies.booked.add(reply.custom_id)
+        self._spending.close_batch(file_id)
+
+
+# ---- A run -----------------------------------------------------------------------------------------------------------
+
+ROUNDS = 3
+"""Maximum number of times that unanswered requests are sent in a batch; after that they are sent live."""
+
+
 class _Bodies(LiveSender):
     """JSON bodies of requests, equal to those of live calls."""
 
@@ -369,50 +423,59 @@ class _Bodies(LiveSender):
         return {"messages": messages, **llm._get_model_kwargs(**self._options(request))}
 
 
-def require_batch_api(model: str) -> None:
-    """Require that the provider of a model has a Batch API.
+async def asend_batches(
+    llm: LLM | None,
+    replies: BatchReplies,
+    requests: Callable[[], Iterator[ContextRequest]] | None,
+    *,
+    spending: Spending,
+    on_progress: Callable[[BatchProgress], None] | None = None,
+) -> None:
+    """Send requests in batches and wait for their replies, including those of batches already in progress.
+
+    Args:
+        llm: The LLM; None loads the model of the replies.
+        replies: Replies of the batches, which are stored in its journal.
+        requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
+        spending: Account of the run, which approves requests and books replies.
+        on_progress: Called with the progress of the batches.
 
     Raises:
-        ConfigurationError: It has none.
+        ConfigurationError: The provider has no Batch API.
+        BudgetExceededError: A batch could exceed the limit; it was not sent.
+        ModelError: The provider refuses the requests, or is unreachable.
     """
+    model = replies.model
     provider = provider_of(model)
     if provider is None or not provider.has_batch_api:
         raise ConfigurationError(
             f"{model!r} does not support batches, only OpenAI's models do: leave out batch.", setting="llm"
         )
-
-
-async def asend_batches(
-    llm: LLM | None,
-    model: str,
-    journal: BatchJournal,
-    requests: Callable[[], Iterator[ContextRequest]] | None,
-    *,
-    tell: Callable[[BatchProgress], None] | None = None,
-    **options: Any,
-) -> None:
-    """Send requests in batches and wait for their replies, including those of batches already in progress.
-
-    Args:
-        llm: The LLM; None loads `model`.
-        model: Name of the LLM, as in the settings.
-        journal: Records batches in progress and stores replies.
-        requests: Returns the requests that need an answer, and may be called more than once; None sends nothing.
-        tell: Called with the progress of the batches.
-        **options: Options of `BatchRunner`.
-
-    Raises:
-        ConfigurationError: The provider has no Batch API.
-        ModelError: The provider refuses the requests, or is unreachable.
-    """
-    require_batch_api(model)
-    replies = BatchReplies(journal, model)
+    account = BatchAccount(spending, replies, llm=llm)
     async with own_client(llm or load_llm(model)) as connected:
         bodies = _Bodies(connected)
-        runner = BatchRunner(journal, cast(Any, connected)._get_aclient(), model=model, tell=tell, **options)
+        runner = BatchRunner(
+            replies.journal,
+            cast(Any, connected)._get_aclient(),
+            model=model,
+            on_progress=on_progress,
+            on_upload=account.note_upload,
+            on_replies=account.book,
+        )
+
+        def body(custom_id: str, request: ContextRequest) -> dict[str, Any]:
+            account.reserve(custom_id, request)
+            return bodies.body(request)
+
+        def unanswered() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+            for request in requests() if requests is not None else ():
+                custom_id = replies.id_of(request)
+                yield custom_id, partial(body, custom_id, request)
+
         await runner.collect()
         for _ in range(ROUNDS if requests is not None else 0):
-            missing = requests() if requests is not None else iter(())
-            await runner.submit((replies.id_of(request), bodies.body(request)) for request in missing)
+            account.release_unsent()
+            await runner.submit(unanswered())
             if not await runner.collect():
                 break
+    account.release_unsent()

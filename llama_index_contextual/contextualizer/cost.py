@@ -1,4 +1,4 @@
-"""Token counts and prices of calls.
+"""Tokens of calls and embeddings, and their prices.
 
 Prices come from the table in the installed package `genai-prices`, without network access; the settings may override
 them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
@@ -18,12 +18,50 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index_contextual.config import LOCAL, TokenPrice
-from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS
+from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, Segment, with_context
 from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
+from llama_index_contextual.contextualizer.structural import StructuralContextualizer
+from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
+from llama_index_contextual.storage.ledger import Ledger, vector_key
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Number of calls and their tokens.
+
+    Attributes:
+        calls: Number of calls.
+        input_tokens: Tokens of the prompts, including cached ones.
+        cached_tokens: Tokens of the prompts read from the provider's cache.
+        output_tokens: Tokens of the answers.
+        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
+    """
+
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    written_tokens: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            self.written_tokens + other.written_tokens,
+        )
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the input tokens that came from the cache."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+
 
 # ---- Prices ----------------------------------------------------------------------------------------------------------
 
@@ -49,10 +87,10 @@ class PriceTable:
         overrides: Prices by name of the model, as in `ProjectConfig.prices`; they take precedence over the table.
 
     Example:
-        >>> table = PriceTable()
-        >>> round(table.dollars("openai:gpt-4.1", input_tokens=9_000, cached_tokens=8_000, output_tokens=100), 4)
+        >>> tokens = Tokens(input_tokens=9_000, cached_tokens=8_000, output_tokens=100)
+        >>> round(PriceTable().dollars("openai:gpt-4.1", tokens), 4)
         0.0068
-        >>> table.dollars("openai:no-such-model", input_tokens=9_000) is None
+        >>> PriceTable().dollars("openai:no-such-model", tokens) is None
         True
     """
 
@@ -61,7 +99,7 @@ class PriceTable:
     @property
     def version(self) -> str:
         """Name and release of the table, with the models whose price is set by the settings."""
-        own = f" and own prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
+        own = f" and custom prices for {', '.join(sorted(self.overrides))}" if self.overrides else ""
         return f"{_PACKAGE} {version(_PACKAGE)}{own}"
 
     def price(self, model: str) -> TokenPrice | None:
@@ -74,24 +112,12 @@ class PriceTable:
             return self.overrides[model]
         return FREE if model == LOCAL else _listed(model)
 
-    def dollars(
-        self,
-        model: str,
-        *,
-        input_tokens: int,
-        cached_tokens: int = 0,
-        output_tokens: int = 0,
-        written_tokens: int = 0,
-        sender: SenderKind = "live",
-    ) -> float | None:
+    def dollars(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> float | None:
         """Return the price of tokens in dollars, or None if the price of the model is unknown.
 
         Args:
             model: Name as in the settings.
-            input_tokens: Tokens of the prompts, including cached ones.
-            cached_tokens: Tokens of the prompts read from the provider's cache.
-            output_tokens: Tokens of the answers.
-            written_tokens: Tokens of the prompts written to the provider's cache.
+            tokens: Tokens of calls, or of texts to embed.
             sender: How the calls are sent, which determines the discount.
         """
         price = self.price(model)
@@ -99,8 +125,9 @@ class PriceTable:
             return None
         cached = price.input if price.cached is None else price.cached
         written = price.input if price.written is None else price.written
-        total = (input_tokens - cached_tokens - written_tokens) * price.input + output_tokens * price.output
-        total += cached_tokens * cached + written_tokens * written
+        uncached = tokens.input_tokens - tokens.cached_tokens - tokens.written_tokens
+        total = uncached * price.input + tokens.output_tokens * price.output
+        total += tokens.cached_tokens * cached + tokens.written_tokens * written
         return FACTORS[sender] * total / _MILLION
 
 
@@ -142,10 +169,10 @@ def _listed(model: str) -> TokenPrice | None:
         return None
 
 
-# ---- Tokens ----------------------------------------------------------------------------------------------------------
+# ---- Calls for contexts ----------------------------------------------------------------------------------------------
 
 CONTEXT_TOKENS = 100
-"""Expected tokens of a context as long as the ledger has no mean."""
+"""Expected tokens of a context, without reasoning, until the ledger has a mean."""
 
 # As documented by OpenAI: 3 tokens per message and 3 before the answer, plus the name of the role.
 _BEFORE_TEXT = 3
@@ -166,16 +193,16 @@ class CacheRules:
     minimum: int
     step: int = 1
 
-    def cached(self, shared: int) -> int:
-        """Return how many tokens of a shared prefix come from the cache.
+    def cached(self, prefix: int) -> int:
+        """Return how many tokens of a prefix of this length come from the cache.
 
         Example:
             >>> CacheRules(1024, 128).cached(1_300), CacheRules(1024, 128).cached(1_023)
             (1280, 0)
         """
-        if shared < self.minimum:
+        if prefix < self.minimum:
             return 0
-        return self.minimum + (shared - self.minimum) // self.step * self.step
+        return self.minimum + (prefix - self.minimum) // self.step * self.step
 
 
 @dataclass(frozen=True)
@@ -218,8 +245,8 @@ class CallForm:
         ends = (at for at, (a, b) in enumerate(zip(first.suffix, other.suffix, strict=False)) if a != b)
         common = first.suffix[: next(ends, len(first.suffix))] if self.cache.step > 1 else ""
         # The last common characters may belong to a token that continues differently.
-        more = max(0, count_tokens(common) - 1)
-        return self.cache.cached(self._cache_point(other) + more)
+        common_tokens = max(0, count_tokens(common) - 1)
+        return self.cache.cached(self._cache_point(other) + common_tokens)
 
     def written_tokens(self, request: ContextRequest, cached: int) -> int:
         """Return the tokens that a call writes to the cache: up to the cache point, or all, depending on the provider.
@@ -230,44 +257,11 @@ class CallForm:
         """
         if self.cache is None:
             return 0
-        kept = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
-        return max(0, self.cache.cached(kept) - cached)
+        length = self._cache_point(request) if self.cache.step == 1 else self.input_tokens(request)
+        return max(0, self.cache.cached(length) - cached)
 
     def _cache_point(self, request: ContextRequest) -> int:
         return self.overhead(request) - _CHAT_TOKENS + _BEFORE_TEXT + request.prefix_tokens
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Number of calls and their tokens.
-
-    Attributes:
-        calls: Number of calls.
-        input_tokens: Tokens of the prompts, including cached ones.
-        cached_tokens: Tokens of the prompts read from the provider's cache.
-        output_tokens: Tokens of the answers.
-        written_tokens: Tokens of the prompts written to the provider's cache, if it reports them.
-    """
-
-    calls: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    written_tokens: int = 0
-
-    def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            self.written_tokens + other.written_tokens,
-        )
-
-    @property
-    def cache_hit_rate(self) -> float:
-        """Share of the input tokens that came from the cache."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
 def output_tokens(request: ContextRequest, context_tokens: float = CONTEXT_TOKENS) -> int:
@@ -283,16 +277,16 @@ class AnswerLimit:
     """Maximum number of tokens of an answer, sent with each call or set on the LLM by the user.
 
     Attributes:
-        sent: Whether a limit is sent with each call.
+        is_sent: Whether a limit is sent with each call.
         effort: Value of `reasoning_effort` that is sent, or None.
         hidden_tokens: Maximum number of reasoning tokens in an answer, which are charged but not visible.
-        own: Limit that the user has set on the LLM, or None.
+        user_limit: Limit that the user has set on the LLM, or None.
     """
 
-    sent: bool = False
+    is_sent: bool = False
     effort: str | None = None
     hidden_tokens: int = 0
-    own: int | None = None
+    user_limit: int | None = None
 
     @classmethod
     def of(cls, model: str, llm: LLM | None = None) -> AnswerLimit:
@@ -304,35 +298,42 @@ class AnswerLimit:
         """
         provider = provider_of(model)
         reasoning = None if provider is None else provider.reasoning(model.partition(":")[2])
-        more: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
-        own = more.get("max_completion_tokens") or more.get("max_tokens") or getattr(llm, "max_tokens", None)
-        own = own if isinstance(own, int) and own > 0 else None
+        extra: dict[str, Any] = getattr(llm, "additional_kwargs", None) or {}
+        limit = extra.get("max_completion_tokens") or extra.get("max_tokens") or getattr(llm, "max_tokens", None)
+        limit = limit if isinstance(limit, int) and limit > 0 else None
         if provider is None or reasoning is None or getattr(llm, "thinking_dict", None):
-            return cls(own=own)
-        chosen = getattr(llm, "reasoning_effort", None) or more.get("reasoning_effort")
-        if chosen is not None and reasoning != Reasoning(None, 0):
-            reasoning = Reasoning(None, HIDDEN_TOKENS.get(chosen, HIDDEN_TOKENS[None]))
+            return cls(user_limit=limit)
+        effort = getattr(llm, "reasoning_effort", None) or extra.get("reasoning_effort")
+        if effort is not None and reasoning != Reasoning(None, 0):
+            reasoning = Reasoning(None, HIDDEN_TOKENS.get(effort, HIDDEN_TOKENS[None]))
         # For Anthropic the value may not be the user's: LlamaIndex's class has a default limit of 512.
-        if own is not None and provider.cache == "prefix":
-            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, own=own)
-        return cls(sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
+        if limit is not None and provider.cache == "prefix":
+            return cls(effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens, user_limit=limit)
+        return cls(is_sent=True, effort=reasoning.effort, hidden_tokens=reasoning.hidden_tokens)
 
-    def most(self, request: ContextRequest) -> int:
+    def max_tokens(self, request: ContextRequest) -> int:
         """Return the maximum number of tokens of an answer: twice the longest contexts, and the reasoning."""
-        if self.own is not None:
-            return self.own
+        if self.user_limit is not None:
+            return self.user_limit
         return output_tokens(request, 2 * MAX_CONTEXT_TOKENS) + self.hidden_tokens * (1 + len(request.keys) // 8)
 
-    @property
-    def expected_hidden_tokens(self) -> int:
-        """Expected reasoning tokens of a call as long as the ledger has no mean."""
-        return self.hidden_tokens // 8
+
+def expected_context_tokens(model: str, llm: LLM | None, ledger: Ledger) -> float:
+    """Return the expected tokens of a context: the mean in the ledger, or a default that includes the reasoning.
+
+    Args:
+        model: Name as in the settings.
+        llm: LLM passed by the user, or None.
+        ledger: Store of contexts already paid for.
+    """
+    mean = ledger.mean_context_tokens(model)
+    return mean or CONTEXT_TOKENS + AnswerLimit.of(model, llm).hidden_tokens // 8
 
 
 def count_segment(
     requests: Sequence[ContextRequest], form: CallForm, *, context_tokens: float = CONTEXT_TOKENS
 ) -> Tokens:
-    """Return calls and tokens for one segment whose first call is answered before the others are sent.
+    """Return the calls and tokens of a segment whose first call is answered before the others are sent.
 
     Args:
         requests: All calls of the segment, in the order of sending.
@@ -371,3 +372,63 @@ def rounds(calls_by_segment: Sequence[int], concurrency: int) -> int:
 @lru_cache(maxsize=1)
 def _schema_tokens() -> int:
     return count_tokens(json.dumps(RESPONSE_FORMAT["json_schema"]))
+
+
+# ---- Embeddings ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class EmbeddingCount:
+    """Counter of the tokens to embed.
+
+    Attributes:
+        model: Name of the embedding model, or None without one.
+        dimensions: Requested length of the vectors, or None for the model's default.
+        ledger: Store of vectors already paid for, or None.
+        tokens: Tokens of the texts to embed.
+    """
+
+    model: str | None
+    dimensions: int | None
+    ledger: Ledger | None
+    tokens: int = 0
+
+    def add(self, nodes: Sequence[BaseNode]) -> None:
+        """Count chunks with their contexts, except those whose vector is in the ledger."""
+        if self.model is None:
+            return
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        keys = [vector_key(text, self.model, self.dimensions) for text in texts]
+        known = {} if self.ledger is None else self.ledger.vectors(keys)
+        self.tokens += sum(embedding_tokens(text) for text, key in zip(texts, keys, strict=True) if key not in known)
+
+    def add_segment(
+        self,
+        segment: Segment,
+        chunks: Sequence[BaseNode],
+        contexts: Mapping[str, str],
+        context_tokens: float,
+        *,
+        structural: StructuralContextualizer | None = None,
+    ) -> None:
+        """Count the chunks of a segment.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment whose contexts are not written yet.
+            contexts: Contexts from the ledger, by node id.
+            context_tokens: Expected tokens of a context.
+            structural: Writes the structural lines before the contexts; None for contexts without them.
+        """
+        if self.model is None:
+            return
+        missing = {chunk.node_id for chunk in chunks}
+        of_llm = [chunk for chunk in segment.chunks if chunk.node_id in missing or chunk.node_id in contexts]
+        written = [ChunkContext(contexts.get(chunk.node_id, ""), "llm") for chunk in of_llm]
+        if structural is not None:
+            written = structural.below(segment, of_llm, written)
+        by_id = {chunk.node_id: context for chunk, context in zip(of_llm, written, strict=True)}
+        self.add([with_context(n, by_id.get(n.node_id)) for n in segment.chunks if n.node_id not in missing])
+        expected = (with_context(chunk, by_id[chunk.node_id]) for chunk in chunks)
+        texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in expected)
+        self.tokens += sum(map(embedding_tokens, texts)) + round(context_tokens * len(chunks))

@@ -63,12 +63,12 @@ class Health:
     short outage is a single failure, regardless of the number of calls that it affects.
 
     Args:
-        retry: Number and length of the consecutive rounds after which the provider is given up.
+        retry: Number and length of the consecutive rounds after which the run stops.
 
     Attributes:
         answers: Number of answers.
         rounds: Number of consecutive rounds of failures without an answer in between.
-        rounds_in_all: Total number of rounds.
+        total_rounds: Total number of rounds.
     """
 
     def __init__(self, retry: RetryPolicy) -> None:
@@ -76,7 +76,7 @@ class Health:
         self._was_reached = False
         self._round_ends = -math.inf
         self._requests: set[str] = set()
-        self.answers = self.rounds = self.rounds_in_all = 0
+        self.answers = self.rounds = self.total_rounds = 0
 
     def answered(self) -> None:
         """Record an answer."""
@@ -90,13 +90,13 @@ class Health:
         self._requests.clear()
 
     def failed(self, request: ContextRequest, error: Exception, sent: float, *, now: float) -> bool:
-        """Record a failure, and return whether the provider is given up.
+        """Record a failure, and return whether the run should stop.
 
-        It is not given up because of a single call that keeps failing while others are answered.
+        A single call that keeps failing while others are answered does not stop the run.
         """
         if sent >= self._round_ends:
             self.rounds += 1
-            self.rounds_in_all += 1
+            self.total_rounds += 1
             length = min(self._retry.max_delay, self._retry.base_delay * 2 ** (self.rounds - 1))
             self._round_ends = max(now + length, math.nextafter(now, math.inf))
         self._requests.add(request.keys[0])

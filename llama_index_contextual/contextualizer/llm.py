@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -23,7 +23,14 @@ from pydantic import Field, PrivateAttr, field_validator
 from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable
 from llama_index_contextual._utils.clients import own_client
 from llama_index_contextual._utils.templates import ContextPrompt, check_template
-from llama_index_contextual.contextualizer.base import ChunkContext, Contextualizer, Progress, Segment
+from llama_index_contextual.contextualizer.base import (
+    ChunkContext,
+    Contextualizer,
+    Progress,
+    Segment,
+    has_given_context,
+    segments,
+)
 from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.limits import Limiter
 from llama_index_contextual.contextualizer.prompts import (
@@ -34,6 +41,7 @@ from llama_index_contextual.contextualizer.prompts import (
     judge,
     keyed,
     plan_keyed,
+    plan_requests,
     read_group,
     single_requests,
 )
@@ -88,7 +96,7 @@ class Work:
     chunks: dict[str, list[BaseNode]]
     on_outcome: OutcomeCallback
 
-    def wanted(self, keys: Iterable[str]) -> dict[str, BaseNode]:
+    def one_per_key(self, keys: Iterable[str]) -> dict[str, BaseNode]:
         """Return one chunk for each key."""
         return {key: self.chunks[key][0] for key in keys}
 
@@ -161,7 +169,7 @@ class Engine:
         self._runs = itertools.count()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Engine]:
+    async def session(self) -> AsyncIterator[Engine]:
         """Provide this engine; on exit, wait until all contexts received are in the ledger."""
         try:
             yield self
@@ -231,11 +239,11 @@ class Engine:
     async def _request(self, work: Work, keys: Sequence[str]) -> None:
         if not keys:
             return
-        requests = await asyncio.to_thread(self._plan, work.segment, work.wanted(keys))
+        requests = await asyncio.to_thread(self._plan, work.segment, work.one_per_key(keys))
         await self._ask_all(work, requests, times=1)
 
-    def _plan(self, segment: Segment, wanted: Mapping[str, BaseNode]) -> list[ContextRequest]:
-        requests = plan_keyed(segment, wanted, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
+    def _plan(self, segment: Segment, chunks: Mapping[str, BaseNode]) -> list[ContextRequest]:
+        requests = plan_keyed(segment, chunks, prompt=self._prompt, chunks_per_call=self._chunks_per_call)
         for request in requests:
             _ = request.input_tokens, request.cache_key  # computed in this thread, not in the event loop
         return requests
@@ -271,10 +279,10 @@ class Engine:
     ) -> list[ContextRequest]:
         """Return new requests for the chunks that got no context: several chunks in one, or one each."""
         chunks = dict(zip(request.keys, request.chunks, strict=True))
-        wanted = {key: chunks[key] for key in failed}
-        if not alone and len(wanted) > 1:
-            return group_requests(segment, wanted, prompt=self._prompt, size=len(wanted))
-        return single_requests(segment, wanted, prompt=self._prompt)
+        again = {key: chunks[key] for key in failed}
+        if not alone and len(again) > 1:
+            return group_requests(segment, again, prompt=self._prompt, size=len(again))
+        return single_requests(segment, again, prompt=self._prompt)
 
     async def _try(self, work: Work, request: ContextRequest) -> tuple[dict[str, Outcome], bool]:
         """Send a request; store and settle the usable contexts.
@@ -412,9 +420,13 @@ class LLMContextualizer(Contextualizer):
             raise ConfigurationError(
                 "model_id names the object passed as llm=: pass that too, or leave model_id out.", setting="model_id"
             )
-        given = values.get("prompt")
-        if isinstance(given, PromptTemplate):
-            values = {**values, "prompt": given.template, "variables": {**given.kwargs, **values.get("variables", {})}}
+        prompt_value = values.get("prompt")
+        if isinstance(prompt_value, PromptTemplate):
+            values = {
+                **values,
+                "prompt": prompt_value.template,
+                "variables": {**prompt_value.kwargs, **values.get("variables", {})},
+            }
         if isinstance(values.get("prompt", DEFAULT_PROMPT), str):
             # Checked here, because pydantic would wrap the message in a ValidationError.
             values["prompt"] = check_template(values.get("prompt", DEFAULT_PROMPT), values.get("variables"))
@@ -434,8 +446,13 @@ class LLMContextualizer(Contextualizer):
 
     @property
     def structural(self) -> StructuralContextualizer:
-        """Contextualizer for the structural lines, and for chunks whose call failed."""
+        """Contextualizer for chunks whose call failed."""
         return StructuralContextualizer(segment_size=self.segment_size)
+
+    @property
+    def lines(self) -> StructuralContextualizer | None:
+        """Contextualizer for the lines before the LLM's sentences, or None without such lines."""
+        return self.structural if self.on_structure else None
 
     @property
     def template(self) -> ContextPrompt:
@@ -447,15 +464,48 @@ class LLMContextualizer(Contextualizer):
         """Number of batches of chunks to start ahead of the current one, so that `num_workers` calls are in flight."""
         return 1 + math.ceil(self.num_workers / _CALLS_PER_BATCH)
 
+    def missing(self, nodes: Sequence[BaseNode]) -> Iterator[tuple[Segment, list[BaseNode], dict[str, str]]]:
+        """Yield each segment with its chunks that need a call, and the contexts in the ledger by node id.
+
+        Args:
+            nodes: All chunks of one or more documents.
+        """
+        for segment in segments(nodes, segment_size=self.segment_size):
+            wanted = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+            by_key = keyed(segment, wanted, prompt=self.template, model=self.model)
+            contexts = {} if self.ledger is None else self.ledger.contexts(list(by_key))
+            known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+            yield segment, [chunk for chunk in wanted if chunk.node_id not in known], known
+
+    def requests(
+        self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
+    ) -> list[ContextRequest]:
+        """Return the calls for the contexts of some chunks of a segment, one context for chunks with the same key.
+
+        Args:
+            segment: The segment.
+            chunks: Chunks of the segment that need a context.
+            chunks_per_call: Number of chunks per call; None uses the setting.
+        """
+        if not chunks:
+            return []
+        return plan_requests(
+            segment,
+            chunks,
+            prompt=self.template,
+            model=self.model,
+            chunks_per_call=chunks_per_call or self.chunks_per_call,
+        )
+
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Self]:
+    async def session(self) -> AsyncIterator[Self]:
         """Provide a contextualizer whose calls, including concurrent ones, share one client and one rate limit."""
         # The limiter belongs to the running event loop.
         limiter = Limiter(requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute)
         async with AsyncExitStack() as stack:
             sender = self.sender or _LazySender(self, stack, limiter)
             scheduler = Scheduler(
-                sender if self.replies is None else self.replies.over(sender),
+                sender if self.replies is None else self.replies.with_fallback(sender),
                 model=self.model,
                 provider=provider_of(self.model),
                 concurrency=self.num_workers,
@@ -472,7 +522,7 @@ class LLMContextualizer(Contextualizer):
                 chunks_per_call=self.chunks_per_call,
                 ledger=self.ledger,
             )
-            await stack.enter_async_context(engine.opened())
+            await stack.enter_async_context(engine.session())
             ready = self.model_copy()
             ready._engine = engine
             yield ready
@@ -486,7 +536,7 @@ class LLMContextualizer(Contextualizer):
         self, work: Sequence[tuple[Segment, list[BaseNode]]], progress: Progress
     ) -> list[list[ChunkContext]]:
         if self._engine is None:
-            async with self.opened() as ready:
+            async with self.session() as ready:
                 return await ready._acontexts_of_all(work, progress)
         contexts: dict[str, ChunkContext] = {}
 
@@ -496,11 +546,10 @@ class LLMContextualizer(Contextualizer):
 
         await self._engine.run(work, on_outcome)
         written = [[contexts[chunk.node_id] for chunk in chunks] for _, chunks in work]
-        if not self.on_structure:
+        if (lines := self.lines) is None:
             return written
-        structural = self.structural
         return await asyncio.to_thread(
-            lambda: [structural.below(*item, of_item) for item, of_item in zip(work, written, strict=True)]
+            lambda: [lines.below(*item, of_item) for item, of_item in zip(work, written, strict=True)]
         )
 
     async def _acontexts(self, segment: Segment, chunks: Sequence[BaseNode]) -> list[ChunkContext]:

@@ -223,7 +223,7 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
         text = _whole_sentences(text)
         if not text:
             return Verdict(None, "broke off at its limit of tokens before the end of a sentence")
-    return Verdict(shortened(neutralise(text)))
+    return Verdict(shorten(neutralise(text)))
 
 
 def clean(answer: str) -> str:
@@ -231,7 +231,7 @@ def clean(answer: str) -> str:
 
     A longer answer is cut after its last complete sentence, or at the end of a word if there is none.
     """
-    return shortened(_without_wrapping(answer))
+    return shorten(_without_wrapping(answer))
 
 
 def _without_wrapping(answer: str) -> str:
@@ -244,7 +244,7 @@ def _without_wrapping(answer: str) -> str:
     return text
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the text cut to at most 200 tokens: complete sentences, or words if the first sentence is longer."""
     if len(text) <= _MOST_CHARACTERS and count_tokens(text) <= MAX_CONTEXT_TOKENS:
         return text
@@ -482,35 +482,35 @@ def plan_requests(
         model: Name of the LLM, as provider:name.
         chunks_per_call: See `plan_keyed`.
     """
-    wanted = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
-    return plan_keyed(segment, wanted, prompt=prompt, chunks_per_call=chunks_per_call)
+    by_key = {key: same[0] for key, same in keyed(segment, chunks, prompt=prompt, model=model).items()}
+    return plan_keyed(segment, by_key, prompt=prompt, chunks_per_call=chunks_per_call)
 
 
 def plan_keyed(
-    segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
+    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, chunks_per_call: ChunksPerCall
 ) -> list[ContextRequest]:
     """Return the calls for the contexts of some chunks of a segment, given by key.
 
     Args:
         segment: The segment.
-        wanted: Chunks by key; see `keyed`.
+        chunks: Chunks by key; see `keyed`.
         prompt: The template.
         chunks_per_call: 1 is the published method; with more, chunks are marked in the segment instead of repeated.
     """
     size = MAX_CHUNKS_PER_CALL if chunks_per_call == "all" else min(chunks_per_call, MAX_CHUNKS_PER_CALL)
-    if size == 1 or len(wanted) == 1:
-        return single_requests(segment, wanted, prompt=prompt)
-    return group_requests(segment, wanted, prompt=prompt, size=size)
+    if size == 1 or len(chunks) == 1:
+        return single_requests(segment, chunks, prompt=prompt)
+    return group_requests(segment, chunks, prompt=prompt, size=size)
 
 
 def group_requests(
-    segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt, size: int
+    segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt, size: int
 ) -> list[ContextRequest]:
     """Return calls that each request the contexts of up to `size` marked chunks.
 
     Args:
         segment: The segment.
-        wanted: Chunks by key.
+        chunks: Chunks by key.
         prompt: The template.
         size: Maximum number of chunks per call.
     """
@@ -518,7 +518,7 @@ def group_requests(
     shared = Prefix(prefix(prompt, segment, marked=True))
 
     def requests() -> Iterator[ContextRequest]:
-        items = list(wanted.items())
+        items = list(chunks.items())
         for at in range(0, len(items), size):
             group_keys, group = zip(*items[at : at + size], strict=True)
             ids = tuple(numbers[chunk.node_id] for chunk in group)
@@ -527,10 +527,10 @@ def group_requests(
     return list(requests())
 
 
-def single_requests(segment: Segment, wanted: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
+def single_requests(segment: Segment, chunks: Mapping[str, BaseNode], *, prompt: ContextPrompt) -> list[ContextRequest]:
     """Return one call for each chunk, as in the published method."""
     shared = Prefix(prefix(prompt, segment))
     return [
         ContextRequest(segment, (chunk,), shared, suffix(prompt, segment, chunk), (key,))
-        for key, chunk in wanted.items()
+        for key, chunk in chunks.items()
     ]

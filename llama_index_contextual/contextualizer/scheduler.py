@@ -260,8 +260,8 @@ class LiveSender:
             options["prompt_cache_key"] = request.cache_key
         if self._provider.takes_json_schema and request.response_format is not None:
             options["response_format"] = request.response_format
-        if self._limit.sent:
-            options["max_tokens"] = self._limit.most(request)
+        if self._limit.is_sent:
+            options["max_tokens"] = self._limit.max_tokens(request)
         if self._limit.effort is not None:
             options["reasoning_effort"] = self._limit.effort
         if self._service_tier is not None:
@@ -447,9 +447,9 @@ class Scheduler:
                     # While the provider answers other calls, a rate limit does not count as a failed try.
                     tries += self._health.answers == answers
                 else:
-                    # Count rounds, not failures: in an outage the provider is given up as a whole, not call by call.
-                    tries += self._health.rounds_in_all != last_round
-                    last_round = self._health.rounds_in_all
+                    # Count rounds, not failures: an outage concerns the provider, not single calls.
+                    tries += self._health.total_rounds != last_round
+                    last_round = self._health.total_rounds
                 delay = self._delay(error, max(1, tries))
                 if delay is None:
                     raise

@@ -3,8 +3,8 @@
 Before a call is sent, its maximum cost is reserved; after the answer, its actual cost is booked by the provider's token
 count. A call that was sent but never answered stays booked at its reserve, because the provider may charge for it.
 
-`Spending` is the account of a run. A `Reservation` is the money reserved for one call. `CallBudget` connects the
-account to the scheduler of live calls, `BatchAccount` to batches.
+`Spending` is the account of a run, whose sums are `Bill`s. A `Reservation` is the money reserved for one call.
+`CallBudget` connects the account to the scheduler of the calls for contexts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from llama_index.core.llms import LLM
 
 from llama_index_contextual._utils.calls import may_be_charged, to_its_end
-from llama_index_contextual.contextualizer.batch import BatchReplies
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     AnswerLimit,
@@ -33,13 +34,15 @@ from llama_index_contextual.contextualizer.prompts import ContextRequest
 from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.receipts import Receipts, RunCost
+
+if TYPE_CHECKING:
+    from llama_index_contextual.contextualizer.batch import BatchReplies
 
 _CALLS_BETWEEN_WRITES = 8
 _ROUNDING = 1e-12
 
-Likely = Callable[[], Tokens | None]
+ExpectedTokens = Callable[[], Tokens | None]
 
 
 @dataclass(frozen=True)
@@ -60,26 +63,23 @@ class Bill:
     unsettled_calls: int = 0
     unsettled_dollars: float = 0.0
 
-    def with_contexts(self, tokens: Tokens, dollars: float | None) -> Bill:
-        """Return the bill plus further calls for contexts."""
-        return replace(self, contexts=self.contexts + tokens, dollars=_add(self.dollars, dollars))
-
-    def with_embeddings(self, tokens: int, dollars: float | None) -> Bill:
-        """Return the bill plus further embeddings."""
-        return replace(self, embedding_tokens=self.embedding_tokens + tokens, dollars=_add(self.dollars, dollars))
-
-    def with_unsettled(self, calls: int, dollars: float | None) -> Bill:
-        """Return the bill plus further calls whose cost is unknown."""
-        return replace(
-            self,
-            dollars=_add(self.dollars, dollars),
-            unsettled_calls=self.unsettled_calls + calls,
-            unsettled_dollars=self.unsettled_dollars + (dollars or 0.0),
+    def __add__(self, other: Bill) -> Bill:
+        return Bill(
+            self.contexts + other.contexts,
+            self.embedding_tokens + other.embedding_tokens,
+            None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
+            self.unsettled_calls + other.unsettled_calls,
+            self.unsettled_dollars + other.unsettled_dollars,
         )
 
-
-def _add(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+    def describe_unsettled(self) -> str:
+        """Describe the part of the bill that is booked for calls of unknown cost; empty if there are none."""
+        if not self.unsettled_calls:
+            return ""
+        calls = pluralize(self.unsettled_calls, "call")
+        if self.dollars is None:
+            return f"{calls} more timed out or interrupted"
+        return f"of which {money(self.unsettled_dollars)} for {calls} of unknown cost (timed out or interrupted)"
 
 
 class Spending:
@@ -147,13 +147,13 @@ class Spending:
                 setting="prices",
             )
 
-    def expect(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
-        """Add calls for contexts to the expected cost."""
-        self.estimated = self.estimated.with_contexts(tokens, self.dollars(model, tokens, sender))
+    def bill(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> Bill:
+        """Return the bill for calls for contexts."""
+        return Bill(contexts=tokens, dollars=self.prices.dollars(model, tokens, sender=sender))
 
-    def expect_embeddings(self, model: str, tokens: int) -> None:
-        """Add embeddings to the expected cost."""
-        self.estimated = self.estimated.with_embeddings(tokens, self.prices.dollars(model, input_tokens=tokens))
+    def embedding_bill(self, model: str, tokens: int) -> Bill:
+        """Return the bill for embeddings."""
+        return Bill(embedding_tokens=tokens, dollars=self.prices.dollars(model, Tokens(input_tokens=tokens)))
 
     # ---- Before a call ---------------------------------------------------------------------------------------------
 
@@ -164,25 +164,25 @@ class Spending:
         input_tokens: int,
         output_tokens: int,
         sender: SenderKind = "live",
-        likely: Likely | None = None,
+        expected_tokens: ExpectedTokens | None = None,
     ) -> Reservation:
-        """Reserve the maximum cost of a call: all of its tokens are written to the cache, the answer is the longest.
+        """Reserve the maximum cost of a call, with the whole prompt written to the cache and the longest answer.
 
         Args:
             model: Name of the model, as in the settings.
             input_tokens: Tokens of the prompt.
             output_tokens: Maximum number of tokens of the answer.
             sender: How the call is sent.
-            likely: Returns the likely tokens of the call, judged by the answers so far, or None. If no other call is in
-                flight, a call is already allowed if the limit leaves room for its likely cost.
+            expected_tokens: Returns the expected tokens of the call, judging by previous answers, or None. If no other
+                call is in flight, room for their cost is enough.
 
         Raises:
             BudgetExceededError: Together with the calls in flight, it could exceed the limit.
             ConfigurationError: There is a limit, and the price is unknown.
         """
-        call = self._try_reserve(model, input_tokens, output_tokens, sender, likely)
+        call = self._try_reserve(model, input_tokens, output_tokens, sender, expected_tokens)
         if call is None:
-            raise self.exceeded()
+            raise self.limit_error()
         return call
 
     async def areserve(
@@ -192,15 +192,15 @@ class Spending:
         input_tokens: int,
         output_tokens: int,
         sender: SenderKind = "live",
-        likely: Likely | None = None,
+        expected_tokens: ExpectedTokens | None = None,
     ) -> Reservation:
         """Reserve as `reserve` does, but wait for calls in flight, which usually cost less than their reserves.
 
         When this returns, the reserve is included in the run's receipt on disk.
         """
-        while (call := self._try_reserve(model, input_tokens, output_tokens, sender, likely)) is None:
+        while (call := self._try_reserve(model, input_tokens, output_tokens, sender, expected_tokens)) is None:
             if not self._calls_in_flight:
-                raise self.exceeded()
+                raise self.limit_error()
             await self._changed.wait()
         try:
             await self._write_ahead(call.bound)
@@ -210,16 +210,25 @@ class Spending:
         return call
 
     def _try_reserve(
-        self, model: str, input_tokens: int, output_tokens: int, sender: SenderKind, likely: Likely | None
+        self,
+        model: str,
+        input_tokens: int,
+        output_tokens: int,
+        sender: SenderKind,
+        expected_tokens: ExpectedTokens | None,
     ) -> Reservation | None:
         self.require_price(model)
-        most = Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens)
-        bound = (self.dollars(model, most, sender) or 0.0) * self._factor
+
+        def cost(tokens: Tokens) -> float:
+            return (self.prices.dollars(model, tokens, sender=sender) or 0.0) * self._factor
+
+        bound = cost(Tokens(1, input_tokens, 0, output_tokens, written_tokens=input_tokens))
         if self.max_cost is not None:
             room = self.max_cost + _ROUNDING - self._committed
             needed = bound
-            if bound > room and likely is not None and not self._calls_in_flight and (tokens := likely()) is not None:
-                needed = (self.dollars(model, tokens, sender) or 0.0) * self._factor
+            if bound > room and expected_tokens is not None and not self._calls_in_flight:
+                expected = expected_tokens()
+                needed = bound if expected is None else cost(expected)
             if self._is_exceeded or needed > room:
                 return None
         self._calls_in_flight += 1
@@ -230,36 +239,21 @@ class Spending:
     def _committed(self) -> float:
         return (self.actual.dollars or 0.0) + self._in_flight + sum(self._batches.values())
 
-    def exceeded(self) -> BudgetExceededError:
-        """Return the error of a run that has reached its limit; all further reservations are refused."""
+    def limit_error(self) -> BudgetExceededError:
+        """Return the error for a run that has reached its limit, and refuse all further reservations."""
         self._is_exceeded = True
         self._wake()
         limit, spent = self.max_cost or 0.0, self._committed
-        unknown = of_unknown_price(self.actual)
+        unsettled = self.actual.describe_unsettled()
         return BudgetExceededError(
-            f"max_cost of {money(limit)} is reached: {money(spent)} is spent{f', {unknown},' if unknown else ''} and"
-            f" the next call could exceed the limit. Nothing is published; the ledger keeps the contexts that were paid"
-            f" for. To continue, run the same call again with a higher max_cost, or without one.",
+            f"max_cost of {money(limit)} is reached: {money(spent)} is spent{f', {unsettled},' if unsettled else ''}"
+            f" and the next call could exceed the limit. Nothing is published; the ledger keeps the contexts that were"
+            f" paid for. To continue, run the same call again with a higher max_cost, or without one.",
             spent=spent,
             max_cost=limit,
         )
 
     # ---- After a call ----------------------------------------------------------------------------------------------
-
-    def book(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> None:
-        """Add calls for contexts to the amount paid."""
-        self.actual = self.actual.with_contexts(tokens, self.dollars(model, tokens, sender))
-
-    def dollars(self, model: str, tokens: Tokens, sender: SenderKind) -> float | None:
-        """Return the price of tokens, or None if it is unknown."""
-        return self.prices.dollars(
-            model,
-            input_tokens=tokens.input_tokens,
-            cached_tokens=tokens.cached_tokens,
-            output_tokens=tokens.output_tokens,
-            written_tokens=tokens.written_tokens,
-            sender=sender,
-        )
 
     @asynccontextmanager
     async def embedding(self, model: str, tokens: int) -> AsyncIterator[None]:
@@ -297,14 +291,14 @@ class Spending:
 
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
-    def batch_sent(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Keep the reserves for the calls of a batch until its replies have arrived, even after the end of this run."""
+    def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
+        """Hold the reserves of a batch until its replies arrive, even after the end of this run."""
         self._batches[file_id] = sum(call.bound for call in calls)
         for call in calls:
             call.release()
         self.write()
 
-    def batch_answered(self, file_id: str) -> None:
+    def close_batch(self, file_id: str) -> None:
         """Remove the reserve of a batch whose replies are booked, here and in the receipt of the run that sent it."""
         self._batches.pop(file_id, None)
         self.write()
@@ -323,7 +317,7 @@ class Spending:
         try:
             yield self
         except BudgetExceededError as error:
-            raise self.exceeded() from error.__cause__
+            raise self.limit_error() from error.__cause__
         finally:
             if self._written is not None or self.actual != Bill():
                 self.write(ended=time.time())
@@ -338,7 +332,6 @@ class Spending:
         if self._receipts is None:
             return
         bill = self.actual
-        paid = None if bill.dollars is None else bill.dollars - bill.unsettled_dollars
         receipt = replace(
             self._receipt,
             started=self._receipt.started or time.time(),
@@ -348,7 +341,7 @@ class Spending:
             cached_tokens=bill.contexts.cached_tokens,
             output_tokens=bill.contexts.output_tokens,
             embedding_tokens=bill.embedding_tokens,
-            paid=paid,
+            paid=None if bill.dollars is None else bill.dollars - bill.unsettled_dollars,
             unsettled_calls=bill.unsettled_calls,
             unsettled=bill.unsettled_dollars,
             in_flight=0.0 if ended else self._in_flight + ahead,
@@ -366,16 +359,6 @@ class Spending:
         async with self._writing:
             if self._written is None or self._committed > self._written:
                 await to_its_end(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
-
-
-def of_unknown_price(bill: Bill) -> str:
-    """Describe the part of a bill that is booked for calls of unknown cost; empty if there are none."""
-    if not bill.unsettled_calls:
-        return ""
-    calls = "1 call" if bill.unsettled_calls == 1 else f"{bill.unsettled_calls:,} calls"
-    if bill.dollars is None:
-        return f"{calls} more timed out or cut off"
-    return f"of which {money(bill.unsettled_dollars)} for {calls} of unknown cost (timed out or cut off)"
 
 
 class Reservation:
@@ -400,17 +383,16 @@ class Reservation:
 
     def settle(self, tokens: Tokens) -> None:
         """Book the cost of the call."""
-        self._spending.book(self._model, tokens, sender=self._sender)
-        self._close(self._spending.dollars(self._model, tokens, self._sender))
+        self._book(self._spending.bill(self._model, tokens, sender=self._sender))
 
     def settle_embeddings(self, tokens: int) -> None:
         """Book the cost of embeddings."""
-        dollars = self._spending.prices.dollars(self._model, input_tokens=tokens)
-        self._spending.actual = self._spending.actual.with_embeddings(tokens, dollars)
-        self._close(dollars)
+        self._book(self._spending.embedding_bill(self._model, tokens))
 
-    def _close(self, price: float | None) -> None:
-        self._spending.close_call(self.bound, factor=(price or 0.0) / self.bound * self._factor if self.bound else 1.0)
+    def _book(self, bill: Bill) -> None:
+        self._spending.actual += bill
+        factor = (bill.dollars or 0.0) / self.bound * self._factor if self.bound else 1.0
+        self._spending.close_call(self.bound, factor=factor)
 
     def release(self) -> None:
         """Return the money: the provider refused the call, or it was not sent."""
@@ -418,10 +400,13 @@ class Reservation:
 
     def forfeit(self) -> None:
         """Book the reserve: the call was sent, but it is unknown whether it is charged."""
-        spending = self._spending
-        known = None if spending.prices.price(self._model) is None else self.bound
-        spending.actual = spending.actual.with_unsettled(1, known)
-        spending.close_call(self.bound)
+        is_priced = self._spending.prices.price(self._model) is not None
+        self._spending.actual += Bill(
+            dollars=self.bound if is_priced else None,
+            unsettled_calls=1,
+            unsettled_dollars=self.bound if is_priced else 0.0,
+        )
+        self._spending.close_call(self.bound)
 
 
 class CallBudget:
@@ -449,9 +434,9 @@ class CallBudget:
         self._spending, self._model, self._sender, self._replies = spending, model, sender, replies
         self._form = CallForm.of(model)
         self._limit = AnswerLimit.of(model, llm)
-        self._cached: dict[str, int] = {}
-        self._is_caching = False
-        self._answered = self._contexts = 0
+        self._cached_tokens: dict[str, int] = {}
+        self._has_cache_hits = False
+        self._output_tokens = self._contexts = 0
 
     async def may_send(self, request: ContextRequest) -> ContextCharge:
         """Return the charge for a call; waits for calls in flight if the limit leaves no room for another one.
@@ -461,13 +446,13 @@ class CallBudget:
         """
         if self._replies is not None and self._replies.has(request):
             return ContextCharge(self, request, None, is_booked=self._replies.is_booked(request))
-        given = self._form.input_tokens(request)
+        input_tokens = self._form.input_tokens(request)
         call = await self._spending.areserve(
             self._model,
-            input_tokens=given,
-            output_tokens=self._limit.most(request),
+            input_tokens=input_tokens,
+            output_tokens=self._limit.max_tokens(request),
             sender=self._sender,
-            likely=partial(self._likely, request, given),
+            expected_tokens=partial(self._expected_tokens, request, input_tokens),
         )
         return ContextCharge(self, request, call)
 
@@ -480,46 +465,45 @@ class CallBudget:
         return self._spending.reserve(
             self._model,
             input_tokens=self._form.input_tokens(request),
-            output_tokens=self._limit.most(request),
+            output_tokens=self._limit.max_tokens(request),
             sender=self._sender,
         )
 
-    def _likely(self, request: ContextRequest, given: int) -> Tokens | None:
+    def _expected_tokens(self, request: ContextRequest, input_tokens: int) -> Tokens | None:
         """Return the tokens of a call if it resembles the previous ones: prefix cached, answer of mean length."""
         if not self._contexts:
             return None
-        cached = self._cached.get(request.cache_key)
-        if cached == 0 and self._form.cache is not None and self._is_caching:
+        cached = self._cached_tokens.get(request.cache_key)
+        if cached == 0 and self._form.cache is not None and self._has_cache_hits:
             cached = self._form.cache.cached(request.prefix_tokens)  # cached by the first call of the segment
-        cached = min(cached or 0, given)
+        cached = min(cached or 0, input_tokens)
         written = self._form.written_tokens(request, cached)
-        answered = round(self._answered / self._contexts * len(request.keys))
-        return Tokens(1, given, cached, answered, min(written, given - cached))
+        output_tokens = round(self._output_tokens / self._contexts * len(request.keys))
+        return Tokens(1, input_tokens, cached, output_tokens, min(written, input_tokens - cached))
 
     def settle(self, request: ContextRequest, reply: Reply, call: Reservation | None) -> None:
         """Book an answer by the provider's token count, and update the statistics for the next calls."""
         tokens = self._tokens(request, reply)
-        self._answered += tokens.output_tokens
+        self._output_tokens += tokens.output_tokens
         self._contexts += len(request.keys)
-        self._cached[request.cache_key] = tokens.cached_tokens
-        self._is_caching |= tokens.cached_tokens > 0
+        self._cached_tokens[request.cache_key] = tokens.cached_tokens
+        self._has_cache_hits |= tokens.cached_tokens > 0
         if call is None:
-            self._spending.book(self._model, tokens, sender="batch")
+            self._spending.actual += self._spending.bill(self._model, tokens, sender="batch")
         else:
             call.settle(tokens)
 
     def _tokens(self, request: ContextRequest, reply: Reply) -> Tokens:
         """Return the provider's token counts, or our own for missing ones."""
-        usage, answered = reply.usage, reply.usage.output_tokens
-        given = usage.input_tokens
-        if answered is None:
-            answered = count_tokens(reply.text) + self._limit.hidden_tokens
+        input_tokens, output_tokens = reply.usage.input_tokens, reply.usage.output_tokens
+        if output_tokens is None:
+            output_tokens = count_tokens(reply.text) + self._limit.hidden_tokens
         return Tokens(
             calls=1,
-            input_tokens=self._form.input_tokens(request) if given is None else given,
-            cached_tokens=usage.cached_tokens or 0,
-            output_tokens=answered,
-            written_tokens=usage.written_tokens or 0,
+            input_tokens=self._form.input_tokens(request) if input_tokens is None else input_tokens,
+            cached_tokens=reply.usage.cached_tokens or 0,
+            output_tokens=output_tokens,
+            written_tokens=reply.usage.written_tokens or 0,
         )
 
 
@@ -552,46 +536,3 @@ class ContextCharge:
         """Book the reserve: the call was sent, but it is unknown whether it is charged."""
         if self._call is not None:
             self._call.forfeit()
-
-
-class BatchAccount:
-    """Account of batches: money is reserved while they are in progress, and booked when they are answered.
-
-    Args:
-        spending: Account of the run.
-        model: Name of the model.
-        llm: The LLM if it was passed as an object.
-        replies: Records which replies are booked.
-    """
-
-    def __init__(self, spending: Spending, model: str, *, llm: LLM | None, replies: BatchReplies) -> None:
-        self._spending, self._model, self._replies = spending, model, replies
-        self._budget = CallBudget(spending, model, llm=llm, sender="batch")
-        self._reserved: dict[str, Reservation] = {}
-
-    def begin_round(self) -> None:
-        """Return the reserves for requests that were not sent."""
-        for call in self._reserved.values():
-            call.release()
-        self._reserved.clear()
-
-    def reserve(self, custom_id: str, request: ContextRequest) -> None:
-        """Reserve the maximum cost of a request.
-
-        Raises:
-            BudgetExceededError: The request could exceed the limit.
-        """
-        self._reserved[custom_id] = self._budget.reserve(request)
-
-    def sent(self, file_id: str, custom_ids: Sequence[str]) -> None:
-        """Record that requests were uploaded, before a batch is created from them."""
-        self._spending.batch_sent(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
-
-    def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
-        """Book the replies of a batch; those without token counts are booked by our own counts when they are used."""
-        for reply in replies:
-            if reply.input_tokens is not None and reply.output_tokens is not None:
-                tokens = Tokens(1, reply.input_tokens, reply.cached_tokens or 0, reply.output_tokens)
-                self._spending.book(self._model, tokens, sender="batch")
-                self._replies.note_booked(reply.custom_id)
-        self._spending.batch_answered(file_id)

@@ -141,10 +141,10 @@ def truncate(text: str, max_tokens: int) -> str:
         return text
     words = text.split(" ")
     count = _most(len(words), lambda n: count_tokens(" ".join(words[:n])) <= max_tokens)
-    kept = " ".join(words[:count])
+    whole_words = " ".join(words[:count])
     if count and len(words[count]) <= _LONGEST_WORD:
-        return kept
-    head, word = f"{kept} " if kept else "", words[count]
+        return whole_words
+    head, word = f"{whole_words} " if whole_words else "", words[count]
     return (head + word[: _most(len(word), lambda n: count_tokens(head + word[:n]) <= max_tokens)]).strip()
 
 

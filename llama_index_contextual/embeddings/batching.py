@@ -27,7 +27,7 @@ ENCODING = "cl100k_base"
 Paid = Callable[[int], AbstractAsyncContextManager[None]]
 
 
-def unpaid(_tokens: int) -> AbstractAsyncContextManager[None]:
+def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
     """Return a context manager that books nothing."""
     return nullcontext()
 
@@ -74,7 +74,7 @@ async def aembed_parts(
     *,
     name: str,
     policy: RetryPolicy | None = None,
-    paid: Paid = unpaid,
+    paid: Paid = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
     """Yield the unit vectors of `texts` request by request, with their indices, in any order.
 
@@ -105,7 +105,7 @@ async def aembed_parts(
             value=longest,
         )
     policy = policy or RetryPolicy()
-    wanted = getattr(model, "dimensions", None)
+    length = getattr(model, "dimensions", None)
     lengths: set[int] = set()
     async with own_client(model) as connected:
         if connected is not model:
@@ -123,9 +123,9 @@ async def aembed_parts(
                         f" {len(todo)}): run the same call again, or choose another embedding model.",
                         setting="embed_model",
                     )
-                if isinstance(wanted, int) and lengths != {wanted}:
+                if isinstance(length, int) and lengths != {length}:
                     raise ModelError(
-                        f"{name!r} was asked for vectors of {wanted} numbers and answered with {max(lengths)}: set the"
+                        f"{name!r} was asked for vectors of {length} numbers and answered with {max(lengths)}: set the"
                         f" dimensions that the embedding model has, or choose another one.",
                         setting="embed_model",
                     )

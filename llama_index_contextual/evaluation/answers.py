@@ -1,4 +1,4 @@
-"""Sweep of settings with answers: chunk sizes, modes and numbers of results, scored against the right answers."""
+"""Sweep of settings with answers: chunk sizes, modes and numbers of results, scored against the correct answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AnswerRow(SweepSetting):
     predictions: Predictions = field(repr=False)
 
     def figures(self) -> dict[str, Any]:
-        """Return the setting and its figures as JSON values; scores are None if no question has a right answer."""
+        """Return the setting and its figures as JSON values; scores are None if no question has a correct answer."""
         predictions = self.predictions
         return {
             "context": self.context,
@@ -119,7 +119,7 @@ def sweep_answers(
 
     Args:
         origin: The project.
-        questions: Questions with their right answers.
+        questions: Questions with their correct answers.
         llm: The model that answers.
         chunk_sizes: Chunk sizes in tokens; empty for the project's.
         contexts: Kinds of context; empty for the project's.

@@ -7,6 +7,7 @@ temporary `Workspace` and compares those.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,12 +22,11 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
-from llama_index_contextual.contextualizer.estimate import EmbeddingCount
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
-from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.questions import Evidence, Question, absent_files, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import (
     KS,
     Evaluation,
@@ -39,7 +39,6 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
-from llama_index_contextual.evaluation.sample import Sample, absent_files, draw
 from llama_index_contextual.ingestion.estimate import estimate
 from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
@@ -211,13 +210,13 @@ def compare(
     """
     if len(retrievers) < 2:
         raise InputError("A comparison needs at least two retrievers.", value=list(retrievers))
-    asked = read(questions)
-    total = len(asked) * len(retrievers)
+    loaded = read(questions)
+    total = len(loaded) * len(retrievers)
     evaluations = []
     for at, (name, retriever) in enumerate(retrievers.items()):
-        before = at * len(asked)
+        before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
-        evaluations.append(evaluate(retriever, asked, name=name, ks=ks, embed_model=embed_model, progress=report))
+        evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
     metric = metric or f"recall@{_MAIN_K if _MAIN_K in ks else max(ks)}"
     evaluations[0].values(metric)  # raises if there is no such metric
     return Comparison(
@@ -387,13 +386,8 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     used = ledger.usage(contexts)
     if used is None:
         return None
-    return PriceTable(config.prices).dollars(
-        llm,
-        input_tokens=used.input_tokens,
-        cached_tokens=used.cached_tokens,
-        output_tokens=used.output_tokens,
-        sender=config.service_tier or "live",
-    )
+    tokens = Tokens(input_tokens=used.input_tokens, cached_tokens=used.cached_tokens, output_tokens=used.output_tokens)
+    return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
 def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
@@ -416,7 +410,8 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
             RunOptions(remove=left_out),
             config=config,
             stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
-            embedding=EmbeddingCount(name, getattr(model, "dimensions", None)),
+            embed_model=name,
+            dimensions=getattr(model, "dimensions", None),
             before=origin.version,
             sender=config.service_tier or "live",
         ).dollars
@@ -449,6 +444,86 @@ def require_affordable(dollars: float | None, max_cost: float | None, documents:
             value=max_cost,
         )
 
+
+# ---- A sample of documents -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some documents of a version, and the questions with their evidence in them.
+
+    Attributes:
+        questions: The questions, in the order of the set.
+        left_out: Ids of the documents that are not in the sample.
+        documents: Number of documents in the sample.
+    """
+
+    questions: Sequence[Question]
+    left_out: frozenset[str]
+    documents: int
+
+
+def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int | None, *, seed: int = 0) -> Sample:
+    """Draw documents with evidence at random, and return them with the questions that have all evidence in them.
+
+    Documents without evidence fill the rest of the sample, since they compete in retrieval.
+
+    Args:
+        version: The version with the documents.
+        questions: The whole question set.
+        size: Maximum number of documents; None for all.
+        seed: Seed of the random numbers.
+
+    Raises:
+        InputError: The size is not positive or too small for any question, or all evidence is in files that are not
+            documents of the version.
+    """
+    require_files(version.manifest.documents, questions)
+    ids = [record.doc_id for record in version.manifest.documents]
+    if size is not None and size < 1:
+        raise InputError(f"The sample has {size} documents: use at least one.", value=size)
+    if size is None or size >= len(ids):
+        return Sample(questions, frozenset(), len(ids))
+    needed = _documents_of(version, questions)
+    order = random.Random(seed)
+    groups = sorted({group for group in needed if group}, key=sorted)
+    order.shuffle(groups)
+    chosen: set[str] = set()
+    for group in groups:
+        if len(chosen | group) <= size:
+            chosen |= group
+    kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
+    if not kept:
+        raise InputError(
+            f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
+            f" name files or chunks in the evidence.",
+            value=size,
+        )
+    others = [doc_id for doc_id in ids if doc_id not in chosen]
+    chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
+    return Sample(kept, frozenset(ids) - chosen, len(chosen))
+
+
+def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
+    """Return for each question the documents of its evidence; empty if the document of an item is unknown."""
+    by_name = ids_by_name(version.manifest.documents)
+    chunk_ids = [item.chunk_id for question in questions for item in question.evidence if item.chunk_id is not None]
+    chunks = version.docstore.get_nodes(version.docstore.known(list(dict.fromkeys(chunk_ids))))
+    by_chunk = {chunk.node_id: {chunk.ref_doc_id} for chunk in chunks if chunk.ref_doc_id is not None}
+
+    def documents(item: Evidence) -> set[str]:
+        if item.chunk_id is not None:
+            return by_chunk.get(item.chunk_id, set())
+        return by_name.get(item.file or "", set())
+
+    groups = []
+    for question in questions:
+        sets = [documents(item) for item in question.evidence]
+        groups.append(frozenset().union(*sets) if all(sets) else frozenset())
+    return groups
+
+
+# ---- Comparison of variants ------------------------------------------------------------------------------------------
 
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """The kinds of context, from the cheapest to the most expensive."""
@@ -493,54 +568,54 @@ def compare_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    kinds = _checked(variants)
+    kinds = _check_variants(variants)
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
         llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
-        asked: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+        loaded: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
     else:
-        asked = read(questions)
-    drawn = draw(origin.version, asked, sample, seed=seed)
+        loaded = read(questions)
+    subset = draw_sample(origin.version, loaded, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    dollars = price_of_all(origin, configs.values(), left_out=drawn.left_out)
-    require_affordable(dollars, max_cost, drawn.documents)
+    dollars = price_of_all(origin, configs.values(), left_out=subset.left_out)
+    require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=drawn.left_out, progress=build_progress(report, kind))
+            built[kind] = space.build(configs[kind], left_out=subset.left_out, progress=build_progress(report, kind))
         return compare(
             built,
-            drawn.questions,
+            subset.questions,
             ks=ks,
             metric=metric,
             costs={kind: variant.cost for kind, variant in built.items()},
-            notes=_notes(origin, asked, drawn, built, generated=questions is None),
+            notes=_notes(origin, loaded, subset, built, generated=questions is None),
             seed=seed,
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _checked(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+def _check_variants(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
     if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
         raise InputError(
-            f"The variants are {', '.join(map(repr, variants)) or 'none'}: give two or three of none, structural, llm.",
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use two or three of none, structural, llm.",
             value=variants,
         )
     return variants
 
 
 def _notes(
-    origin: Origin, asked: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
+    origin: Origin, questions: Sequence[Question], sample: Sample, built: dict[str, Variant], *, generated: bool
 ) -> list[str]:
     total = len(origin.version.manifest.documents)
     chunks = next(iter(built.values())).chunks
     asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
     notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
-    if not sample.is_whole:
-        outside = pluralize(len(asked) - len(sample.questions), "question")
+    if sample.left_out:
+        outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
         prices = {name: price(origin, variant.config) for name, variant in built.items()}

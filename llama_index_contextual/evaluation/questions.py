@@ -1,4 +1,4 @@
-"""Questions and their evidence, the question file, and whether a result contains an evidence item.
+"""Questions and their evidence, the question file, and which results and documents contain an evidence item.
 
 A question set is a file of JSON lines. Every line has a `question`; its evidence has one of these forms:
 
@@ -21,9 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage import files
+from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import has_surrogate
 
 SPAN_SHARE = 0.5
@@ -86,11 +88,11 @@ class Evidence:
     text: str | None = None
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
-        if len(given) != 1:
-            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=given)
+        kinds = [value for value in (self.chunk_id, self.span, self.pages, self.text) if value is not None]
+        if len(kinds) != 1:
+            raise InputError("Evidence must be exactly one of a chunk id, a span, pages or a text.", value=kinds)
         if self.file is None and (self.span or self.pages):
-            raise InputError("Evidence by characters or pages needs a `file`.", value=given)
+            raise InputError("Evidence by characters or pages needs a `file`.", value=kinds)
         if self.span and not 0 <= self.span[0] < self.span[1]:
             raise InputError(f"The span {self.span[0]}–{self.span[1]} is empty or negative.", value=self.span)
         if self.pages and not 1 <= self.pages[0] <= self.pages[1]:
@@ -106,7 +108,7 @@ class Evidence:
         # Ignore a few non-ASCII letters: each would weigh as much as a word.
         return Counter(ascii_tokens if letters <= sum(map(len, ascii_tokens)) else tokens)
 
-    def held_by(self, passage: Passage) -> bool:
+    def is_in(self, passage: Passage) -> bool:
         """Return whether a result contains this item.
 
         A result contains a chunk if it is that chunk. It contains other items if it is from the same file and covers
@@ -161,13 +163,50 @@ class Question:
     def ranks(self, passages: Sequence[Passage]) -> list[int | None]:
         """Return for each evidence item the rank (from 1) of the first result that contains it, or None."""
         return [
-            next((rank for rank, passage in enumerate(passages, start=1) if item.held_by(passage)), None)
+            next((rank for rank, passage in enumerate(passages, start=1) if item.is_in(passage)), None)
             for item in self.evidence
         ]
 
-    def held_by(self, passage: Passage) -> bool:
+    def is_in(self, passage: Passage) -> bool:
         """Return whether a result contains any evidence item."""
-        return any(item.held_by(passage) for item in self.evidence)
+        return any(item.is_in(passage) for item in self.evidence)
+
+
+def ids_by_name(documents: Sequence[DocumentRecord]) -> dict[str, set[str]]:
+    """Return the ids of documents by the names that evidence may use: document ids and file names."""
+    ids: dict[str, set[str]] = {}
+    for record in documents:
+        for name in filter(None, (record.doc_id, record.file_name)):
+            ids.setdefault(name, set()).add(record.doc_id)
+    return ids
+
+
+def require_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> None:
+    """Check that at least some evidence is in the project; otherwise every figure would be zero.
+
+    Raises:
+        InputError: The evidence of every question is in files that are not documents of the project.
+    """
+    present = ids_by_name(documents)
+    items = [item for question in questions for item in question.evidence]
+    if items and all(item.file is not None and item.file not in present for item in items):
+        raise InputError(
+            f"The evidence of {pluralize(len(questions), 'question')} is in files that the project does not have, such"
+            f" as {items[0].file!r}: ingest them, or use questions about its documents.",
+            value=items[0].file,
+        )
+
+
+def absent_files(documents: Sequence[DocumentRecord], questions: Sequence[Question]) -> list[str]:
+    """Return a note if questions have evidence in files that are not documents of the project.
+
+    Args:
+        documents: The documents of the project.
+        questions: The questions.
+    """
+    present = ids_by_name(documents)
+    number = sum(any(item.file not in present for item in q.evidence if item.file is not None) for q in questions)
+    return [f"In files that the project does not have: evidence of {pluralize(number, 'question')}."] if number else []
 
 
 _FORMS = '"relevant": [chunk ids], or "file" and "evidence": [{"start": 0, "end": 90} | {"page": 3} | "the text"]'

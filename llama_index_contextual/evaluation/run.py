@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.questions import Passage, Question, load_questions
-from llama_index_contextual.evaluation.sample import require_files
+from llama_index_contextual.evaluation.questions import Passage, Question, load_questions, require_files
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.manifest import DocumentRecord
@@ -209,8 +208,8 @@ class Evaluation:
         shown = [metric for metric in self.metrics if not metric.startswith(("precision", "hit", "MAP"))]
         means = ", ".join(f"{metric} {100 * self.mean(metric):.1f}" for metric in shown)
         times = f"p50 {1000 * self.response_time(50):.0f} ms, p95 {1000 * self.response_time(95):.0f} ms"
-        asked = pluralize(len(self.results), "question")
-        return f"{self.name or 'Evaluation'}, {asked}, in per cent: {means}; {times}"
+        number = pluralize(len(self.results), "question")
+        return f"{self.name or 'Evaluation'}, {number}, in per cent: {means}; {times}"
 
 
 def evaluate(
@@ -239,16 +238,16 @@ def evaluate(
     Example:
         >>> evaluate(project, "questions.jsonl").mean("recall@20")  # doctest: +SKIP
     """
-    asked = read(questions)
+    loaded = read(questions)
     ks = _sorted_ks(ks)
     if isinstance(retriever, HasDocuments):
-        require_files(retriever.documents(), asked)
+        require_files(retriever.documents(), loaded)
     base_retriever = _retriever(retriever, max(ks))
     results: list[QuestionResult] = []
-    for done, question in enumerate(asked, start=1):
+    for done, question in enumerate(loaded, start=1):
         results.append(_result(base_retriever, question, max(ks)))
         if progress is not None:
-            progress(done, len(asked))
+            progress(done, len(loaded))
     if embed_model is not None:
         relevances = context_relevance(embed_model, [(r.question.text, [c.text for c in r.results]) for r in results])
         results = [replace(r, context_relevance=value) for r, value in zip(results, relevances, strict=True)]
@@ -276,12 +275,12 @@ def _sorted_ks(ks: Sequence[int]) -> tuple[int, ...]:
 def _retriever(retriever: Retrievable, k: int) -> BaseRetriever:
     if not isinstance(retriever, BaseRetriever):
         return retriever.as_retriever(similarity_top_k=k)
-    given = getattr(retriever, "similarity_top_k", None)
-    if isinstance(given, int) and given < k:
+    top_k = getattr(retriever, "similarity_top_k", None)
+    if isinstance(top_k, int) and top_k < k:
         raise InputError(
-            f"The retriever returns {pluralize(given, 'result')}, but the evaluation needs {k}: create it with"
+            f"The retriever returns {pluralize(top_k, 'result')}, but the evaluation needs {k}: create it with"
             f" similarity_top_k={k}, or use smaller `ks`.",
-            value=given,
+            value=top_k,
         )
     return retriever
 
@@ -295,7 +294,7 @@ def _result(retriever: BaseRetriever, question: Question, k: int) -> QuestionRes
         question=question,
         results=tuple(passage.chunk for passage in passages),
         ranks=tuple(question.ranks(passages)),
-        relevant=tuple(question.held_by(passage) for passage in passages),
+        relevant=tuple(question.is_in(passage) for passage in passages),
         seconds=seconds,
     )
 
@@ -352,8 +351,8 @@ def _message(evaluation: Evaluation, recall: float, k: int, at_least: float) -> 
     missed = f"{len(failed)} of {pluralize(len(evaluation.results), 'question')}, the worst first"
     lines = [f"recall@{k} is {recall:.4f}, below {at_least}; without all evidence: {missed}:"]
     for result in failed[:_MAX_LISTED]:
-        instead = next(iter(result.hard_negatives(k)), None)
-        best = f"best result without evidence: {instead.source}" if instead else "no results"
+        wrong = next(iter(result.hard_negatives(k)), None)
+        best = f"best result without evidence: {wrong.source}" if wrong else "no results"
         missing = f"{metrics.recall(result.ranks, k):.2f} of its evidence found"
         lines.append(f"  {result.question.id or '-'} {result.question.text[:120]!r}: {missing}; {best}")
     return "\n".join(lines)

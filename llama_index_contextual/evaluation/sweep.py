@@ -12,8 +12,15 @@ from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation import metrics
-from llama_index_contextual.evaluation.compare import Origin, Variant, price_of_all, require_affordable, workspace
-from llama_index_contextual.evaluation.questions import Question
+from llama_index_contextual.evaluation.compare import (
+    Origin,
+    Variant,
+    draw_sample,
+    price_of_all,
+    require_affordable,
+    workspace,
+)
+from llama_index_contextual.evaluation.questions import Question, absent_files
 from llama_index_contextual.evaluation.run import (
     Evaluation,
     Questions,
@@ -23,7 +30,6 @@ from llama_index_contextual.evaluation.run import (
     evaluate,
     read,
 )
-from llama_index_contextual.evaluation.sample import absent_files, draw
 from llama_index_contextual.node_parser.tokens import count_tokens
 
 MODES: tuple[Mode, ...] = ("semantic", "lexical", "hybrid")
@@ -143,30 +149,30 @@ def sweep_variants(
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    asked = read(questions)
+    loaded = read(questions)
     sizes = tuple(chunk_sizes) or (origin.config.chunk_size,)
     kinds = tuple(contexts) or (origin.config.context,)
     if not modes or not top_ks or min(top_ks) < 1:
         raise InputError("There are no settings to evaluate: pass at least one mode and one number of results.")
-    _require_comparable(asked, sizes, origin.config)
+    _require_comparable(loaded, sizes, origin.config)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
-    drawn = draw(origin.version, asked, sample, seed=seed)
+    subset = draw_sample(origin.version, loaded, sample, seed=seed)
     report = progress or (lambda _: None)
-    dollars = price_of_all(origin, configs, left_out=drawn.left_out)
-    require_affordable(dollars, max_cost, drawn.documents)
+    dollars = price_of_all(origin, configs, left_out=subset.left_out)
+    require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     rows: list[SweepRow] = []
     with workspace(origin) as space:
         for config in configs:
             name = f"{config.context}, {config.chunk_size} tokens"
-            variant = space.build(config, left_out=drawn.left_out, progress=build_progress(report, name))
+            variant = space.build(config, left_out=subset.left_out, progress=build_progress(report, name))
             for mode in modes:
-                rows += _rows(variant, mode, drawn.questions, sorted(set(top_ks)))
+                rows += _rows(variant, mode, subset.questions, sorted(set(top_ks)))
     documents = origin.version.manifest.documents
-    count = pluralize(len(drawn.questions), "question")
-    note = f"{drawn.documents} of {pluralize(len(documents), 'document')}, {count}."
-    notes = (note, *absent_files(documents, drawn.questions))
-    return Sweep(rows=tuple(rows), questions=len(drawn.questions), notes=notes)
+    count = pluralize(len(subset.questions), "question")
+    note = f"{subset.documents} of {pluralize(len(documents), 'document')}, {count}."
+    notes = (note, *absent_files(documents, subset.questions))
+    return Sweep(rows=tuple(rows), questions=len(subset.questions), notes=notes)
 
 
 def _require_comparable(questions: Sequence[Question], sizes: Sequence[int], config: ProjectConfig) -> None:

@@ -1,10 +1,14 @@
-"""Cost estimate of an ingestion, which compares the options for requesting contexts without sending anything."""
+"""Cost estimate of an ingestion, which compares the options for requesting contexts without sending anything.
+
+`estimate` reads and chunks the documents as an ingestion would. For each number of chunks per call, a `CallCount`
+counts the calls for contexts that are not in the ledger. A `CostOption` is their cost for one way of sending them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 from llama_index.core.schema import BaseNode
 
@@ -16,24 +20,17 @@ from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
     AnswerLimit,
     CallForm,
+    EmbeddingCount,
     PriceTable,
     SenderKind,
+    Tokens,
+    count_segment,
+    expected_context_tokens,
     money,
-)
-from llama_index_contextual.contextualizer.estimate import (
-    MARGIN,
-    SECONDS_TO_FIRST_TOKEN,
-    TOKENS_PER_SECOND,
-    ContextCount,
-    CostOption,
-    EmbeddingCount,
-    count_texts,
-    missing,
-    options_of,
-    requests_of,
+    rounds,
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
-from llama_index_contextual.contextualizer.prompts import ChunksPerCall
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
 from llama_index_contextual.ingestion.pipeline import Stages, model_notices
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
@@ -42,6 +39,43 @@ from llama_index_contextual.storage.version import OpenVersion
 
 COMPARED: tuple[ChunksPerCall, ...] = (1, 4, "all")
 """Numbers of chunks per call that every estimate compares."""
+
+SECONDS_TO_FIRST_TOKEN = 1.0
+TOKENS_PER_SECOND = 70.0
+"""Assumed speed of a model, stated in the estimate."""
+
+MARGIN = 1.5
+"""Factor by which a limit exceeds the estimate, for longer answers and prefixes evicted from the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOption:
+    """Cost of one option for requesting contexts.
+
+    Attributes:
+        chunks_per_call: Number of chunks per call.
+        sender: "live", "flex" or "batch".
+        calls: Number of calls.
+        input_tokens: Tokens of the prompts, including cached ones.
+        cached_tokens: Tokens of the prompts read from the provider's cache; assumed to be none in a batch.
+        output_tokens: Tokens of the answers.
+        dollars: Price, or None if it is unknown.
+        dollars_if_cached: For a batch, the price if its calls read as many tokens from the cache as live ones.
+        minutes: Expected duration; None for a batch, which takes up to 24 hours.
+        max_cost: Limit in dollars that should allow all calls: 1.5 times the price plus the reserve of one call; for a
+            batch, at least the reserves of all of its requests.
+    """
+
+    chunks_per_call: ChunksPerCall
+    sender: SenderKind
+    calls: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    dollars: float | None
+    dollars_if_cached: float | None = None
+    minutes: float | None = None
+    max_cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +129,7 @@ class CostEstimate:
         contexts = 0.0 if self.chosen is None else self.chosen.max_cost
         if contexts is None or self.embedding_dollars is None:
             return None
-        return _rounded_up(contexts + MARGIN * self.embedding_dollars)
+        return _round_up(contexts + MARGIN * self.embedding_dollars)
 
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
@@ -107,11 +141,70 @@ class CostEstimate:
     __repr__ = __str__
 
 
-def _rounded_up(dollars: float) -> float:
+def _round_up(dollars: float) -> float:
     """Round an amount up to the digits that `money` shows."""
     digits = 2 if dollars >= 0.1 or not dollars else 1 - math.floor(math.log10(dollars))
     scale = float(10**digits)
     return math.ceil(round(dollars * scale, 6)) / scale
+
+
+@dataclass
+class CallCount:
+    """Counter of calls for contexts, for one number of chunks per call.
+
+    Attributes:
+        chunks_per_call: Number of chunks per call.
+        tokens: Calls and tokens, if the first call of each segment fills the provider's cache.
+        calls_by_segment: Number of calls of each segment.
+        reserve: Tokens for which money is reserved before the calls are sent.
+        largest_reserve: The same for a single call: the longest prompt and the longest answer.
+    """
+
+    chunks_per_call: ChunksPerCall
+    tokens: Tokens = field(default_factory=Tokens)
+    calls_by_segment: list[int] = field(default_factory=list)
+    reserve: Tokens = field(default_factory=Tokens)
+    largest_reserve: Tokens = field(default_factory=Tokens)
+
+    def add(
+        self, requests: Sequence[ContextRequest], form: CallForm, limit: AnswerLimit, context_tokens: float
+    ) -> None:
+        """Count the calls of one segment."""
+        self.tokens += count_segment(requests, form, context_tokens=context_tokens)
+        self.calls_by_segment.append(len(requests))
+        for request in requests:
+            prompt, answer = form.input_tokens(request), limit.max_tokens(request)
+            self.reserve += Tokens(1, prompt, 0, answer, prompt)
+            prompt = max(prompt, self.largest_reserve.input_tokens)
+            self.largest_reserve = Tokens(1, prompt, 0, max(answer, self.largest_reserve.output_tokens), prompt)
+
+    def minutes(self, concurrency: int) -> float:
+        """Return the expected duration of the calls in minutes, given the number of concurrent calls."""
+        seconds = SECONDS_TO_FIRST_TOKEN + self.tokens.output_tokens / self.tokens.calls / TOKENS_PER_SECOND
+        return rounds(self.calls_by_segment, concurrency) * seconds / 60
+
+    def option(self, sender: SenderKind, model: str, prices: PriceTable, concurrency: int) -> CostOption:
+        """Return the cost of the calls for one way of sending them."""
+        is_batch = sender == "batch"
+        tokens = replace(self.tokens, cached_tokens=0, written_tokens=0) if is_batch else self.tokens
+        dollars = prices.dollars(model, tokens, sender=sender)
+        # The requests of a batch are all in flight at the same time.
+        reserve = prices.dollars(model, self.reserve if is_batch else self.largest_reserve, sender=sender)
+        max_cost = None
+        if dollars is not None and reserve is not None:
+            max_cost = max(reserve, MARGIN * dollars) if is_batch else MARGIN * dollars + reserve
+        return CostOption(
+            chunks_per_call=self.chunks_per_call,
+            sender=sender,
+            calls=tokens.calls,
+            input_tokens=tokens.input_tokens,
+            cached_tokens=tokens.cached_tokens,
+            output_tokens=tokens.output_tokens,
+            dollars=dollars,
+            dollars_if_cached=prices.dollars(model, self.tokens, sender=sender) if is_batch else None,
+            minutes=None if is_batch else self.minutes(concurrency),
+            max_cost=max_cost,
+        )
 
 
 def estimate(
@@ -120,7 +213,8 @@ def estimate(
     *,
     config: ProjectConfig,
     stages: Stages,
-    embedding: EmbeddingCount,
+    embed_model: str | None,
+    dimensions: int | None,
     before: OpenVersion | None,
     sender: SenderKind,
     project: str = "NAME",
@@ -132,29 +226,31 @@ def estimate(
         options: Options of the ingestion.
         config: Settings of the project.
         stages: Components that process a document.
-        embedding: Counter to which the texts to embed are added.
+        embed_model: Name of the embedding model, or None without a semantic index.
+        dimensions: Requested length of the vectors, or None for the model's default.
         before: The previous version, or None.
         sender: How the run would send its calls.
         project: Name of the project, for commands in messages.
     """
     intake, plan = plan_run(inputs, options, config, before)
-    counter = _Counter(stages, embedding)
+    counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger))
     with make_reader(options, config) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
+    embedded = Tokens(input_tokens=counter.embedding.tokens)
     cost_options = list(counter.options(prices))
     return CostEstimate(
         model=None if counter.writer is None else counter.writer.model,
-        embed_model=embedding.model,
+        embed_model=embed_model,
         documents=counter.documents,
         chunks=counter.chunks,
         tokens=counter.tokens,
-        known_contexts=counter.known,
+        known_contexts=counter.known_contexts,
         options=cost_options,
         chosen=counter.chosen(cost_options, sender),
-        embedding_tokens=embedding.tokens,
-        embedding_dollars=prices.dollars(embedding.model, input_tokens=embedding.tokens) if embedding.model else 0.0,
+        embedding_tokens=counter.embedding.tokens,
+        embedding_dollars=0.0 if embed_model is None else prices.dollars(embed_model, embedded),
         prices=prices.version,
         assumptions=tuple(counter.assumptions(prices)),
         skipped=tuple(intake.skipped),
@@ -166,16 +262,16 @@ class _Counter:
     """Counter of calls and tokens, document by document."""
 
     def __init__(self, stages: Stages, embedding: EmbeddingCount) -> None:
-        self._stages, self._embedding = stages, embedding
+        self._stages, self.embedding = stages, embedding
         self.writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
-        self._counts: list[ContextCount] = []
+        self._counts: list[CallCount] = []
         self._context_tokens: float = CONTEXT_TOKENS
         if self.writer is not None:
-            self._counts = [ContextCount(n) for n in dict.fromkeys((*COMPARED, self.writer.chunks_per_call))]
-            self._limit = AnswerLimit.of(self.writer.model, self.writer.llm)
-            hidden = self._limit.expected_hidden_tokens
-            self._context_tokens = stages.ledger.mean_context_tokens(self.writer.model) or CONTEXT_TOKENS + hidden
-        self.documents = self.chunks = self.tokens = self.known = 0
+            model, llm = self.writer.model, self.writer.llm
+            self._counts = [CallCount(n) for n in dict.fromkeys((*COMPARED, self.writer.chunks_per_call))]
+            self._form, self._limit = CallForm.of(model), AnswerLimit.of(model, llm)
+            self._context_tokens = expected_context_tokens(model, llm, stages.ledger)
+        self.documents = self.chunks = self.tokens = self.known_contexts = 0
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Count the chunks of a document."""
@@ -185,18 +281,14 @@ class _Counter:
         if self.writer is None:
             contextualizer = self._stages.contextualizer
             written = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
-            self._embedding.add([with_context(node, None) for node in written], self._stages.ledger)
-        else:
-            self._add_missing(self.writer, nodes)
-
-    def _add_missing(self, writer: LLMContextualizer, nodes: Sequence[BaseNode]) -> None:
-        form = CallForm.of(writer.model)
-        for segment, todo, known in missing(writer, nodes):
-            self.known += len(known)
-            for count in self._counts if todo else ():
-                requests = requests_of(writer, segment, todo, count.chunks_per_call)
-                count.add(requests, form, self._limit, self._context_tokens)
-            count_texts(self._embedding, segment, todo, known, self._stages.ledger, self._context_tokens)
+            self.embedding.add([with_context(node, None) for node in written])
+            return
+        for segment, chunks, contexts in self.writer.missing(nodes):
+            self.known_contexts += len(contexts)
+            for count in self._counts:
+                requests = self.writer.requests(segment, chunks, count.chunks_per_call)
+                count.add(requests, self._form, self._limit, self._context_tokens)
+            self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=writer.lines)
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
         """Return the option selected by the settings."""
@@ -214,12 +306,12 @@ class _Counter:
         if provider is not None and provider.has_batch_api:
             senders.append("batch")
         for count in self._counts:
-            if count.tokens.calls:
-                yield from options_of(count, self.writer.model, prices, senders, self.writer.num_workers)
+            for sender in senders if count.tokens.calls else ():
+                yield count.option(sender, self.writer.model, prices, self.writer.num_workers)
 
     def assumptions(self, prices: PriceTable) -> Iterator[str]:
         """Yield the assumptions behind the figures."""
-        for name in (self._embedding.model, None if self.writer is None else self.writer.model):
+        for name in (self.embedding.model, None if self.writer is None else self.writer.model):
             if name is not None and prices.price(name) is None:
                 yield f"The price of {name!r} is unknown: set it in the setting 'prices' to see an amount."
         if self.writer is None or not any(count.tokens.calls for count in self._counts):
@@ -229,7 +321,7 @@ class _Counter:
             f" {SECONDS_TO_FIRST_TOKEN:g} s and arrives at {TOKENS_PER_SECOND:g} tokens per second;"
             f" {pluralize(self.writer.num_workers, 'call')} at a time."
         )
-        if (cache := CallForm.of(self.writer.model).cache) is not None:
+        if (cache := self._form.cache) is not None:
             yield (
                 f"The provider caches prefixes of at least {cache.minimum:,} tokens; the first call of a segment writes"
                 f" to the cache{_cache_write_price(prices.price(self.writer.model))}."
@@ -248,29 +340,31 @@ def _cache_write_price(price: TokenPrice | None) -> str:
 
 
 CHOSEN = "→"
+"""Mark of the row with the option that the settings select."""
+
 _HEADINGS = ("  chunks/call", "sender", "calls", "input", "cached", "output", "time", "price")
 
 
-def _lines(estimated: CostEstimate) -> Iterator[str]:
-    counts = ((estimated.documents, "document"), (estimated.chunks, "chunk"), (estimated.tokens, "token"))
+def _lines(estimate: CostEstimate) -> Iterator[str]:
+    counts = ((estimate.documents, "document"), (estimate.chunks, "chunk"), (estimate.tokens, "token"))
     line = ", ".join(pluralize(number, noun) for number, noun in counts)
-    known = pluralize(estimated.known_contexts, "context")
-    yield f"{line}; {known} from the ledger" if estimated.known_contexts else line
-    rows = [_row(option, chosen=option is estimated.chosen) for option in estimated.options]
+    known = pluralize(estimate.known_contexts, "context")
+    yield f"{line}; {known} from the ledger" if estimate.known_contexts else line
+    rows = [_row(option, chosen=option is estimate.chosen) for option in estimate.options]
     if rows:
         widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
         for row in (_HEADINGS, *rows):
             left = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
             right = [cell.rjust(width) for cell, width in zip(row[2:-1], widths[2:-1], strict=True)]
             yield "  ".join([*left, *right, row[-1]])
-    if estimated.embed_model is not None:
-        price = money(estimated.embedding_dollars)
-        yield f"embeddings ({estimated.embed_model}): {pluralize(estimated.embedding_tokens, 'token')}, {price}"
-    limit = "" if not estimated.max_cost else f"; a limit (max_cost) of {money(estimated.max_cost)} is sufficient"
-    yield f"total with these settings: {money(estimated.dollars)} by {estimated.prices}{limit}"
-    yield from estimated.assumptions
-    yield from estimated.notices
-    if any(map(_is_range, estimated.options)):
+    if estimate.embed_model is not None:
+        price = money(estimate.embedding_dollars)
+        yield f"embeddings ({estimate.embed_model}): {pluralize(estimate.embedding_tokens, 'token')}, {price}"
+    limit = "" if not estimate.max_cost else f"; a limit (max_cost) of {money(estimate.max_cost)} is sufficient"
+    yield f"total with these settings: {money(estimate.dollars)} by {estimate.prices}{limit}"
+    yield from estimate.assumptions
+    yield from estimate.notices
+    if any(map(_is_range, estimate.options)):
         yield (
             "Tokens cost half in a batch. The higher price, on which the limit of a batch is based, assumes that its"
             " calls read nothing from the cache; the lower price, half of the live price, assumes that they read as"

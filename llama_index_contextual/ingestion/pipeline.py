@@ -23,13 +23,20 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
-from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches, require_batch_api
-from llama_index_contextual.contextualizer.cost import CONTEXT_TOKENS, AnswerLimit, PriceTable, SenderKind
-from llama_index_contextual.contextualizer.estimate import expect, missing, requests_of
+from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
+from llama_index_contextual.contextualizer.cost import (
+    CONTEXT_TOKENS,
+    CallForm,
+    EmbeddingCount,
+    PriceTable,
+    SenderKind,
+    count_segment,
+    expected_context_tokens,
+)
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
-from llama_index_contextual.contextualizer.spending import BatchAccount, CallBudget, Spending
-from llama_index_contextual.embeddings.batching import aembed, aembed_parts, unpaid
+from llama_index_contextual.contextualizer.spending import CallBudget, Spending
+from llama_index_contextual.embeddings.batching import aembed, aembed_parts, book_nothing
 from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
@@ -63,12 +70,12 @@ class Stages:
     spending: Spending | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Stages]:
+    async def session(self) -> AsyncIterator[Stages]:
         """Provide stages for one run, whose batches share the contextualizer's client and limits."""
         if self.contextualizer is None:
             yield self
             return
-        async with self.contextualizer.opened() as ready:
+        async with self.contextualizer.session() as ready:
             yield replace(self, contextualizer=ready)
 
     def parse(self, job: Job) -> list[BaseNode]:
@@ -82,23 +89,31 @@ class Stages:
         for node in nodes:
             if node.node_id in written:
                 node.metadata |= ChunkContext(written[node.node_id], "llm").to_metadata() | {keys.CONTEXT_GIVEN: True}
-        writer = self.contextualizer
-        if written and isinstance(writer, LLMContextualizer) and writer.on_structure:
-            writer.structural.put_below(nodes, written)
+        lines = self.contextualizer.lines if isinstance(self.contextualizer, LLMContextualizer) else None
+        if written and lines is not None:
+            lines.put_below(nodes, written)
         return list(nodes)
 
-    def expect(self, nodes: Sequence[BaseNode]) -> None:
+    def add_estimate(self, nodes: Sequence[BaseNode]) -> None:
         """Add the expected cost of the chunks of a document to the account of the run."""
-        writer = self.contextualizer
-        if self.spending is None or not isinstance(writer, LLMContextualizer):
+        writer, spending = self.contextualizer, self.spending
+        if spending is None or not isinstance(writer, LLMContextualizer):
             return
-        expect(
-            self.spending,
-            writer,
-            nodes,
-            embed_model=None if self.embed_model_name == LOCAL else self.embed_model_name,
-            is_batched=None if writer.replies is None else writer.replies.has,
-        )
+        model, context_tokens = writer.model, spending.context_tokens
+        form = CallForm.of(model)
+        embedding = EmbeddingCount(None if self.embed_model_name == LOCAL else self.embed_model_name, None, self.ledger)
+        for segment, chunks, contexts in writer.missing(nodes):
+            live: list[ContextRequest] = []
+            batch: list[ContextRequest] = []
+            for request in writer.requests(segment, chunks):
+                (batch if writer.replies is not None and writer.replies.has(request) else live).append(request)
+            tokens = count_segment(live, form, context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender=writer.service_tier or "live")
+            tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
+            spending.estimated += spending.bill(model, tokens, sender="batch")
+            embedding.add_segment(segment, chunks, contexts, context_tokens, structural=writer.lines)
+        if embedding.model is not None:
+            spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
 
     async def acontextualize(self, nodes: Sequence[BaseNode], progress: Callable[[int], None]) -> Contextualized:
         """Return the chunks with their contexts."""
@@ -120,9 +135,9 @@ class Stages:
             known.update(await self._aembed_new(self.embed_model, new, self.embed_model_name))
             length = len(known[next(iter(new))])
             # Stored vectors of another length do not fit into one index with those that the model returns now.
-            odd = {key: text for key, text in zip(text_keys, texts, strict=True) if len(known[key]) != length}
-            if odd:
-                known.update(await self._aembed_new(self.embed_model, odd, self.embed_model_name))
+            others = {key: text for key, text in zip(text_keys, texts, strict=True) if len(known[key]) != length}
+            if others:
+                known.update(await self._aembed_new(self.embed_model, others, self.embed_model_name))
         return np.stack([known[key] for key in text_keys])
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
@@ -138,7 +153,7 @@ class Stages:
         """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         text_keys, texts = list(new), list(new.values())
-        paid = unpaid if self.spending is None else partial(self.spending.embedding, name)
+        paid = book_nothing if self.spending is None else partial(self.spending.embedding, name)
         by_key: dict[str, NDArray[np.float32]] = {}
         async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
             async for places, vectors in answers:
@@ -254,35 +269,16 @@ async def acollect_replies(
             )
         return None
     journal = stages.ledger.batches
-    if submit:
-        require_batch_api(writer.model)
     replies = BatchReplies(journal, writer.model)
     if not submit and not journal.open_batches(writer.model):
         return replies if journal.has_replies() else None
-    account = BatchAccount(spending, writer.model, llm=writer.llm, replies=replies)
 
     def requests() -> Iterator[ContextRequest]:
-        account.begin_round()
-        seen: set[str] = set()
         for job in jobs():
-            for segment, todo, _ in missing(writer, stages.parse(job)):
-                for request in requests_of(writer, segment, todo) if todo else ():
-                    custom_id = replies.id_of(request)
-                    if custom_id not in seen and not journal.knows(custom_id):
-                        seen.add(custom_id)
-                        account.reserve(custom_id, request)
-                        yield request
+            for segment, chunks, _ in writer.missing(stages.parse(job)):
+                yield from writer.requests(segment, chunks)
 
-    await asend_batches(
-        writer.llm,
-        writer.model,
-        journal,
-        requests if submit else None,
-        tell=on_progress,
-        uploaded=account.sent,
-        answered=account.book,
-    )
-    account.begin_round()
+    await asend_batches(writer.llm, replies, requests if submit else None, spending=spending, on_progress=on_progress)
     return replies
 
 
@@ -299,14 +295,13 @@ def spending_of(stages: Stages, prices: PriceTable, *, max_cost: float | None, p
         ConfigurationError: There is a limit, and a price is unknown.
     """
     writer = stages.contextualizer if isinstance(stages.contextualizer, LLMContextualizer) else None
-    mean = None if writer is None else stages.ledger.mean_context_tokens(writer.model)
     llm = None if writer is None else writer.model
-    if mean is None and writer is not None:
-        mean = CONTEXT_TOKENS + AnswerLimit.of(writer.model, writer.llm).expected_hidden_tokens
     spending = Spending(
         prices,
         max_cost=max_cost,
-        context_tokens=mean or CONTEXT_TOKENS,
+        context_tokens=(
+            CONTEXT_TOKENS if writer is None else expected_context_tokens(writer.model, writer.llm, stages.ledger)
+        ),
         receipts=stages.ledger.receipts,
         receipt=RunCost(purpose=purpose, llm=llm, embed_model=stages.embed_model_name),
     )
@@ -352,8 +347,8 @@ async def abuild(
     failures: list[ChunkFailure] = []
     paid = 0
     batches = _batches(jobs, stages)
-    async with stages.opened() as opened:
-        running = _RunningBatches(opened, report)
+    async with stages.session() as session:
+        running = _RunningBatches(session, report)
         try:
             while batch := await asyncio.to_thread(next, batches, None):
                 running.start(batch)
@@ -377,7 +372,7 @@ def _batches(jobs: Iterable[Job], stages: Stages) -> Iterator[Batch]:
     size = 0
     for job in jobs:
         chunks = stages.parse(job)
-        stages.expect(chunks)
+        stages.add_estimate(chunks)
         batch.append((job, chunks))
         size += len(chunks)
         if size >= BATCH_CHUNKS:

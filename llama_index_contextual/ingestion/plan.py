@@ -48,7 +48,7 @@ from llama_index_contextual.storage.version import OpenVersion
 
 # ---- Identity of files -----------------------------------------------------------------------------------------------
 
-IF_MOVED = "; if that one was moved here, say so: `moved=True`, on the command line --moved"
+IF_MOVED = "; if that file was moved here, pass `moved=True`, or --moved on the command line"
 
 
 def origin(path: Path) -> str:
@@ -68,9 +68,9 @@ class FormerFiles:
     """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        given = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
-        self._given = [path for path in given if os.path.isdir(path)]
-        self._around = list(dict.fromkeys([*self._given, *map(os.path.dirname, given)]))
+        real_paths = [os.path.realpath(_fixed_part(Path(path))) for path in paths if "\0" not in os.fspath(path)]
+        self._folders = [path for path in real_paths if os.path.isdir(path)]
+        self._around = list(dict.fromkeys([*self._folders, *map(os.path.dirname, real_paths)]))
 
     def path(self, record: DocumentRecord) -> str | None:
         """Return the former path of the file of a document, or None if it is unknown."""
@@ -88,7 +88,7 @@ class FormerFiles:
 
     def missing(self, records: Sequence[DocumentRecord]) -> list[str]:
         """Return the ids of documents whose file was in a folder of the call and no longer exists."""
-        paths = ((record.doc_id, next(_places(record, self._given), None)) for record in records)
+        paths = ((record.doc_id, next(_places(record, self._folders), None)) for record in records)
         return [doc_id for doc_id, path in paths if path is not None and not os.path.lexists(path)]
 
 
@@ -353,12 +353,12 @@ class Intake:
         paths = [item for item in inputs if isinstance(item, (str, os.PathLike))]
         nodes = [item for item in inputs if isinstance(item, BaseNode)]
         if len(paths) + len(nodes) != len(inputs):
-            raise InputError("ingest takes paths, LlamaIndex Documents and nodes; something else was given.")
+            raise InputError("ingest accepts only paths, LlamaIndex Documents and nodes.")
         intake = cls()
         if paths:
-            found = discover(paths, limits=limits)
-            intake.skipped += found.skipped
-            digests, copies = intake._hash(found.files, {record.origin for record in records}, file_metadata)
+            discovery = discover(paths, limits=limits)
+            intake.skipped += discovery.skipped
+            digests, copies = intake._hash(discovery.files, {record.origin for record in records}, file_metadata)
             former = FormerFiles(paths)
             identities = identify(digests, records, former, replaces=replaces, moved=moved)
             intake._take_files(identities, digests, copies)
@@ -427,10 +427,10 @@ class Intake:
         self.skipped += identities.copies
         self.warnings += identities.notes
 
-    def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
-        """Yield the wanted documents; unreadable files are added to `skipped`, and their ids to `failed`."""
+    def jobs(self, reader: DocumentReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
+        """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
         for doc_id, ref in self.files.items():
-            if doc_id not in wanted:
+            if doc_id not in doc_ids:
                 continue
             try:
                 content = reader.read(ref)
@@ -444,7 +444,7 @@ class Intake:
             # The file may have changed since it was hashed: use the hash of the content that was read.
             hash_as_read = _with_facts(content.digest, content.facts)
             yield Job(content.document, None, doc_id, hash_as_read, ref.size, origin(ref.path))
-        yield from (job for doc_id, job in self.ready.items() if doc_id in wanted)
+        yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
         """Add an unreadable file to `skipped`, and give its copies the same reason."""
@@ -509,11 +509,11 @@ def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
         InputError: Two nodes have the same id.
     """
     groups: dict[str, list[BaseNode]] = {}
-    seen: set[str] = set()
+    ids: set[str] = set()
     for node in nodes:
-        if node.node_id in seen:
+        if node.node_id in ids:
             raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: give each its own.", value=node)
-        seen.add(node.node_id)
+        ids.add(node.node_id)
         groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
     return [
         Job(
@@ -540,8 +540,8 @@ def _of_document(node: BaseNode) -> BaseNode:
 
 def _content_key(node: BaseNode) -> str:
     """Return a hash of the text, the metadata, and the lists of excluded metadata keys."""
-    seen = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
-    return content_key(node.hash, json.dumps(seen))
+    exclusions = [sorted(node.excluded_embed_metadata_keys), sorted(node.excluded_llm_metadata_keys)]
+    return content_key(node.hash, json.dumps(exclusions))
 
 
 # ---- Plan of a run ---------------------------------------------------------------------------------------------------
@@ -584,7 +584,7 @@ class Plan:
 
 def make_plan(
     records: Iterable[DocumentRecord],
-    given: Mapping[str, str],
+    contents: Mapping[str, str],
     *,
     replace: bool = False,
     remove: frozenset[str] = frozenset(),
@@ -598,7 +598,7 @@ def make_plan(
 
     Args:
         records: Documents of the previous version.
-        given: Content hash of each input, by document id.
+        contents: Content hash of each input, by document id.
         replace: Drop documents that are not among the inputs.
         remove: Ids of documents to drop.
         rebuild: Process all documents again, because settings changed.
@@ -614,7 +614,7 @@ def make_plan(
         if doc_id in renamed:
             plan.rename[renamed[doc_id]] = record
             continue
-        content = None if doc_id in new else given.get(doc_id)
+        content = None if doc_id in new else contents.get(doc_id)
         if content is not None:
             same.add(doc_id)
         if doc_id in moved:
@@ -628,7 +628,7 @@ def make_plan(
             plan.rework.append(record)
         else:
             plan.keep.append(record)
-    plan.add.extend(doc_id for doc_id in given if doc_id not in same and doc_id not in plan.rename)
+    plan.add.extend(doc_id for doc_id in contents if doc_id not in same and doc_id not in plan.rename)
     return plan
 
 
@@ -722,7 +722,7 @@ def jobs_of(
     intake: Intake,
     reader: DocumentReader,
     before: OpenVersion | None,
-    wanted: Collection[str],
+    doc_ids: Collection[str],
     failed: list[str],
 ) -> Iterator[Job]:
     """Yield the documents that need work, one after the other.
@@ -734,16 +734,16 @@ def jobs_of(
         intake: Documents of the call.
         reader: Reader for the files.
         before: The previous version, or None.
-        wanted: Ids of the documents of the call to read.
+        doc_ids: Ids of the documents of the call to read.
         failed: List to which the ids of unreadable documents are added.
     """
     if before is None:
-        yield from intake.jobs(reader, wanted, failed)
+        yield from intake.jobs(reader, doc_ids, failed)
         return
     for record in plan.rework:
         yield _job_of_record(before, record)
     records = {record.content_hash: record for record in before.manifest.documents}
-    for job in intake.jobs(reader, wanted, failed):
+    for job in intake.jobs(reader, doc_ids, failed):
         same = None if plan.rebuild else records.get(job.content_hash)
         yield job if same is None else replace(job, contexts=_written_contexts(before, same))
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.base import ChunkFailure
 from llama_index_contextual.contextualizer.cost import money
-from llama_index_contextual.contextualizer.spending import Bill, Spending, of_unknown_price
+from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 T = TypeVar("T")
@@ -148,17 +148,17 @@ class IngestReport:
         if paid.embedding_tokens:
             parts.append(f"{pluralize(paid.embedding_tokens, 'token')} embedded")
         estimated = "" if expected is None else f" (estimated {money(expected.dollars)})"
-        unknown = of_unknown_price(paid)
+        unsettled = paid.describe_unsettled()
         price = f"{money(paid.dollars)}{estimated} by {self.prices}"
-        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unknown}" if unknown else price])
+        return "; ".join([*([", ".join(parts)] if parts else []), f"{price}, {unsettled}" if unsettled else price])
 
     def failure_lines(self) -> list[str]:
         """Return one line for each kind of failure: number of chunks, an example, the error."""
         lines = []
-        for group in _grouped(self.failures, lambda failure: _kind(condensed(failure.error))):
+        for group in _group(self.failures, lambda failure: _kind(condense(failure.error))):
             documents = len({failure.doc_id for failure in group})
-            where = group[0].doc_id if documents == 1 else f"{documents:,} documents, such as {group[0].doc_id}"
-            lines.append(f"{pluralize(len(group), 'chunk')} of {where}: {condensed(group[0].error)}")
+            place = group[0].doc_id if documents == 1 else f"{documents:,} documents, such as {group[0].doc_id}"
+            lines.append(f"{pluralize(len(group), 'chunk')} of {place}: {condense(group[0].error)}")
         return lines
 
     def to_dict(self) -> dict[str, object]:
@@ -175,7 +175,7 @@ class IngestReport:
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
         lines += [f"  no LLM context for {line}" for line in self.failure_lines()]
         if self.failures:
-            lines.append("  These chunks have the structural context. To ask again: project.retry_failed()")
+            lines.append("  These chunks have the structural context. To request it again: project.retry_failed()")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -191,18 +191,18 @@ def skipped_lines(skipped: Sequence[SkippedFile]) -> list[str]:
     if len(skipped) <= MOST_SKIPPED:
         return [f"{file.path}: {file.reason}" for file in skipped]
     lines = []
-    for group in _grouped(skipped, lambda file: (PurePath(file.path).suffix.lower(), _kind(file.reason))):
+    for group in _group(skipped, lambda file: (PurePath(file.path).suffix.lower(), _kind(file.reason))):
         suffix = PurePath(group[0].path).suffix.lower()
         count = f"{len(group):,} {suffix} files, such as ".replace("  ", " ") if len(group) > 1 else ""
         lines.append(f"{count}{group[0].path}: {group[0].reason}")
     return lines
 
 
-def condensed(error: str) -> str:
+def condense(error: str) -> str:
     """Return an error in one line, with the raw body of a provider's answer reduced to its message.
 
     Example:
-        >>> condensed("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
+        >>> condense("'m' failed: Error code: 400 - {'error': {'message': 'Too long.', 'param': None}}")
         "'m' failed: Error code: 400: Too long."
     """
     return " ".join(_RAW_BODY.sub(r": \2", error[:_LONGEST_ERROR]).split())
@@ -213,7 +213,7 @@ def _kind(text: str) -> str:
     return _PARTICULAR.sub("#", text)
 
 
-def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+def _group(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     """Return the items in groups of the same key, the largest group first."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:

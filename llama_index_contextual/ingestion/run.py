@@ -81,9 +81,9 @@ async def arun(
             for record in plan.keep:
                 await to_its_end(partial(builder.take_over, before, record))
         failed: list[str] = []
-        wanted = set(plan.to_read)
-        # After an interruption the reading thread may still be running; without wanted documents it ends.
-        stack.callback(wanted.clear)
+        unread = set(plan.to_read)
+        # After an interruption the reading thread may still be running; without documents to read it ends.
+        stack.callback(unread.clear)
         prices = PriceTable(config.prices)
         spending = stack.enter_context(
             spending_of(stages, prices, max_cost=options.max_cost, purpose=options.purpose).receipted()
@@ -91,14 +91,14 @@ async def arun(
         counter.spent = lambda: spending.actual.dollars
         replies = await acollect_replies(
             stages,
-            lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, wanted, []),
+            lambda: jobs_of(plan, replace(intake, skipped=[], warnings=[]), reader, before, unread, []),
             submit=options.batch,
             spending=spending,
             on_progress=lambda state: counter.batches(state.done, state.requests),
         )
         counter.enter("ingest")
         stages = paid_stages(stages, spending, replies)
-        jobs = _counted(jobs_of(plan, intake, reader, before, wanted, failed), counter, failed)
+        jobs = _count_jobs(jobs_of(plan, intake, reader, before, unread, failed), counter, failed)
         outcome = await abuild(jobs, stages, builder, report=counter.add)
         emptied = _keep_former_content(builder, before, plan, failed)
         if not builder.records and not options.remove:
@@ -129,7 +129,7 @@ def _counter(progress: ReportProgress | None, plan: Plan, intake: Intake) -> Pro
     return ProgressCounter(progress, documents_total=len(todo) + len(plan.rework), bytes_total=size)
 
 
-def _counted(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:
+def _count_jobs(jobs: Iterator[Job], counter: ProgressCounter, failed: Sequence[str]) -> Iterator[Job]:
     """Yield jobs, and count the documents that were read or could not be read."""
     counted = 0
     for done, job in enumerate(jobs, start=1):
@@ -165,15 +165,15 @@ def _report(
     *,
     without: Collection[str] = (),
 ) -> IngestReport:
-    kept = [record.doc_id for record in plan.keep if record.doc_id in named]
-    kept += [doc_id for doc_id in plan.update if doc_id in without and doc_id not in plan.drop]
-    kept += [record.doc_id for doc_id, record in plan.rename.items() if doc_id in without]
+    unchanged = [record.doc_id for record in plan.keep if record.doc_id in named]
+    unchanged += [doc_id for doc_id in plan.update if doc_id in without and doc_id not in plan.drop]
+    unchanged += [record.doc_id for doc_id, record in plan.rename.items() if doc_id in without]
     return IngestReport(
         version=version,
         added=tuple(doc_id for doc_id in plan.add if doc_id not in without),
         updated=tuple(doc_id for doc_id in plan.update if doc_id not in without),
         renamed={record.doc_id: doc_id for doc_id, record in plan.rename.items() if doc_id not in without},
-        unchanged=tuple(kept),
+        unchanged=tuple(unchanged),
         rebuilt=tuple(record.doc_id for record in plan.rework),
         removed=tuple(plan.drop),
         missing=tuple(doc_id for doc_id in intake.missing if doc_id not in plan.drop),
@@ -205,24 +205,24 @@ def remove_documents(
     known = {record.doc_id for record in records}
     if unknown := [doc_id for doc_id in doc_ids if doc_id not in known]:
         raise InputError(f"Project {project_dir.name!r} has no document {unknown[0]!r}.", value=unknown[0])
-    kept = [record for record in records if record.doc_id not in doc_ids]
+    remaining = [record for record in records if record.doc_id not in doc_ids]
     version = None if before is None else before.name
     if before is not None and doc_ids:
-        version = _publish(kept, project_dir, config, before)
+        version = _publish(remaining, project_dir, config, before)
     return IngestReport(
         version=version,
         removed=tuple(record.doc_id for record in records if record.doc_id in doc_ids),
-        chunks=sum(record.chunks for record in kept),
+        chunks=sum(record.chunks for record in remaining),
         seconds=time.monotonic() - started,
     )
 
 
-def _publish(kept: Sequence[DocumentRecord], project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
+def _publish(records: Sequence[DocumentRecord], project_dir: Path, config: ProjectConfig, before: OpenVersion) -> str:
     built_with = ProjectConfig.recorded(before.manifest.config)
     pending = config.rebuild_fields(built_with)
     builder = VersionBuilder(project_dir, config.changed(**{name: getattr(built_with, name) for name in pending}))
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        for record in kept:
+        for record in records:
             builder.take_over(before, record)
         return builder.publish(embed_model=before.manifest.embed_model).version

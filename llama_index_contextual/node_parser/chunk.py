@@ -255,7 +255,7 @@ class ChunkSpan:
     tokens: int
 
 
-# Least fill of a chunk for a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
+# Minimum fill of a chunk for a cut of each rank: a heading justifies a half-empty chunk, the end of a line does not.
 _FILL = ((Rank.HEADING, 0.5), (Rank.PARAGRAPH, 0.6), (Rank.SENTENCE, 0.75), (Rank.LINE, 0.75))
 _LEAST_FILL = 0.5
 _LEAST_TAIL = 0.4
@@ -271,7 +271,7 @@ class ChunkCutter:
     Attributes:
         tokens: The text and its tokens.
         layout: Its structure.
-        size: Most tokens of a chunk when it is encoded alone.
+        size: Maximum number of tokens of a chunk when it is encoded alone.
         overlap: Number of tokens to share, see `overlap_start`.
     """
 
@@ -598,7 +598,7 @@ class Layout:
         Args:
             text: The text.
             tokens: Its tokens.
-            size: Most tokens of a chunk.
+            size: Maximum number of tokens of a chunk.
             headings: Offsets of the headings, if the reader has recorded them.
         """
         wholes, rows = _wholes(text, tokens, size)

@@ -82,8 +82,8 @@ class SegmentCutter:
 
     Attributes:
         tokens: The document's text and tokens.
-        size: Most tokens of a segment when it is encoded alone.
-        overlap: Most tokens that a segment shares with the previous one.
+        size: Maximum number of tokens of a segment when it is encoded alone.
+        overlap: Maximum number of tokens that a segment shares with the previous one.
         headings: Sorted offsets of headings.
         wholes: Sorted spans of code fences and tables; those of up to half a segment are not divided.
     """

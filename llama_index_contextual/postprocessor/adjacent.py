@@ -218,7 +218,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
                 if not inside:
                     continue  # a neighbour whose offsets do not fit
                 best = min(inside, key=lambda hit: (-(hit.score or 0.0), places[id(hit)]))
-                merged[places[id(best)]] = best if len(passage.nodes) == 1 else _merged(passage, best)
+                merged[places[id(best)]] = best if len(passage.nodes) == 1 else _merge(passage, best)
         return [merged.get(at, hit) for at, hit in enumerate(nodes) if at in merged or not has_span(hit.node)]
 
     def _passages(
@@ -308,7 +308,7 @@ def _hits_inside(passage: Passage, hits: Sequence[NodeWithScore]) -> list[NodeWi
     return [hit for hit in hits if hit.node.node_id in ids]
 
 
-def _merged(passage: Passage, best: NodeWithScore) -> MergedChunk:
+def _merge(passage: Passage, best: NodeWithScore) -> MergedChunk:
     """Return a passage as a new node; the nodes of its chunks are not changed."""
     node, first, last = _text_node(best.node), passage.nodes[0], passage.nodes[-1]
     relationships = {k: v for k, v in node.relationships.items() if k not in _NEIGHBOURS}
@@ -325,8 +325,8 @@ def _merged(passage: Passage, best: NodeWithScore) -> MergedChunk:
             "embedding": None,
         }
     )
-    kept = {name: getattr(best, name) for name in type(best).model_fields if name in MergedChunk.model_fields}
-    return MergedChunk(**{**kept, "node": whole, "node_ids": [chunk.node_id for chunk in passage.nodes]})
+    fields = {name: getattr(best, name) for name in type(best).model_fields if name in MergedChunk.model_fields}
+    return MergedChunk(**{**fields, "node": whole, "node_ids": [chunk.node_id for chunk in passage.nodes]})
 
 
 def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:

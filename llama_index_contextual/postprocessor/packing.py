@@ -51,8 +51,8 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
         'Error TS-999 means a dry pump.'
     """
     sentences = split_sentences(text)
-    wanted = set(_words(query))
-    matches = [wanted.intersection(_words(text[start:end])) for start, end in sentences]
+    query_words = set(_words(query))
+    matches = [query_words.intersection(_words(text[start:end])) for start, end in sentences]
     counts = Counter(word for words in matches for word in words)
     weight = {word: math.log(1 + len(sentences) / count) for word, count in counts.items()}
     starts = [start for start, _ in sentences]
@@ -85,9 +85,9 @@ def best_run(text: str, query: str, max_tokens: int) -> tuple[int, int] | None:
 
 def sentences_about(text: str, query: str) -> list[tuple[int, int]]:
     """Return the spans of the sentences that contain a word of the query, or of all sentences if none does."""
-    wanted = set(_words(query))
+    query_words = set(_words(query))
     sentences = split_sentences(text)
-    return [(start, end) for start, end in sentences if wanted.intersection(_words(text[start:end]))] or sentences
+    return [(start, end) for start, end in sentences if query_words.intersection(_words(text[start:end]))] or sentences
 
 
 def _last_that_fits(sizes: Sequence[int], max_tokens: int) -> int | None:

@@ -92,8 +92,8 @@ class ProjectManager:
         """
         require_llm(llm, model_id)
         directory = _no_link(self.root / check_name(name))
-        if (taken := self._directory_like(name)) is not None:
-            raise _exists(taken.name)
+        if (existing := self._directory_like(name)) is not None:
+            raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
         files.make_directory(directory)
@@ -184,8 +184,8 @@ class ProjectManager:
 
         Some file systems take both names for the same.
         """
-        folded = _folded(name)
-        return next((self.root / other for other in self.list() if _folded(other) == folded), None)
+        folded = _casefold(name)
+        return next((self.root / other for other in self.list() if _casefold(other) == folded), None)
 
     def _require_free(self, directory: Path) -> None:
         """Check that the directory of a new project holds no other files.
@@ -255,5 +255,5 @@ def _remove_own(directory: Path, *, keep: Collection[str]) -> None:
             (files.remove_tree if path.is_dir() and not path.is_symlink() else files.remove)(path)
 
 
-def _folded(name: str) -> str:
+def _casefold(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()

@@ -53,7 +53,6 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
-from llama_index_contextual.contextualizer.estimate import EmbeddingCount
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
@@ -82,7 +81,7 @@ from llama_index_contextual.retrievers.queries import as_bundle, as_bundles
 from llama_index_contextual.retrievers.response import RetrievalResponse
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import current_name, version_directory
-from llama_index_contextual.storage.forget import Forgotten, forget
+from llama_index_contextual.storage.forget import ForgetReport, forget
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.manifest import DocumentRecord
@@ -110,9 +109,9 @@ class Project:
     Args:
         directory: The project's directory.
         config: Its settings.
-        llm: Writes contexts and answers; None loads the one that `config.llm` names when it is needed.
-        embed_model: Embeds chunks and queries; None loads the one that `config.embed_model` names.
-        model_id: Name of the model of `llm`; None takes the model's own name.
+        llm: LLM for contexts and answers; None loads `config.llm` when it is needed.
+        embed_model: Embedding model for chunks and queries; None loads `config.embed_model`.
+        model_id: Name of the model of `llm`; None uses the model's own name.
 
     Raises:
         ConfigurationError: `model_id` is given without `llm`.
@@ -169,12 +168,12 @@ class Project:
         return live.embed_model if live.has_semantic else self.embed_model
 
     def _answering_llm(self) -> LLM:
-        """Return the LLM for questions and answers: the given one, or the one that the settings name."""
+        """Return the LLM for questions and answers: the given object, or the LLM of the settings."""
         return self._llm or load_llm(
             self.config.llm,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            instead="take another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
+            advice="use another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
         )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
@@ -218,42 +217,43 @@ class Project:
     ) -> IngestReport:
         """Add and update documents, and publish a new version.
 
-        `ingest` blocks until it is done; `aingest` leaves the event loop free.
+        `ingest` blocks until the version is published; `aingest` does not block the event loop.
 
-        Documents whose content has not changed are copied from the version before. A file or chunk that fails is
-        listed in the report and does not stop the others. Until the new version is published, queries are answered by
-        the one before.
+        Documents whose content has not changed are copied from the previous version. A file or chunk that fails is
+        listed in the report and does not stop the others. Until the new version is published, queries are answered from
+        the previous one.
 
         The id of a document is its path relative to the parent of the given folder, or the file name for a single
-        file. A file keeps its id, even if it is later given by another path. An id that belongs to another file or to a
-        Document is never reused: the new file gets the shortest longer path that is different, and the report says so.
-        A renamed file gets the id of its new name, and its contexts and embeddings cost nothing again.
+        file. A file keeps its id, even if another path to it is passed later. An id that belongs to another file or to
+        a Document is never reused: the new file gets a longer part of its path as its id, and the report says so. A
+        renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
 
         Args:
             inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
-            replace: Make the version exactly these inputs; otherwise other documents are kept.
-            moved: The files were moved: a document whose id the new path ends with is taken to be the same one.
+            replace: Remove all documents that are not among the inputs.
+            moved: The files were moved: a path that ends with the id of a document is that document.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
             passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
-            max_cost: Limit of the run in dollars at list prices. A call in flight counts with the most that it can
-                cost; so does, for good, a call that timed out or was cut off. At the limit the run waits for the calls
-                in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate` returns
-                a sufficient limit. Only the last call can exceed it: if its answer is longer than those before, if the
-                provider's cache fails, or if the provider charges more tokens than were requested.
+            max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight counts with its maximum
+                price, and so does, permanently, a call that timed out or was interrupted. At the limit, the run waits
+                for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an error.
+                `estimate` returns a sufficient limit. Only the last call can exceed the limit: if its answer is longer
+                than the previous ones, if the provider's cache fails, or if the provider charges more tokens than were
+                requested.
             batch: Send requests for contexts as batches, which the provider answers within 24 hours at half the price
-                per token; its prompt cache may be less effective for them. The process may be stopped meanwhile: the
-                same call, or any later one, continues with the provider's current state.
+                per token; its prompt cache may be less effective for them. The process may end meanwhile: the
+                same call, or any later one, fetches the replies.
             show_progress: Show a progress bar.
-            progress: Called as the work proceeds.
+            progress: Called with the progress of the run.
 
         Raises:
-            BudgetExceededError: The next call could exceed `max_cost`; the error says what was spent in total.
+            BudgetExceededError: The next call could exceed `max_cost`; `spent` is the total cost so far.
             ConfigurationError: `max_cost` is given and a price is unknown, or the provider has no batches.
             InputError: There is nothing to ingest, two inputs have the same document id, or a Document has the id of a
                 file.
             PathNotFoundError: A path does not exist, and either nothing else could be read, or `replace` would remove
-                its documents. Otherwise it is among the skipped files of the report.
+                its documents. Otherwise, the path is listed among the skipped files of the report.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
             ProjectLockedError: Another process is writing to the project.
         """
@@ -281,10 +281,10 @@ class Project:
         passwords: Mapping[str, str] | str | None = None,
         batch: bool = False,
     ) -> CostEstimate:
-        """Return what `ingest` would cost with the same arguments; nothing is sent, nothing is written.
+        """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
 
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
-        `aestimate` leaves the event loop free.
+        `aestimate` does not block the event loop.
         """
         options = RunOptions(
             replace=replace,
@@ -295,8 +295,8 @@ class Project:
         )
         with contextlib.ExitStack() as stack:
             ledger = stack.enter_context(contextlib.closing(Ledger(self.directory / LEDGER_FILE, read_only=True)))
-            embedding = self._embedding_to_count()
-            before = self._version_to_build_on(embedding.model, replace=replace)
+            embed_model = self._embed_model_name()
+            before = self._version_to_build_on(embed_model, replace=replace)
             if before is not None:
                 stack.callback(before.close)
             return estimate(
@@ -304,7 +304,8 @@ class Project:
                 options,
                 config=self.config,
                 stages=self._stages(ledger, None),
-                embedding=embedding,
+                embed_model=embed_model,
+                dimensions=getattr(self._given_embed_model, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
                 project=self.name,
@@ -315,18 +316,18 @@ class Project:
     def remove(self, doc_ids: Sequence[str] | str, *, forget: bool = False) -> IngestReport:
         """Publish a version without some documents.
 
-        Earlier versions on disk still hold them, and the ledger still holds their contexts and embeddings, unless
-        `forget` is set. The other documents do not change: no model is called, and settings that wait for a `rebuild`
-        keep waiting.
+        Earlier versions on disk still contain them, and the ledger still contains their contexts and embeddings, unless
+        `forget` is set. The other documents do not change: no model is called, and settings that need a `rebuild` are
+        not applied.
 
-        `aremove` leaves the event loop free; a task that is cancelled meanwhile waits for the end of the removal.
+        `aremove` does not block the event loop; if its task is cancelled, the removal is completed first.
 
         Args:
             doc_ids: Ids of the documents; if there are none, nothing is published.
             forget: Also call `forget`.
 
         Raises:
-            InputError: The live version does not have one of them.
+            InputError: A document is not in the live version.
             ProjectLockedError: Another process is writing to the project.
         """
         unwanted = frozenset([doc_ids] if isinstance(doc_ids, str) else doc_ids)
@@ -344,8 +345,8 @@ class Project:
     async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
         """Publish a version with the current settings from the stored documents; files are not read again.
 
-        Contexts and embeddings whose request has not changed come from the ledger. `rebuild` blocks until it is done;
-        `arebuild` leaves the event loop free.
+        Contexts and embeddings whose request has not changed are read from the ledger. `rebuild` blocks until the
+        version is published; `arebuild` does not block the event loop.
         """
         return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
 
@@ -354,12 +355,12 @@ class Project:
     async def aretry_failed(
         self, *, show_progress: bool = False, progress: ReportProgress | None = None
     ) -> IngestReport:
-        """Request the contexts that the LLM failed to write again, and publish a version that has them.
+        """Request failed contexts again, and publish a version with them.
 
-        `retry_failed` blocks until it is done; `aretry_failed` leaves the event loop free.
+        `retry_failed` blocks until the version is published; `aretry_failed` does not block the event loop.
 
         Raises:
-            ConfigurationError: Settings wait for a `rebuild`, which requests these contexts too.
+            ConfigurationError: Changed settings need a `rebuild`, which requests these contexts too.
             ModelError: A model cannot be loaded or reached; contexts and embeddings paid for so far are in the ledger.
         """
         options = RunOptions(retry_failed=True, purpose="retry")
@@ -401,12 +402,12 @@ class Project:
     def _stages(self, ledger: Ledger, embed_model: BaseEmbedding | None) -> Stages:
         return make_stages(self.config, ledger=ledger, llm=self._llm, embed_model=embed_model, model_id=self._model_id)
 
-    def _embedding_to_count(self) -> EmbeddingCount:
-        given = self._given_embed_model
+    def _embed_model_name(self) -> str | None:
+        """Return the name of the embedding model without loading it, or None without a semantic index."""
         if not self.config.faiss:
-            return EmbeddingCount(None, None)
-        name = require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
-        return EmbeddingCount(name, getattr(given, "dimensions", None))
+            return None
+        given = self._given_embed_model
+        return require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
 
     def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:
@@ -423,7 +424,7 @@ class Project:
         if same_setting and manifest.embed_model is not None and is_other:
             raise ConfigurationError(
                 f"The index was built with the embedding model {manifest.embed_model!r}, the project is loaded with"
-                f" {embed_model_name!r}: load it with the first, or create a project for the second.",
+                f" {embed_model_name!r}: load it with the former, or create a new project for the latter.",
                 setting="embed_model",
             )
         return version
@@ -448,11 +449,11 @@ class Project:
 
         Args:
             query: The question.
-            mode: "semantic", "lexical" or "hybrid"; None takes `config.mode`. If the index of a mode is missing, the
-                other one answers, with a warning in the response.
-            top_k: Number of results; None takes `config.top_k`.
+            mode: "semantic", "lexical" or "hybrid"; None uses `config.mode`. If the index of a mode is missing, the
+                other one is searched, with a warning in the response.
+            top_k: Number of results; None uses `config.top_k`.
             filters: Conditions on the metadata of chunks, applied in every index before ranking.
-            explain: Explain the rank of every result, and why the next ones are not among them.
+            explain: Whether to explain the ranks of the results, and of the next hits.
 
         Raises:
             InputError: The query is empty or top_k is not positive.
@@ -470,7 +471,7 @@ class Project:
         filters: MetadataFilters | None = None,
         explain: bool = False,
     ) -> RetrievalResponse:
-        """Do the same as `retrieve`; the query's embedding is awaited."""
+        """Do the same as `retrieve`, without blocking the event loop."""
         retriever = self._retriever(mode, top_k, filters)
         return await retriever.arespond(as_bundle(query), explain=explain)
 
@@ -482,7 +483,7 @@ class Project:
         top_k: int | None = None,
         filters: MetadataFilters | None = None,
     ) -> list[RetrievalResponse]:
-        """Do the same as `retrieve` for several questions; one version answers all, and they are embedded together."""
+        """Search for several questions as `retrieve` does, in one version, and embed them together."""
         retriever = self._retriever(mode, top_k, filters)
         return retriever.respond_many(as_bundles(queries))
 
@@ -518,7 +519,7 @@ class Project:
 
         Args:
             mode: As in `retrieve`.
-            similarity_top_k: Number of results; with `intents`, the plan for the question's intent decides.
+            similarity_top_k: Number of results; with `intents`, it depends on the intent of the question.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`.
 
@@ -571,37 +572,38 @@ class Project:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
         The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, the
-        result is a `RetrieverQueryEngine` over the same search, which only takes llm, mode, similarity_top_k, filters,
-        intents, node_postprocessors, streaming and callback_manager in addition.
+        result is a `RetrieverQueryEngine` over the same search. Of the other options, it supports only llm, mode,
+        similarity_top_k, filters, intents, node_postprocessors, streaming and callback_manager.
 
         Args:
-            llm: Writes the answer; None takes the project's.
+            llm: LLM that writes the answer; None uses the project's.
             mode: As in `retrieve`.
             similarity_top_k: Number of results of the search.
             filters: As in `retrieve`.
-            intents: True searches every question by its intent, as defined by `PLANS` in `answering.intent`: the number
-                of passages, which indexes answer, a search for each side of a comparison, no search for chitchat.
-                "llm" also asks the model if neither patterns nor words decide; a table of plans replaces single ones.
-            style: "instruction", "persona" (few words), "chain_of_thought", or a text of your own rules.
-            answer_tokens: Tokens of the passages that the model reads, at most; None takes the project's.
-            max_passages: Number of passages that the model reads, at most; None for as many as fit.
-            context: Whether the model sees the generated contexts, marked as background; None takes the project's.
-            min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model;
+            intents: True adapts the search to the intent of the question, as defined by `PLANS` in `answering.intent`:
+                the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
+                "llm" also asks the model if the wording does not decide; a dict of plans replaces individual plans.
+            style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
+            answer_tokens: Maximum number of passage tokens that the model reads; None uses the project's setting.
+            max_passages: Maximum number of passages that the model reads; None reads as many as fit.
+            context: Whether the model sees the generated contexts, marked as background; None uses the project's
+                setting.
+            min_confidence: Searches with a lower confidence are answered with `not_found`, without a call to the model;
                 None leaves the decision to the model.
             not_found: Answer if nothing was found, or if the passages do not answer the question.
-            small_talk: Reply to chitchat, with `intents`.
+            small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in the search for a follow-up question.
-            reference_date: The current day, or a function that returns it, to search "last quarter" by its date.
-            adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, "expand" also the
-                neighbours on the same topic, which it embeds.
-            guards: Checks that every answer passes; True takes the usual ones.
-            cache: Cache of answers; True takes `answer_cache`.
-            judge: Judges every answer before it is shown; True lets `llm` judge.
-            timeouts: How long to wait for the model; None takes the setting `call_timeout`.
+            reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
+            adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, and "expand"
+                also neighbouring chunks on the same topic, which are embedded to find out.
+            guards: Checks and filters for every answer; True uses the default guards.
+            cache: Cache of answers; True uses `answer_cache`.
+            judge: Judge of every answer before it is shown; True uses `llm`.
+            timeouts: Timeouts of calls to the model; None uses the setting `call_timeout`.
             node_postprocessors: Applied to the hits first, such as a reranker.
-            streaming: Whether `query` returns the answer as it is written.
+            streaming: Whether `query` returns a stream.
             callback_manager: Receives LlamaIndex's events.
-            response_synthesizer: As for `RetrieverQueryEngine.from_args`, like all that follow.
+            response_synthesizer: As in `RetrieverQueryEngine.from_args`, like all following options.
             response_mode: How LlamaIndex's own engine writes its answer.
             text_qa_template: Its prompt for an answer.
             refine_template: Its prompt to refine an answer.
@@ -694,33 +696,33 @@ class Project:
         The options from `style` on are those of `as_query_engine`.
 
         Args:
-            llm: Writes the answers; None takes the project's.
+            llm: LLM that writes the answers; None uses the project's.
             mode: How follow-up questions are searched: "blend", "condense" or "simple".
             search_mode: As `mode` in `retrieve`.
             similarity_top_k: Number of results of the search.
             filters: As in `retrieve`.
             intents: As in `as_query_engine`.
-            turns: Number of exchanges that count in a search and are in the prompt.
-            history_tokens: Tokens of the exchanges in the prompt, at most; the oldest are left out first.
-            chat_store: Where the history is kept.
+            turns: Number of previous exchanges used in searches and in the prompt.
+            history_tokens: Maximum number of tokens of exchanges in the prompt; the oldest are left out first.
+            chat_store: Store of the history.
             chat_store_key: Name of this conversation in the store.
-            style: As in `as_query_engine`, like all that follow.
-            answer_tokens: Tokens of the passages, at most.
-            max_passages: Number of passages that the model reads, at most. "usual" reads the three best, or with
-                `intents` all that the plan finds; None reads as many as fit.
+            style: As in `as_query_engine`, like all following options.
+            answer_tokens: Maximum number of passage tokens.
+            max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
+                `intents` all that are found; None reads as many as fit.
             context: Whether the model sees the generated contexts.
-            min_confidence: Confidence of a search below which the answer is `not_found`.
+            min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
-            small_talk: Reply to chitchat, with `intents`.
-            weights: Weights of the conversation in a search; None takes the usual ones with `turns`.
-            reference_date: The current day, or a function that returns it.
-            adjacent: How neighbouring hits are read.
-            guards: Checks that every answer passes.
+            small_talk: Reply to chitchat, if `intents` is set.
+            weights: Weights of the conversation in a search; None uses the default weights with `turns`.
+            reference_date: Current date, or a function that returns it.
+            adjacent: Treatment of neighbouring hits.
+            guards: Checks and filters for every answer.
             cache: Cache of answers.
-            judge: Judges every answer before it is shown.
-            timeouts: How long to wait for the model.
+            judge: Judge of every answer before it is shown.
+            timeouts: Timeouts of calls to the model.
             node_postprocessors: Applied to the hits first.
-            streaming: Whether `query` of the engine below returns the answer as it is written.
+            streaming: Whether the query engine of the chat engine returns a stream.
             callback_manager: Receives LlamaIndex's events.
 
         Raises:
@@ -811,10 +813,10 @@ class Project:
         """Return the metadata keys of the live version's chunks, which filters can name."""
         return self._live.current().docstore.metadata_keys()
 
-    # ---- upkeep ------------------------------------------------------------------------------------------------------
+    # ---- maintenance ------------------------------------------------------------------------------------------------
 
     def update_config(self, **changes: Any) -> list[str]:
-        """Change settings, and return the names of those that wait for the next `rebuild` or `ingest`.
+        """Change settings, and return the names of those that take effect with the next `rebuild` or `ingest`.
 
         The names include settings changed by earlier calls, as long as the live version was built without them.
         Settings of retrieval (mode, top_k, weights, ...) take effect with the next query.
@@ -856,8 +858,8 @@ class Project:
         """Compare every file with its SHA-256 and check the ledger.
 
         Args:
-            repair: First remove leftovers and damaged versions that are not live, and rescue the rows of a damaged
-                ledger.
+            repair: First remove leftovers and damaged versions that are not live, and recover the readable rows of a
+                damaged ledger.
         """
         return (repair_project if repair else verify_project)(self.directory)
 
@@ -865,7 +867,7 @@ class Project:
         """Make an earlier version the live one, and return its name; the later ones stay on disk.
 
         Args:
-            to: Name of the version; None takes the one before the live one.
+            to: Name of the version; None selects the version before the live one.
 
         Raises:
             InputError: There is no such version.
@@ -873,13 +875,13 @@ class Project:
         with write_lock(self.directory):
             return rollback(self.directory, to)
 
-    def forget(self, *, dry_run: bool = False) -> Forgotten:
-        """Permanently remove everything from disk that the live version does not hold.
+    def forget(self, *, dry_run: bool = False) -> ForgetReport:
+        """Permanently remove all data that is not in the live version.
 
         This removes all other versions, so that no `rollback` is possible, and every context and embedding in the
-        ledger that no chunk of the live version uses. Batches under way are abandoned, since their replies would bring
-        text back: to keep their replies, let the `ingest` that sent them finish first. Data that a provider keeps about
-        its requests is not affected. After an interruption it can be run again.
+        ledger that no chunk of the live version uses. Pending batches are abandoned, because their replies would
+        restore removed text; to keep the replies, complete the `ingest` that sent them first. Data that a provider
+        keeps is not affected. If `forget` is interrupted, it can be run again.
 
         Args:
             dry_run: Remove nothing, and return what would be removed.
@@ -922,7 +924,7 @@ class Project:
     def cost(self) -> ProjectCost:
         """Return the cost of contexts and embeddings so far, in total and by run; questions are not included.
 
-        A run that was killed and calls that timed out count with the most that they can have cost.
+        Calls that timed out and calls of a run that was killed are included at their maximum price.
         """
         return project_cost(self.directory)
 
@@ -934,7 +936,7 @@ class Project:
     # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def generate_questions(self, number: int = 50, *, seed: int = 0) -> list[Question]:
-        """Let the project's LLM write questions about its documents; the evidence of each is the chunk that answers it.
+        """Let the project's LLM write questions about its documents, with the chunks that answer them as evidence.
 
         Raises:
             ModelError: There is no LLM, or it cannot be reached.
@@ -956,19 +958,19 @@ class Project:
         seed: int = 0,
         progress: ShowVariants | None = None,
     ) -> Comparison:
-        """Build these documents without context, with structural and with LLM context, and recommend one of them.
+        """Compare the project without contexts, with structural contexts and with LLM contexts, and recommend one.
 
         Args:
             questions: Questions with evidence, or a file of them; None lets the project's LLM write some.
             variants: Kinds of context, at least two; the others are compared with the first one.
-            sample: Number of documents to build, at most: those with evidence first; None takes all.
+            sample: Maximum number of documents to build, those with evidence first; None uses all.
             ks: Numbers of results to evaluate.
-            metric: Metric of the recommendation; None takes recall@10.
-            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
-                Questions that the LLM writes are not counted.
+            metric: Metric of the recommendation; None uses recall@10.
+            max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if it is higher or unknown.
+                The cost of generated questions is not included.
             number: Number of questions to write if none are given.
             seed: Seed of the random numbers.
-            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
+            progress: Called with the progress, first with the price; it may raise an exception to stop.
 
         Raises:
             InputError: A variant or metric is unknown, no question has its evidence in the sample, or the cost would
@@ -1003,18 +1005,19 @@ class Project:
         seed: int = 0,
         progress: ShowVariants | None = None,
     ) -> Sweep:
-        """Build these documents with several chunk sizes and kinds of context, and evaluate several modes.
+        """Evaluate combinations of chunk sizes, kinds of context, modes and numbers of results.
 
         Args:
-            questions: Questions with evidence, or a file of them; for several chunk sizes, not chunks as evidence.
-            chunk_sizes: Sizes in tokens; none takes the project's.
-            contexts: Kinds of context; none takes the project's.
+            questions: Questions with evidence, or a file of them; for several chunk sizes, the evidence cannot be
+                chunks.
+            chunk_sizes: Sizes in tokens; if empty, the project's.
+            contexts: Kinds of context; if empty, the project's.
             modes: Modes of the search.
             top_ks: Numbers of results.
-            sample: Number of documents to build, at most; None takes all.
-            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
+            sample: Maximum number of documents to build; None uses all.
+            max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if it is higher or unknown.
             seed: Seed of the random numbers.
-            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
+            progress: Called with the progress, first with the price; it may raise an exception to stop.
 
         Raises:
             InputError: There is nothing to try, the evidence cannot be compared across chunk sizes, or the cost would
@@ -1071,30 +1074,30 @@ class Project:
 
         Args:
             questions: Questions with their correct answers.
-            llm: Writes the answers; None takes the project's.
-            chunk_sizes: Sizes in tokens; none takes the project's.
-            contexts: Kinds of context; none takes the project's.
-            modes: Modes of the search; none takes the project's.
+            llm: LLM that writes the answers; None uses the project's.
+            chunk_sizes: Sizes in tokens; if empty, the project's.
+            contexts: Kinds of context; if empty, the project's.
+            modes: Modes of the search; if empty, the project's.
             top_ks: Numbers of results.
-            concurrency: Number of questions under way at the same time, at most.
-            max_cost: Dollars that contexts and embeddings may cost; nothing is built if the price is higher or unknown.
-                The cost of the answers is not counted.
-            progress: Called as the work proceeds; before anything is built, with the price, when it may raise.
-            intents: As in `as_query_engine`, like all that follow.
+            concurrency: Maximum number of questions answered concurrently.
+            max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if it is higher or unknown.
+                The cost of the answers is not included.
+            progress: Called with the progress, first with the price; it may raise an exception to stop.
+            intents: As in `as_query_engine`, like all following options.
             style: Style of the answers.
-            answer_tokens: Tokens of the passages, at most.
-            max_passages: Number of passages that the model reads, at most.
+            answer_tokens: Maximum number of passage tokens.
+            max_passages: Maximum number of passages that the model reads.
             context: Whether the model sees the generated contexts.
-            min_confidence: Confidence of a search below which the answer is `not_found`.
+            min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
-            small_talk: Reply to chitchat, with `intents`.
+            small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in a search.
-            reference_date: The current day, or a function that returns it.
-            adjacent: How neighbouring hits are read.
-            guards: Checks that every answer passes.
-            cache: Cache of answers; True takes a new one for each setting.
-            judge: Judges every answer.
-            timeouts: How long to wait for the model.
+            reference_date: Current date, or a function that returns it.
+            adjacent: Treatment of neighbouring hits.
+            guards: Checks and filters for every answer.
+            cache: Cache of answers; True uses a new one for each setting.
+            judge: Judge of every answer.
+            timeouts: Timeouts of calls to the model.
             node_postprocessors: Applied to the hits first.
             callback_manager: Receives LlamaIndex's events.
 

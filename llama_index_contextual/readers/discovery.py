@@ -150,10 +150,10 @@ def _look_up_missing(name: str, path: Path, error: OSError, collector: _Collecto
     elif any(map(has_magic, path.parts)):
         root, pattern = split_glob(path)
         if not _take_folder(root, pattern, name, collector):
-            reason = "matches no file" if os.path.isdir(root) else "matches no file: its folder is not there"
+            reason = "matches no file" if os.path.isdir(root) else "matches no file: its folder does not exist"
             collector.skip(name, reason, absent=True)
     elif isinstance(error, FileNotFoundError):
-        reason = "is a link to a file that is not there" if os.path.islink(path) else "is not there"
+        reason = "is a link to a file that does not exist" if os.path.islink(path) else "does not exist"
         collector.skip(name, reason, absent=True)
     else:
         collector.skip(name, f"cannot be accessed: {error.strerror}", absent=not isinstance(error, PermissionError))

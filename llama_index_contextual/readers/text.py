@@ -2,7 +2,8 @@
 
 `decode_file` tries a byte order mark, UTF-16 and UTF-32 without one, UTF-8, and finally legacy encodings. Encodings of
 Latin scripts use nearly the same bytes for letters of different languages. They are told apart by alphabets: a text is
-written in one language, so its letters beyond ASCII belong to one alphabet. charset-normalizer decides all other cases.
+written in one language, so its letters beyond ASCII belong to one alphabet. charset-normalizer decides all other cases:
+Cyrillic, Greek, Hebrew, Arabic, Thai, Chinese, Japanese and Korean text, and Latin text of several languages.
 """
 
 from __future__ import annotations
@@ -200,6 +201,7 @@ def _without_nul(source: _Source, decoded: Decoded) -> Decoded:
 
 # Detection by byte order mark, signature and control characters
 
+# A byte order mark is decisive. Before version 3.5, charset-normalizer ignores the mark of a UTF-16 text of formulas.
 _MARKS = (
     # UTF-32 first: its little-endian mark begins with that of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -243,7 +245,11 @@ def looks_binary(window: bytes) -> bool:
 
 
 def unmarked_encoding(head: bytes) -> str | None:
-    """Return the encoding of a text in UTF-16, UTF-32 or ISO-2022-JP without byte order mark, or None."""
+    """Return the encoding of a text in UTF-16, UTF-32 or ISO-2022-JP without byte order mark, or None.
+
+    charset-normalizer is not used here: it takes a table that is drawn with box characters for UTF-8, does not
+    recognise formulas such as "∀x ∈ ℝ", and before version 3.5 reads some binary files as UTF-16.
+    """
     if head.isascii() and any(escape in head for escape in _JAPANESE_ESCAPES):
         return "iso2022_jp_2"
     if b"\0" not in head or not looks_binary(head):
@@ -268,6 +274,8 @@ def _common_characters(head: bytes, encoding: str) -> int:
 
 # Detection of legacy encodings
 
+# Without this list, charset-normalizer takes Russian text in KOI8-R for Japanese, and Polish text in ISO 8859-2 for
+# ISO 8859-14 ("ṡycie" for "życie").
 LEGACY = (
     "cp1252",
     "cp1250",
@@ -333,6 +341,8 @@ def _around_first_foreign(line: bytes, width: int = 4096) -> bytes:
     return window[: max(ends) + 1] or window
 
 
+# charset-normalizer confuses Latin alphabets. It reads French text in Windows-1252 as Windows-1257 ("Oł qu'il soit" for
+# "Où qu'il soit"), and Italian and Swedish text as Windows-1250 ("societŕ" for "società", "bĺda" for "båda").
 _WEST = (
     "àâæçéèêëîïôœùûüÿ",  # French
     "äöüß",  # German

@@ -305,7 +305,7 @@ class Specific(Protocol):
 
 
 def specificity_of(retriever: BaseRetriever, text: str) -> float | None:
-    """Return how specific a text is among the passages of a retriever: 1 if its terms could just single out one.
+    """Return how specific a text is among the passages of a retriever: 1 if its terms are just enough to identify one.
 
     The value is the sum of the inverse document frequencies of the text's terms, divided by the logarithm of the number
     of passages N: if terms were independent, `N ** (1 - specificity)` passages would contain all of them. None for a

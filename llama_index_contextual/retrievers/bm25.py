@@ -186,7 +186,8 @@ class LexicalIndex:
         try:
             settings = json.loads(files.read(directory / SETTINGS_FILE))
         except FileNotFoundError as error:
-            raise InputError(f"{directory} holds no lexical index: persist a LexicalRetriever there first.") from error
+            message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
+            raise InputError(message) from error
         bm25 = None if settings["empty"] else bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
         return cls(Analyzer(settings["language"]), bm25, settings["size"])
 

@@ -126,7 +126,7 @@ class DocumentLeg:
     def __init__(self, index: DocumentIndex, docstore: SQLiteDocumentStore) -> None:
         if len(index.rows) != len(docstore):
             raise InputError(
-                f"The document index knows {len(index.rows)} chunks, the document store {len(docstore)}: they do not"
+                f"The document index covers {len(index.rows)} chunks, the document store {len(docstore)}: they do not"
                 f" belong together."
             )
         self._index = index

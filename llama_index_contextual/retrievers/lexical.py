@@ -164,7 +164,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         directory = Path(path)
         index = LexicalIndex.load(directory)
         if docstore is None and not (directory / NODES_FILE).is_file():
-            raise InputError(f"{directory} holds no nodes: give the document store that the index was built over.")
+            raise InputError(f"{directory} contains no nodes: pass the document store that the index was built over.")
         store = docstore if docstore is not None else SQLiteDocumentStore(directory / NODES_FILE, access="read")
         retriever = cls(index, store, **kwargs)
         retriever._owns_docstore = docstore is None
@@ -175,7 +175,9 @@ def _warnings(terms: QueryTerms) -> tuple[str, ...]:
     if not terms.left_out:
         return ()
     kept, number = MAX_TERMS, MAX_TERMS + terms.left_out
-    return (f"The query has {number:,} different terms: only the {kept} that weigh most were searched lexically.",)
+    return (
+        f"The query has {number:,} different terms: only the {kept} with the largest weights were searched lexically.",
+    )
 
 
 def _docstore_of(index: VectorStoreIndex) -> BaseDocumentStore:

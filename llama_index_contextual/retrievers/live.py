@@ -135,7 +135,7 @@ class ProjectRetriever(CheckedRetriever):
         )
 
     def widened(self) -> ProjectRetriever:
-        """Return a retriever that looks further in the same indexes: five times the candidates, twice the results.
+        """Return a retriever that searches the same indexes more widely: five times the candidates, twice the results.
 
         The mode stays: lexical mode must not send the question to an embedding API.
         """
@@ -427,7 +427,7 @@ class SearchableVersion(OpenVersion):
         if not is_same_model(self.manifest.embed_model, model_name(model)):
             raise ConfigurationError(
                 f"The index was built with the embedding model {self.manifest.embed_model!r}, the project is"
-                f" loaded with {model_name(model)!r}: load it with the first, or create a project for the second.",
+                f" loaded with {model_name(model)!r}: load it with the former, or create a new project for the latter.",
                 setting="embed_model",
             )
         return model
@@ -480,7 +480,7 @@ class SearchableVersion(OpenVersion):
         )
 
     def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
-        """Return the wanted mode if the version supports it, or else another one and a warning."""
+        """Return the requested mode if the version supports it, or else another one and a warning."""
         has: dict[str, bool] = {"semantic": self.has_semantic, "lexical": self.has_lexical}
         if wanted == "hybrid" and all(has.values()):
             return wanted, []
@@ -488,7 +488,7 @@ class SearchableVersion(OpenVersion):
             return wanted, []
         used: Mode = "semantic" if has["semantic"] else "lexical"
         missing = " and ".join(name for name, is_there in has.items() if not is_there)
-        return used, [f"Mode {wanted!r} was asked for, but there is no {missing} index: answered with {used!r}."]
+        return used, [f"Mode {wanted!r} was requested, but there is no {missing} index: answered with {used!r}."]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -541,7 +541,7 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
     if request.reranker is not None:
         results = request.reranker.rerank(bundle, hits[:k])
         if hits and not results:
-            warnings.append(f"The reranker {request.reranker.name!r} has left out all {len(hits[:k])} hits.")
+            warnings.append(f"The reranker {request.reranker.name!r} dropped all {len(hits[:k])} hits.")
             judgement = judgement and Judgement((), 0.0)
         if request.explain:
             explanations, near_misses = _reranked([*explanations, *near_misses], results, request.k)

@@ -68,7 +68,7 @@ def as_bundles(queries: object) -> list[QueryBundle]:
         InputError: The queries are not a list, or one of them is not a query.
     """
     if isinstance(queries, str | bytes | QueryBundle) or not isinstance(queries, Iterable):
-        raise InputError(f"The queries are {_described(queries)}: give a list of them.", value=queries)
+        raise InputError(f"The queries are {_described(queries)}: pass a list.", value=queries)
     return [as_bundle(query) for query in queries]
 
 
@@ -113,7 +113,7 @@ def require_positive(k: object, name: str = "top_k", what: str = "result") -> in
     except TypeError:
         number = None
     if number is None:
-        raise InputError(f"{name} is {k!r}: give a whole number of at least 1.", value=k)
+        raise InputError(f"{name} is {k!r}: pass a whole number of at least 1.", value=k)
     if number < 1:
         raise InputError(f"{name} is {number}: ask for at least one {what}.", value=k)
     return number

@@ -210,7 +210,7 @@ class Explanation:
             ("in the text", self.in_text),
             ("only in the context", self.in_context),
             ("only in its structural part", self.in_structure),
-            ("nowhere", self.missing),
+            ("missing", self.missing),
         )
         lines = [
             f"{self.rank}. {self.source}: {self.score:.4f}",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.headers import check_faiss, check_npy
-from llama_index_contextual.storage.manifest import MANIFEST, Manifest, damaged
+from llama_index_contextual.storage.manifest import MANIFEST, Manifest, damage_error
 
 Check = Literal["size", "xxh3", "sha256"]
 """How to compare a file: by its size only, by a fast checksum, or by a cryptographic one."""
@@ -24,11 +24,11 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         manifest = Manifest.from_json(files.read(directory / MANIFEST), file=shown)
     except FileNotFoundError as error:
-        raise damaged(shown, "is missing") from error
+        raise damage_error(shown, "is missing") from error
     except OSError as error:
-        raise damaged(shown, f"cannot be read ({error.strerror})") from error
+        raise damage_error(shown, f"cannot be read ({error.strerror})") from error
     if manifest.version != directory.name:
-        raise damaged(shown, f"belongs to version {manifest.version}")
+        raise damage_error(shown, f"belongs to version {manifest.version}")
     return manifest
 
 
@@ -41,11 +41,11 @@ def check_files(directory: Path, manifest: Manifest, check: Check) -> None:
     for name, expected in manifest.files.items():
         path, shown = directory / name, _shown(directory, name)
         if not path.is_file():
-            raise damaged(shown, "is missing")
+            raise damage_error(shown, "is missing")
         if path.stat().st_size != expected["bytes"]:
-            raise damaged(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
+            raise damage_error(shown, f"has {path.stat().st_size} bytes instead of {expected['bytes']}")
         if check != "size" and getattr(files, check)(path) != expected[check]:
-            raise damaged(shown, "has changed since it was published")
+            raise damage_error(shown, "has changed since it was published")
 
 
 def check_headers(directory: Path, manifest: Manifest) -> None:

@@ -34,21 +34,21 @@ _POOL_PER_HIT = 2
 _BLOCK = 1_024
 
 
-def compacted(flat: Any, wanted: FaissIndex) -> Any:
+def compress(flat: Any, kind: FaissIndex) -> Any:
     """Return the index to store: either the exact one or a compact one.
 
     Args:
         flat: A `faiss.IndexFlatIP`.
-        wanted: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and its
+        kind: `flat`, `rabitq`, or `auto`. `auto` chooses the compact index if there are enough vectors and its
             recall@20 on them is at least 0.99.
     """
-    if wanted == "flat" or (wanted == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):
+    if kind == "flat" or (kind == "auto" and flat.ntotal * flat.d * 4 < WORTHWHILE_BYTES):
         return flat
     vectors = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
     compact = faiss.index_factory(flat.d, _FACTORY, faiss.METRIC_INNER_PRODUCT)
     compact.train(vectors)
     compact.add(vectors)
-    return compact if wanted == "rabitq" or probed_recall(vectors, compact) >= MIN_RECALL else flat
+    return compact if kind == "rabitq" or probed_recall(vectors, compact) >= MIN_RECALL else flat
 
 
 def probed_recall(vectors: NDArray[np.float32], index: Any) -> float:

@@ -45,7 +45,7 @@ class Current:
     newest: str | None = None
     known: bool = False
 
-    def finished(self, name: str) -> bool:
+    def was_live(self, name: str) -> bool:
         """Return whether a version was ever live; a newer one was left by an interrupted writer."""
         return not self.known or (self.newest is not None and number(name) <= number(self.newest))
 
@@ -90,16 +90,16 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     """
     if stamp is None:
         if directories(project_dir):
-            raise _damaged(project_dir, "is missing")
+            raise _damage_error(project_dir, "is missing")
         return Current(None)
     content = stamp.content
     match = _CONTENT.fullmatch(content)
     if match is None:
-        raise _damaged(project_dir, "does not hold the name of a version")
+        raise _damage_error(project_dir, "does not hold the name of a version")
     if match["body"] is None:
         return Current(_name(match["live"]))
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
-        raise _damaged(project_dir, "has changed since it was written")
+        raise _damage_error(project_dir, "has changed since it was written")
     return Current(_name(match["now"]), _name(match["newest"]), known=True)
 
 
@@ -132,7 +132,7 @@ def version_directory(project_dir: Path, name: str) -> Path:
 def version_names(project_dir: Path) -> list[str]:
     """Return the names of all published versions, oldest first."""
     current = _read_if_sound(project_dir)
-    return [name for name in directories(project_dir) if current.finished(name)]
+    return [name for name in directories(project_dir) if current.was_live(name)]
 
 
 def directories(project_dir: Path) -> list[str]:
@@ -145,10 +145,10 @@ def directories(project_dir: Path) -> list[str]:
 
 def leftovers(project_dir: Path) -> list[Path]:
     """Return the files and directories left behind by interrupted writers."""
-    finished = version_names(project_dir)
+    published = version_names(project_dir)
     return sorted(
         [
-            *(version_directory(project_dir, name) for name in directories(project_dir) if name not in finished),
+            *(version_directory(project_dir, name) for name in directories(project_dir) if name not in published),
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
             *project_dir.glob(f"*{NEW}"),
@@ -173,8 +173,8 @@ def remove_version(project_dir: Path, name: str) -> None:
 
 def next_name(project_dir: Path) -> str:
     """Return the name of the next version; the name of a version that was live is never reused."""
-    taken = (*directories(project_dir), _newest(project_dir) or "v0")
-    return f"v{max(map(number, taken)) + 1:06d}"
+    names = (*directories(project_dir), _newest(project_dir) or "v0")
+    return f"v{max(map(number, names)) + 1:06d}"
 
 
 def number(name: str) -> int:
@@ -201,7 +201,7 @@ def _name(raw: bytes) -> str | None:
     return None if raw.decode() == _NONE else raw.decode()
 
 
-def _damaged(project_dir: Path, fault: str) -> CorruptVersionError:
+def _damage_error(project_dir: Path, fault: str) -> CorruptVersionError:
     known = ", ".join(directories(project_dir)) or "none"
     return CorruptVersionError(
         f"{CURRENT} {fault}. Choose the live version with `rollback --to`; versions on disk: {known}.",

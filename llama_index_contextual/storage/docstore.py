@@ -24,7 +24,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.filters import to_sql
 from llama_index_contextual.storage.kvstore import Access, SQLiteKVStore, refuse_write
-from llama_index_contextual.storage.node_rows import COLUMNS, Kept, node_of, packer, row_of, unpacker
+from llama_index_contextual.storage.node_rows import COLUMNS, StoredText, node_of, packer, row_of, unpacker
 from llama_index_contextual.storage.storable import require_storable
 
 _SCHEMA = (
@@ -144,10 +144,10 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Remove all nodes of a document."""
         self.delete_ref_doc(ref_doc_id, raise_error)
 
-    def _delete(self, where: str, value: str, *, raise_error: bool) -> None:
+    def _delete(self, condition: str, value: str, *, raise_error: bool) -> None:
         with self._lock:
             self._ids = self._rows = None
-            if not self._kv.execute(f"DELETE FROM nodes WHERE {where}", (value,)) and raise_error:
+            if not self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) and raise_error:
                 raise ValueError(f"doc_id {value} not found.")
 
     def persist(self, persist_path: str = DEFAULT_PERSIST_PATH, fs: AbstractFileSystem | None = None) -> None:
@@ -173,7 +173,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         """
         path = Path(persist_path)
         if not path.is_file():
-            raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
+            raise InputError(f"{path} does not exist: name a file that `persist` wrote.", value=persist_path)
         store = cls()
         store._kv.load_from(path)
         return store
@@ -296,16 +296,16 @@ class SQLiteDocumentStore(KVDocumentStore):
             span: Only yield nodes with text between two character offsets, and nodes without offsets.
             batch: Number of nodes to fetch at once.
         """
-        where = ""
+        condition = ""
         parameters: list[str | int] = []
         if doc_id is not None:
-            where, parameters = " AND doc_id = ?", [doc_id]
+            condition, parameters = " AND doc_id = ?", [doc_id]
         if span is not None:
-            where += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
+            condition += " AND (start_char IS NULL OR start_char < ? AND (end_char IS NULL OR end_char > ?))"
             parameters += [span[1], span[0]]
         last, unpack = -1, unpacker()
         while rows := self._kv.query(
-            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{where} ORDER BY position LIMIT {batch}",
+            f"SELECT {_COLUMNS}, position FROM nodes WHERE position > ?{condition} ORDER BY position LIMIT {batch}",
             [last, *parameters],
         ):
             yield from (self._node(row, unpack) for row in rows)
@@ -325,7 +325,7 @@ class SQLiteDocumentStore(KVDocumentStore):
             part = node_ids[at : at + _MAX_VARIABLES]
             yield from self._kv.query(f"SELECT {columns} FROM nodes WHERE id IN ({', '.join('?' * len(part))})", part)
 
-    def _node(self, row: Sequence[Any], unpack: Callable[[Kept], str]) -> BaseNode:
+    def _node(self, row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
         shape = row[1]
         if shape not in self._shapes:
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))

@@ -263,13 +263,13 @@ class UnitFaissVectorStore(FaissVectorStore):
             infos = [self._docstore.get_ref_doc_info(doc_id) for doc_id in query.doc_ids]
             of_documents = [node_id for info in infos if info for node_id in info.node_ids]
             masks.append(np.isin(np.asarray(self._docstore.ids), of_documents))
-        given = [mask for mask in masks if mask is not None]
-        return np.logical_and.reduce(given) if given else None
+        present = [mask for mask in masks if mask is not None]
+        return np.logical_and.reduce(present) if present else None
 
-    def compact(self, wanted: FaissIndex) -> None:
-        """Replace an exact index by a compact one if `wanted` allows it and it is accurate enough; see `compact.py`."""
+    def compact(self, kind: FaissIndex) -> None:
+        """Replace an exact index by a compact one if `kind` allows it and it is accurate enough; see `compact.py`."""
         if isinstance(self._faiss_index, faiss.IndexFlat):
-            self._faiss_index = compact.compacted(self._faiss_index, wanted)
+            self._faiss_index = compact.compress(self._faiss_index, kind)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         """
         path = Path(persist_path)
         if not path.is_file():
-            raise InputError(f"{path} is not there: name a file that `persist` wrote.", value=persist_path)
+            raise InputError(f"{path} does not exist: name a file that `persist` wrote.", value=persist_path)
         nodes = docstore or SQLiteDocumentStore.from_persist_path(str(_nodes_beside(path)))
         index = read_index(path, mapped=nodes.read_only)  # a published file never changes
         store = cls(index, docstore=nodes)

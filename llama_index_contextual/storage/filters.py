@@ -45,7 +45,7 @@ def require_filters(filters: object) -> MetadataFilters | None:
     if filters is None or isinstance(filters, MetadataFilters):
         return filters
     raise InputError(
-        f"The filters are of type {type(filters).__name__}: give MetadataFilters(filters=[MetadataFilter(key=...,"
+        f"The filters are of type {type(filters).__name__}: pass MetadataFilters(filters=[MetadataFilter(key=...,"
         f" value=...)]) of llama_index.core.vector_stores.",
         value=filters,
     )
@@ -65,7 +65,7 @@ def to_sql(filters: MetadataFilters | None) -> Condition | None:
         raise InputError(
             f"There are more than {_MAX_FILTERS} filters: use `in` with a list instead of one filter for each value."
         )
-    return _joined(filters)
+    return _join(filters)
 
 
 def _count(filters: MetadataFilters, nesting: int = 0) -> int:
@@ -74,7 +74,7 @@ def _count(filters: MetadataFilters, nesting: int = 0) -> int:
     return sum(_count(item, nesting + 1) if isinstance(item, MetadataFilters) else 1 for item in filters.filters)
 
 
-def _joined(filters: MetadataFilters) -> Condition | None:
+def _join(filters: MetadataFilters) -> Condition | None:
     if not filters.filters:
         return None
     parts = [_one(item) for item in filters.filters]
@@ -87,7 +87,7 @@ def _joined(filters: MetadataFilters) -> Condition | None:
 
 def _one(item: MetadataFilter | MetadataFilters) -> Condition:
     if isinstance(item, MetadataFilters):
-        return _joined(item) or ("1", [])
+        return _join(item) or ("1", [])
     return _BUILDERS[item.operator](item)
 
 
@@ -154,20 +154,20 @@ def _negated(condition: Condition) -> Condition:
 def _scalar(item: MetadataFilter) -> str | int | float:
     if isinstance(item.value, (str, int, float)):
         return _fit_for_sql(item.value, item.key)
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs one text or number.", value=item.value)
+    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a string or a number.", value=item.value)
 
 
 def _text(item: MetadataFilter) -> str:
     if isinstance(item.value, str):
         return _text_fit_for_sql(item.value, item.key)
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a text.", value=item.value)
+    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a string.", value=item.value)
 
 
 def _list(item: MetadataFilter) -> str:
     """Return a list of values as JSON, so that it is a single parameter."""
     if isinstance(item.value, list):
         return _dump([_fit_for_sql(value, item.key) for value in item.value])
-    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of texts or numbers.", value=item.value)
+    raise InputError(f"Filter {item.key!r} {item.operator.value} needs a list of strings or numbers.", value=item.value)
 
 
 def _dump(values: Sequence[str | int | float]) -> str:
@@ -179,14 +179,16 @@ def _fit_for_sql(value: str | int | float, key: str) -> str | int | float:
     if isinstance(value, str):
         return _text_fit_for_sql(value, key)
     if isinstance(value, int) and value not in INTEGERS:
-        raise InputError(f"Filter {key!r}: {value} does not fit into 64 bits, and no metadata holds it.", value=value)
+        raise InputError(
+            f"Filter {key!r}: {value} does not fit into 64 bits, and no metadata contains it.", value=value
+        )
     return value
 
 
 def _text_fit_for_sql(value: str, key: str) -> str:
     if "\0" in value or has_surrogate(value):
         raise InputError(
-            f"Filter {key!r}: {value!r} contains a NUL character or a lone surrogate, and no metadata holds it.",
+            f"Filter {key!r}: {value!r} contains a NUL character or a lone surrogate, and no metadata contains it.",
             value=value,
         )
     return value

@@ -19,7 +19,7 @@ from llama_index_contextual.storage.version import OpenVersion
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forgotten:
+class ForgetReport:
     """What `forget` removed, or would remove in a dry run.
 
     Attributes:
@@ -35,7 +35,7 @@ class Forgotten:
     batched_requests: int = 0
 
 
-def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Forgotten:
+def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> ForgetReport:
     """Remove all other versions, and all rows of the ledger that no chunk of the live version uses.
 
     A row is kept if it is the context or the embedding of a live chunk. Earlier states of a document and contexts
@@ -63,7 +63,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
     if not path.exists():
         if not dry_run:
             files.sync_directory(project_dir)
-        return Forgotten(versions=others, contexts=0, embeddings=0)
+        return ForgetReport(versions=others, contexts=0, embeddings=0)
     contexts: set[str] = set()
     texts: list[str] = []
     for node in live.docstore.iterate():
@@ -77,4 +77,4 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
             ledger.copy_to(new)
     if not dry_run:
         files.rename(new, path)
-    return Forgotten(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=batched)
+    return ForgetReport(versions=others, contexts=removed[0], embeddings=removed[1], batched_requests=batched)

@@ -12,7 +12,7 @@ from tokenize import TokenError
 
 import numpy as np
 
-from llama_index_contextual.storage.manifest import damaged
+from llama_index_contextual.storage.manifest import damage_error
 
 _FLAT_IP = b"IxFI"
 # fourcc, dimensions, vectors, two unused numbers, is_trained, metric, and the number of floats that follow.
@@ -32,11 +32,11 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
     with open(path, "rb") as file:
         head = file.read(_FLAT_HEADER.size)
     if not head.startswith(b"I"):
-        raise damaged(shown, "is not a FAISS index")
+        raise damage_error(shown, "is not a FAISS index")
     if not head.startswith(_FLAT_IP):
         return
     if len(head) < _FLAT_HEADER.size:
-        raise damaged(shown, "ends inside its header")
+        raise damage_error(shown, "ends inside its header")
     _, dimensions, vectors, _, _, _, metric, floats = _FLAT_HEADER.unpack(head)
     size = path.stat().st_size - _FLAT_HEADER.size
     if (
@@ -46,7 +46,7 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
         or floats != dimensions * vectors
         or size != floats * _FLOAT
     ):
-        raise damaged(shown, f"claims to hold {vectors} vectors of {dimensions} numbers, but has a different size")
+        raise damage_error(shown, f"claims to hold {vectors} vectors of {dimensions} numbers, but has a different size")
 
 
 def check_npy(path: Path, *, shown: str | None = None) -> None:
@@ -62,9 +62,9 @@ def check_npy(path: Path, *, shown: str | None = None) -> None:
                 raise ValueError("unknown version")
             shape, _, kind = np.lib.format.read_array_header_1_0(file, max_header_size=_MAX_HEADER)
         except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
-            raise damaged(shown, f"is not a NumPy array ({type(error).__name__})") from error
+            raise damage_error(shown, f"is not a NumPy array ({type(error).__name__})") from error
         start = file.tell()
     if kind.kind not in "iuf" or any(length < 0 for length in shape):
-        raise damaged(shown, f"is an array of {kind} instead of numbers")
+        raise damage_error(shown, f"is an array of {kind} instead of numbers")
     if path.stat().st_size != start + prod(shape) * kind.itemsize:
-        raise damaged(shown, f"claims to have the shape {shape}, but has a different size")
+        raise damage_error(shown, f"claims to have the shape {shape}, but has a different size")

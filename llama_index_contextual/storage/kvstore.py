@@ -52,7 +52,7 @@ class SQLiteKVStore(BaseKVStore):
         self.path = path
         self.access = access
         self._lock = new_guard()
-        self._opened: sqlite3.Connection | None = self._connected()
+        self._opened: sqlite3.Connection | None = self._open()
         renewed(self)
         if access not in ("read", "inspect"):
             self._prepare()
@@ -60,7 +60,7 @@ class SQLiteKVStore(BaseKVStore):
     def _prepare(self) -> None:
         self.execute(KV_TABLE)
 
-    def _connected(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         """Open the file and close it when the store is garbage-collected."""
         connection = _connect(self.path, self.access)
         # A connection is part of a reference cycle (its statement cache). Without a finalizer it would stay open until
@@ -79,7 +79,7 @@ class SQLiteKVStore(BaseKVStore):
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:  # after a fork
             require_safe()
-            self._opened = self._connected()
+            self._opened = self._open()
         return self._opened
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:

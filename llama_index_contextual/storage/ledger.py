@@ -221,10 +221,10 @@ class Ledger:
         }
         with self._kv.transaction() as connection:
             removed = []
-            for table, kept in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
+            for table, kept_keys in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
                 # As bytes, because a damaged key may not be valid UTF-8.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept]
+                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept_keys]
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
@@ -244,24 +244,24 @@ class Ledger:
             contexts: The contexts of the chunks; one that is listed several times counts several times.
         """
         tokens = {
-            context: (given, cached or 0, answered) for _, context, _, _, given, cached, answered in self._contexts()
+            context: (sent, cached or 0, answered) for _, context, _, _, sent, cached, answered in self._contexts()
         }
         rows = [tokens.get(storable_text(context), (None,)) for context in contexts]
         if any(None in row for row in rows):
             return None
-        given, cached, answered = (sum(column) for column in zip((0, 0, 0), *rows, strict=True))
-        return LedgerUsage(input_tokens=given, cached_tokens=cached, output_tokens=answered)
+        sent, cached, answered = (sum(column) for column in zip((0, 0, 0), *rows, strict=True))
+        return LedgerUsage(input_tokens=sent, cached_tokens=cached, output_tokens=answered)
 
     def info(self) -> LedgerInfo:
         """Return the size of the ledger."""
-        contexts, given, answered = self._kv.query(
+        contexts, sent, answered = self._kv.query(
             "SELECT count(*), total(input_tokens), total(output_tokens) FROM contexts"
         )[0]
         ((embeddings,),) = self._kv.query("SELECT count(*) FROM embeddings")
         return LedgerInfo(
             contexts=contexts,
             embeddings=embeddings,
-            input_tokens=int(given),
+            input_tokens=int(sent),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
         )
@@ -278,9 +278,9 @@ class Ledger:
         rows = (dict(zip(TABLES["contexts"], row, strict=True)) for row in self._contexts("ORDER BY key"))
         return [LedgerEntry(**{field: row[field] for field in FIELDS}) for row in rows]
 
-    def held(self) -> AbstractContextManager[object]:
+    def block_writers(self) -> AbstractContextManager[object]:
         """Lock the file against writing by other programs for the duration of a `with` block."""
-        return self._kv.held()
+        return self._kv.block_writers()
 
     def damage(self) -> str | None:
         """Return the result of SQLite's integrity check, or None if the file is sound. Also see `damaged_rows`."""

@@ -75,9 +75,9 @@ _CANNOT_ROLL_BACK = (
 )
 _ADVICE: dict[int, str] = {
     sqlite3.SQLITE_READONLY: "is read-only ({}): make the file and its folder writable for this user",
-    sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; what was committed is kept",
+    sqlite3.SQLITE_FULL: "cannot be written ({}): free space on its disk, then try again; committed data is kept",
     sqlite3.SQLITE_IOERR: "cannot be read or written ({}): check its disk, its mount, quotas and limits of file sizes,"
-    " then try again; what was committed is kept",
+    " then try again; committed data is kept",
 }
 _ADVICE |= dict.fromkeys(
     (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
@@ -92,12 +92,12 @@ _ADVICE |= dict.fromkeys(
     " `verify`; nothing is lost",
 )
 _BUSY = (
-    "is held by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
+    "is locked by another program ({}): wait until it has finished, or close it (a backup, a database browser), then"
     " try again; if no program holds it, its file system cannot lock files: move the project to a local disk"
 )
 
 
-def explained(error: sqlite3.Error, name: str) -> ProjectError:
+def translate_error(error: sqlite3.Error, name: str) -> ProjectError:
     """Translate an SQLite error into an error of this package that says what to do.
 
     Args:
@@ -106,14 +106,14 @@ def explained(error: sqlite3.Error, name: str) -> ProjectError:
     """
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return damaged(name, str(error))
+        return damage_error(name, str(error))
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return LedgerBusyError(f"{name} {_BUSY.format(error)}.")
     advice = _ADVICE.get(code) or _ADVICE.get(code & 0xFF) or "cannot be used ({}): check that it is a ledger"
     return LedgerError(f"{name} {advice.format(error)}.")
 
 
-def damaged(name: str, why: str) -> CorruptVersionError:
+def damage_error(name: str, why: str) -> CorruptVersionError:
     """Return the error for a damaged ledger."""
     return CorruptVersionError(
         f"{name} is damaged ({why}). `verify --repair` keeps all rows that can still be read; queries still work.",
@@ -193,7 +193,7 @@ class LedgerFile(SQLiteKVStore):
         if read_only and (path is None or not path.exists() or path.stat().st_size == 0):
             path, read_only = None, False
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._translated_errors())
+            stack.enter_context(self._translate_errors())
             stack.callback(self._close_what_is_open)
             self._wait_for_lock(partial(super().__init__, path, access="inspect" if read_only else "durable"))
             if self._read_format() != FORMAT_VERSION and not read_only:
@@ -206,8 +206,8 @@ class LedgerFile(SQLiteKVStore):
     def _prepare(self) -> None:
         """Do not create tables before the file is known to be a ledger."""
 
-    def _connected(self) -> sqlite3.Connection:
-        connection = super()._connected()
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
         # Damaged bytes must not prevent the rows around them from being read.
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         return connection
@@ -219,13 +219,13 @@ class LedgerFile(SQLiteKVStore):
     # ---- waiting, and errors ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _translated_errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError):
             raise  # caused by the call, not by the file
         except sqlite3.DatabaseError as error:
-            raise explained(error, self._name) from error
+            raise translate_error(error, self._name) from error
 
     def _wait_for_lock(self, work: Callable[[], T]) -> T:
         until = time.monotonic() + self._patience
@@ -240,7 +240,7 @@ class LedgerFile(SQLiteKVStore):
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a SELECT, waiting for other programs that write."""
-        with self._lock, self._translated_errors():
+        with self._lock, self._translate_errors():
             return self._wait_for_lock(lambda: self._connection.execute(sql, parameters).fetchall())
 
     @contextlib.contextmanager
@@ -249,7 +249,7 @@ class LedgerFile(SQLiteKVStore):
 
         Only BEGIN and COMMIT are repeated while another program has locked the file.
         """
-        with self._lock, self._translated_errors():
+        with self._lock, self._translate_errors():
             self._wait_for_lock(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield self._connection
@@ -261,7 +261,7 @@ class LedgerFile(SQLiteKVStore):
                 raise
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def block_writers(self) -> Iterator[None]:
         """Lock the file against writing by other programs, even if it was opened for reading."""
         self.query("PRAGMA query_only = OFF")
         with self.transaction():
@@ -273,7 +273,7 @@ class LedgerFile(SQLiteKVStore):
         """Return the format of the file and set the attributes; return None if the file is new."""
         names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if foreign := sorted(names - {"kv", *TABLES}):
-            raise damaged(self._name, f"it is not a ledger: it holds the table {foreign[0]!r}")
+            raise damage_error(self._name, f"it is not a ledger: it contains the table {foreign[0]!r}")
         try:
             row = self.get("format") if "kv" in names else None
             if row is None:
@@ -293,7 +293,7 @@ class LedgerFile(SQLiteKVStore):
             if missing := sorted(TABLES.keys() - names) if version > 1 else []:
                 raise ValueError(f"its table {missing[0]!r} is missing")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise damaged(self._name, f"its format cannot be read: {error}") from error
+            raise damage_error(self._name, f"its format cannot be read: {error}") from error
         self.identity = row.get("id")
         self.has_checksums = version > 1
         return version
@@ -321,15 +321,15 @@ class LedgerFile(SQLiteKVStore):
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
-    def rows(self, table: str, where: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, table: str, clauses: str = "", parameters: Sequence[Any] = ()) -> list[Row]:
         """Return the sound rows of a table, without their checksums.
 
         Args:
             table: Name of the table.
-            where: WHERE, ORDER BY and LIMIT clauses of the SELECT.
-            parameters: Parameters of `where`.
+            clauses: WHERE, ORDER BY and LIMIT clauses of the SELECT.
+            parameters: Parameters of `clauses`.
         """
-        rows = self.query(f"SELECT {self._columns(table)} FROM {table} {where}", parameters)
+        rows = self.query(f"SELECT {self._columns(table)} FROM {table} {clauses}", parameters)
         sound = [row[: len(TABLES[table])] for row in rows if is_sound(table, row)]
         if len(sound) < len(rows) and not self._warned:
             self._warned = True
@@ -362,7 +362,7 @@ class LedgerFile(SQLiteKVStore):
     def damaged_rows(self) -> dict[str, list[str]]:
         """Return the keys of damaged rows by table; tables without any are left out."""
         damaged_keys: dict[str, list[str]] = {}
-        with self._lock, self._translated_errors():
+        with self._lock, self._translate_errors():
             names = {name for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in TABLES.keys() & names:
                 select = f"SELECT {self._columns(table)} FROM {table}"

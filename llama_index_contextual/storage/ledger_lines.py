@@ -35,7 +35,7 @@ def import_contexts(ledger: Ledger, path: Path) -> int:
         InputError: The file does not exist, or a line was not written by `export_contexts`; nothing is added.
     """
     if not path.is_file():
-        raise InputError(f"{path} is not there: name a file that `export_contexts` wrote.", value=path)
+        raise InputError(f"{path} does not exist: name a file that `export_contexts` wrote.", value=path)
     entries = []
     # Split bytes, because str.splitlines also splits at line separators that JSON allows in a string.
     for number, line in enumerate(files.read(path).splitlines(), start=1):

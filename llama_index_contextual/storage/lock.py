@@ -14,7 +14,7 @@ LOCK_FILE = ".lock"
 
 
 @contextlib.contextmanager
-def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
+def directory_lock(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     """Lock a directory; the operating system releases the lock if the process dies.
 
     Args:
@@ -29,7 +29,7 @@ def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
     """
     if not directory.is_dir():
         # FileLock would create the directory.
-        raise _gone(name)
+        raise _not_found(name)
     lock = FileLock(directory / LOCK_FILE, timeout=0)
     try:
         lock.acquire()
@@ -44,11 +44,11 @@ def locked(directory: Path, *, name: str, busy: str) -> Iterator[None]:
         ) from error
     try:
         if not (directory / LOCK_FILE).exists():
-            raise _gone(name)  # deleted while this process was acquiring the lock
+            raise _not_found(name)  # deleted while this process was acquiring the lock
         yield
     finally:
         lock.release()
 
 
-def _gone(name: str) -> ProjectNotFoundError:
-    return ProjectNotFoundError(f"Project {name!r} is not there any more: it was deleted or moved.", name=name)
+def _not_found(name: str) -> ProjectNotFoundError:
+    return ProjectNotFoundError(f"Project {name!r} no longer exists: it was deleted or moved.", name=name)

@@ -121,7 +121,7 @@ class Manifest:
                     f" upgrade llama-index-contextual."
                 )
             if raw.pop(_CHECKSUM) != checksum(raw):
-                raise damaged(file, "has changed since it was published")
+                raise damage_error(file, "has changed since it was published")
             # The constructor rejects unknown keys, and pydantic rejects values of a wrong type.
             cls(**{**raw, "documents": [DocumentRecord(**document) for document in raw["documents"]]})
             manifest = _types().validate_python(raw)
@@ -129,7 +129,7 @@ class Manifest:
                 _check_entry(name, entry)
             return manifest
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise damaged(file, f"is not a manifest ({type(error).__name__})") from error
+            raise damage_error(file, f"is not a manifest ({type(error).__name__})") from error
 
 
 @functools.cache
@@ -151,7 +151,7 @@ def checksum(content: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())
 
 
-def damaged(file: str, fault: str) -> CorruptVersionError:
+def damage_error(file: str, fault: str) -> CorruptVersionError:
     """Return the error for a damaged file of a version, which says what to do."""
     return CorruptVersionError(
         f"{file} {fault}. Return to the previous version with `rollback`, or ingest all documents again with"

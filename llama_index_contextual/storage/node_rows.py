@@ -24,13 +24,13 @@ _TEXT_NODE = TextNode.get_type()
 _decode = json.JSONDecoder().raw_decode
 
 
-Kept = str | bytes
+StoredText = str | bytes
 """A stored text: plain, or compressed if that makes it smaller."""
 
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
-def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, Any]]:
+def row_of(node: BaseNode, pack: Callable[[str], StoredText]) -> tuple[str, dict[str, Any]]:
     """Return the shape of a node, as JSON, and its row, with the text compressed by `pack`."""
     raw = doc_to_json(node)
     data = raw["__data__"]
@@ -52,7 +52,7 @@ def row_of(node: BaseNode, pack: Callable[[str], Kept]) -> tuple[str, dict[str, 
     return json.dumps(shape, sort_keys=True), row
 
 
-def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[Kept], str]) -> BaseNode:
+def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[StoredText], str]) -> BaseNode:
     """Return a node from its shape and its row, which begins with `COLUMNS`."""
     node_id, _, text, metadata, body = row[: len(COLUMNS)]
     data = {**shape["data"], **_load(body), "id_": node_id, "metadata": _load(metadata)}
@@ -64,11 +64,11 @@ def node_of(shape: Mapping[str, Any], row: Sequence[Any], unpack: Callable[[Kept
     return json_to_doc({"__type__": shape["type"], "__data__": data})
 
 
-def packer() -> Callable[[str], Kept]:
+def packer() -> Callable[[str], StoredText]:
     """Return a function that compresses texts; reuse it, but only in one thread."""
     compress = zstandard.ZstdCompressor(level=1).compress
 
-    def pack(text: str) -> Kept:
+    def pack(text: str) -> StoredText:
         plain = text.encode()
         packed = compress(plain)
         return packed if len(packed) < len(plain) else text
@@ -76,14 +76,14 @@ def packer() -> Callable[[str], Kept]:
     return pack
 
 
-def unpacker() -> Callable[[Kept], str]:
+def unpacker() -> Callable[[StoredText], str]:
     """Return a function that decompresses texts, also those of format 1; use it only in one thread."""
     decompress = zstandard.ZstdDecompressor().decompress
 
-    def unpack(kept: Kept) -> str:
-        if isinstance(kept, str):
-            return kept
-        return (decompress(kept) if kept.startswith(_ZSTANDARD) else zlib.decompress(kept)).decode()
+    def unpack(stored: StoredText) -> str:
+        if isinstance(stored, str):
+            return stored
+        return (decompress(stored) if stored.startswith(_ZSTANDARD) else zlib.decompress(stored)).decode()
 
     return unpack
 

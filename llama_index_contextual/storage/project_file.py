@@ -20,7 +20,7 @@ from llama_index_contextual.retirement import DEFAULT_LLM
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.current import remove_leftovers
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
-from llama_index_contextual.storage.lock import locked
+from llama_index_contextual.storage.lock import directory_lock
 from llama_index_contextual.storage.manifest import checksum
 from llama_index_contextual.storage.scratch import remove_scratch, scratch_directory
 
@@ -114,7 +114,7 @@ def read_config(project_dir: Path) -> ProjectConfig:
         name = project_dir.name
         raise ProjectError(f"{name}/{PROJECT_FILE}: {error}", name=name) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(project_dir, error) from error
+        raise _damage_error(project_dir, error) from error
 
 
 def _read(project_dir: Path) -> dict[str, Any]:
@@ -138,11 +138,11 @@ def _read(project_dir: Path) -> dict[str, Any]:
         if set(content) - {_LEDGER} != {"format_version", "config"} or not isinstance(raw.get(_LEDGER, ""), str):
             raise KeyError("format_version, config")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(project_dir, error) from error
+        raise _damage_error(project_dir, error) from error
     return raw
 
 
-def _damaged(project_dir: Path, error: Exception) -> ProjectError:
+def _damage_error(project_dir: Path, error: Exception) -> ProjectError:
     name = project_dir.name
     return ProjectError(
         f"{name}/{PROJECT_FILE} is damaged ({type(error).__name__}): restore it, or delete it and create the project"
@@ -159,7 +159,7 @@ def write_lock(project_dir: Path) -> Iterator[None]:
         ProjectLockedError: Another process or thread is writing.
         ProjectNotFoundError: The project's directory does not exist.
     """
-    with locked(project_dir, name=project_dir.name, busy="writing to project"):
+    with directory_lock(project_dir, name=project_dir.name, busy="writing to project"):
         remove_leftovers(project_dir)
         with contextlib.suppress(ProjectLockedError):  # the comparison is still running
             if scratch_directory(project_dir).exists():

@@ -34,7 +34,7 @@ from llama_index_contextual.storage.current import (
     write_current,
 )
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
-from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damaged
+from llama_index_contextual.storage.manifest import DOCSTORE, MANIFEST, VECTOR_STORE, Manifest, damage_error
 
 
 def start_building(project_dir: Path) -> Path:
@@ -125,7 +125,7 @@ def _check_built(building: Path, manifest: Manifest) -> None:
     docstore = SQLiteDocumentStore(building / DOCSTORE, access="read")
     try:
         if len(docstore) != manifest.chunks:
-            raise damaged(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
+            raise damage_error(DOCSTORE, f"contains {pluralize(len(docstore), 'chunk')} instead of {manifest.chunks}")
     finally:
         docstore.close()
 
@@ -133,7 +133,7 @@ def _check_built(building: Path, manifest: Manifest) -> None:
 def _prune(project_dir: Path, keep: int, before: str | None) -> None:
     """Remove all but the newest versions, the live version and the previously live one."""
     names = version_names(project_dir)
-    kept = {current_name(project_dir), before, *names[-max(2, keep) :]}
+    retained = {current_name(project_dir), before, *names[-max(2, keep) :]}
     for name in names:
-        if name not in kept:
+        if name not in retained:
             remove_version(project_dir, name)

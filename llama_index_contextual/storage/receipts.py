@@ -30,7 +30,7 @@ class RunCost:
         output_tokens: Tokens of their answers.
         embedding_tokens: Tokens of the texts that were embedded.
         paid: Dollars for answered calls, or None if a price is unknown.
-        unsettled_calls: Number of calls that timed out or were cut off, and may have been charged.
+        unsettled_calls: Number of calls that timed out or were interrupted, and may have been charged.
         unsettled: Dollars booked for these calls, the maximum that they can have cost.
         in_flight: Dollars booked for calls that were in flight when the row was written; zero after the end of the run.
         batches: Dollars booked for batches that the provider is working on, by the id of their upload.
@@ -87,7 +87,7 @@ class ProjectCost:
 
     @property
     def booked(self) -> float:
-        """Part of the cost that is booked for calls that timed out, were cut off, or are still running."""
+        """Part of the cost that is booked for calls that timed out, were interrupted, or are still running."""
         return sum(run.booked for run in self.runs if run.dollars is not None)
 
     @property

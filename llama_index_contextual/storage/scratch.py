@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.lock import LOCK_FILE, locked
+from llama_index_contextual.storage.lock import LOCK_FILE, directory_lock
 
 _WINDOWS = os.name == "nt"
 
@@ -23,7 +23,7 @@ def scratch(project_dir: Path) -> Iterator[Path]:
     directory = scratch_directory(project_dir)
     files.make_directory(directory)
     try:
-        with locked(directory, name=project_dir.name, busy="comparing variants of project"):
+        with directory_lock(directory, name=project_dir.name, busy="comparing variants of project"):
             _clear(directory)
             try:
                 yield directory

@@ -129,14 +129,14 @@ def _repair_ledger(project_dir: Path) -> None:
             with closing(Ledger(path)) as ledger:
                 record_ledger(project_dir, ledger.identity)
         return
-    journal, kept = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
+    journal, journal_copy = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
     try:
         if journal.exists():
-            files.copy(journal, kept)  # SQLite removes the journal when it has rolled back
+            files.copy(journal, journal_copy)  # SQLite removes the journal when it has rolled back
         try:
-            _mend_ledger(path, kept, recorded)
+            _mend_ledger(path, journal_copy, recorded)
         finally:
-            files.remove(kept)
+            files.remove(journal_copy)
     except OSError as error:
         raise LedgerError(
             f"{path.name} could not be repaired ({error.strerror or error}): make its folder writable and make room for"
@@ -252,7 +252,7 @@ def _check_ledger(path: Path, *, locked: bool = False) -> _LedgerState:
         LedgerError: The file cannot be checked.
     """
     try:
-        with closing(Ledger(path, read_only=True)) as ledger, ledger.held() if locked else nullcontext():
+        with closing(Ledger(path, read_only=True)) as ledger, ledger.block_writers() if locked else nullcontext():
             if malformed := ledger.damage():
                 return _LedgerState(malformed=malformed, identity=ledger.identity)
             return _LedgerState(damaged=ledger.damaged_rows(), identity=ledger.identity)

@@ -39,7 +39,7 @@ class DocumentFrame:
         metadata: The Document's metadata, including pages and headings.
         excluded_embed: Metadata keys that are not embedded.
         excluded_llm: Metadata keys that are not shown to the LLM.
-        gaps: White space between the chunks, as (start, text).
+        gaps: Text that no chunk contains, such as white space between chunks, as (start, text).
     """
 
     metadata: Mapping[str, Any]
@@ -49,12 +49,17 @@ class DocumentFrame:
 
     @classmethod
     def of(cls, document: Document, spans: Sequence[tuple[int, int]]) -> DocumentFrame:
-        """Return the frame of a document, given the spans of its chunks."""
+        """Return the frame of a document, given the spans of its chunks, which may overlap."""
+        gaps, at = [], 0
+        for start, end in (*sorted(spans), (len(document.text), len(document.text))):
+            if start > at:
+                gaps.append((at, document.text[at:start]))
+            at = max(at, end)
         return cls(
             metadata=document.metadata,
             excluded_embed=document.excluded_embed_metadata_keys,
             excluded_llm=document.excluded_llm_metadata_keys,
-            gaps=_gaps(document.text, spans),
+            gaps=gaps,
         )
 
 
@@ -197,15 +202,3 @@ def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | No
     """Return the frame of a document that `store_frame` has stored, or None."""
     raw = docstore.get_extra(_DOCUMENTS, doc_id)
     return None if raw is None else DocumentFrame(**raw)
-
-
-def _gaps(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, str]]:
-    """Return (start, text) of the parts of a text that no span covers."""
-    gaps, at = [], 0
-    for start, end in sorted(spans):
-        if start > at:
-            gaps.append((at, text[at:start]))
-        at = max(at, end)
-    if at < len(text):
-        gaps.append((at, text[at:]))
-    return gaps

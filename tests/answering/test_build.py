@@ -74,8 +74,8 @@ def defaults(function: Any) -> dict[str, Any]:
     ],
 )
 def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, different: set[str]) -> None:
-    options, taken = defaults(EngineOptions), defaults(getattr(Project, name))
-    assert {key for key, value in options.items() if taken.get(key, ...) != value} == different
+    options, used = defaults(EngineOptions), defaults(getattr(Project, name))
+    assert {key for key, value in options.items() if used.get(key, ...) != value} == different
 
 
 def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
@@ -114,9 +114,9 @@ def test_true_selects_the_usual_guards_judge_and_cache(reports: Project) -> None
 
 def test_the_engines_of_a_project_share_its_cache(reports: Project) -> None:
     llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
-    asked = [reports.as_query_engine(llm=llm, cache=True).query(QUESTION) for _ in range(2)]
+    calls = [reports.as_query_engine(llm=llm, cache=True).query(QUESTION) for _ in range(2)]
     chat = reports.as_chat_engine(llm=llm, cache=True)
-    assert [answer.from_cache for answer in asked] == [False, True]  # type: ignore[union-attr]
+    assert [answer.from_cache for answer in calls] == [False, True]  # type: ignore[union-attr]
     assert chat.engine.cache is reports.answer_cache
     assert len(reports.answer_cache) == len(llm.history) == 1
     reports.answer_cache.clear()
@@ -164,11 +164,11 @@ def test_settings_of_the_project_apply_unless_an_option_is_given(tmp_path: Path)
 
 def test_the_temperature_of_the_answering_model_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    for settings, wanted in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
-        project = ProjectManager(tmp_path).create(f"p{wanted}", ProjectConfig(faiss=False, **settings))
+    for settings, expected in (({}, 0.1), ({"answer_temperature": 0.7}, 0.7)):
+        project = ProjectManager(tmp_path).create(f"p{expected}", ProjectConfig(faiss=False, **settings))
         engine = project.as_query_engine()
         assert isinstance(engine, GroundedQueryEngine)
-        assert engine.answer_stream._llm.sync().temperature == wanted  # type: ignore[attr-defined]
+        assert engine.answer_stream._llm.sync().temperature == expected  # type: ignore[attr-defined]
 
 
 # ---- the embedding model ---------------------------------------------------------------------------------------------

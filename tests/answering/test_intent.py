@@ -120,36 +120,36 @@ class Made:
 
 @pytest.mark.parametrize(("question", "top_k"), [("Who paid?", 5), ("List all fees", 15), ("How do I pay?", 6)])
 def test_the_plan_decides_the_number_of_passages(question: str, top_k: int) -> None:
-    made = Made(a=1.0)
-    IntentRetriever(made).retrieve(question)
-    assert [plan.top_k for plan in made.plans] == [top_k]
+    created = Made(a=1.0)
+    IntentRetriever(created).retrieve(question)
+    assert [plan.top_k for plan in created.plans] == [top_k]
 
 
 @pytest.mark.parametrize("question", ["Thank you!", "Tell me a joke"])
 async def test_chitchat_and_out_of_scope_questions_retrieve_nothing(question: str) -> None:
-    made = Made(a=1.0)
-    retriever = IntentRetriever(made)
-    assert (retriever.retrieve(question), await retriever.aretrieve(question), made.plans) == ([], [], [])
+    created = Made(a=1.0)
+    retriever = IntentRetriever(created)
+    assert (retriever.retrieve(question), await retriever.aretrieve(question), created.plans) == ([], [], [])
 
 
 async def test_a_comparison_is_searched_by_each_side_too() -> None:
-    made = Made(a=1.0, b=0.5)
-    nodes = IntentRetriever(made).retrieve("Compare the lease with the loan")
-    assert [query.query_str for query in made.retriever.queries] == [
+    created = Made(a=1.0, b=0.5)
+    nodes = IntentRetriever(created).retrieve("Compare the lease with the loan")
+    assert [query.query_str for query in created.retriever.queries] == [
         "Compare the lease with the loan",
         "the lease",
         "the loan",
     ]
     assert [hit.node.node_id for hit in nodes] == ["a", "b"]
-    again = await IntentRetriever(made).aretrieve("Compare the lease with the loan")
+    again = await IntentRetriever(created).aretrieve("Compare the lease with the loan")
     assert [hit.node.node_id for hit in again] == ["a", "b"]
 
 
 def test_the_table_can_be_changed() -> None:
-    made = Made(a=1.0, b=0.5)
-    retriever = IntentRetriever(made, plans={"chitchat": SearchPlan(top_k=1, mode="lexical")})
+    created = Made(a=1.0, b=0.5)
+    retriever = IntentRetriever(created, plans={"chitchat": SearchPlan(top_k=1, mode="lexical")})
     assert len(retriever.retrieve("Thank you!")) == 1
-    assert made.plans[0].mode == "lexical"
+    assert created.plans[0].mode == "lexical"
     assert retriever.plans["factual"] == PLANS["factual"]
 
 
@@ -157,12 +157,12 @@ def test_the_table_can_be_changed() -> None:
     ("answer", "top_k"), [("temporal", 6), ("no idea", 5), (ValueError("down"), 5)], ids=["named", "unclear", "down"]
 )
 def test_the_model_decides_if_patterns_and_words_do_not(answer: Any, top_k: int) -> None:
-    llm, made = ScriptedLLM(), Made(a=1.0)
+    llm, created = ScriptedLLM(), Made(a=1.0)
     llm.enqueue(answer)
-    retriever = IntentRetriever(made, llm=llm)
+    retriever = IntentRetriever(created, llm=llm)
     retriever.retrieve("Pollution in water")
     retriever.retrieve("Why?")
-    assert [plan.top_k for plan in made.plans] == [top_k, PLANS["explanation"].top_k]
+    assert [plan.top_k for plan in created.plans] == [top_k, PLANS["explanation"].top_k]
     assert len(llm.history) == 1
 
 
@@ -241,7 +241,7 @@ def test_intents_llm_lets_the_model_decide(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_message_that_only_asks_back_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
+def test_a_request_for_clarification_is_answered_from_the_conversation(reports: Project, streaming: bool) -> None:
     llm = ScriptedLLM(default="Dry [Source 1].")
     chat = reports.as_chat_engine(llm=llm, intents=True)
     chat.chat("What does error TS-999 mean?")
@@ -276,9 +276,9 @@ def test_a_clarification_that_names_something_is_searched(reports: Project, mess
     assert (answer.retrieval.intent, len(answer.retrieval)) == ("clarification", 3)
 
 
-def test_without_a_conversation_a_message_that_asks_back_is_searched() -> None:
-    made = Made(a=1.0)
-    assert len(IntentRetriever(made).retrieve("What do you mean?")) == 1
+def test_without_a_conversation_a_request_for_clarification_is_searched() -> None:
+    created = Made(a=1.0)
+    assert len(IntentRetriever(created).retrieve("What do you mean?")) == 1
 
 
 def test_a_conversation_is_searched_by_intent_too(reports: Project) -> None:

@@ -83,11 +83,11 @@ def _leave_out(index: LexicalIndex, allowed: Callable[[], NDArray[np.bool_] | No
     everything = index.postings
 
     def postings(term: str) -> Postings | None:
-        found, mask = everything(term), allowed()
-        if found is None or mask is None:
-            return found
-        kept = mask[found[0]]
-        return (found[0][kept], found[1][kept]) if kept.any() else None
+        result, mask = everything(term), allowed()
+        if result is None or mask is None:
+            return result
+        kept = mask[result[0]]
+        return (result[0][kept], result[1][kept]) if kept.any() else None
 
     index.postings = postings  # type: ignore[method-assign]
 
@@ -95,6 +95,6 @@ def _leave_out(index: LexicalIndex, allowed: Callable[[], NDArray[np.bool_] | No
 def _documents_of(chunks: NDArray[np.bool_] | None, rows: NDArray[np.int32]) -> NDArray[np.bool_] | None:
     if chunks is None:
         return None
-    found = np.zeros(int(rows.max()) + 1, dtype=np.bool_)
-    found[rows[chunks]] = True
-    return found
+    result = np.zeros(int(rows.max()) + 1, dtype=np.bool_)
+    result[rows[chunks]] = True
+    return result

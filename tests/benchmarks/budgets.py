@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.contextualizer.cost import PriceTable
+from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
 from llama_index_contextual.errors import BudgetExceededError, ModelError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -43,9 +43,11 @@ def cost_at(records: Iterable[Record]) -> float:
         total += (
             prices.dollars(
                 f"openai:{record.body['model']}",
-                input_tokens=usage["prompt_tokens"],
-                cached_tokens=details.get("cached_tokens", 0),
-                output_tokens=usage.get("completion_tokens", 0) if is_chat else 0,
+                Tokens(
+                    input_tokens=usage["prompt_tokens"],
+                    cached_tokens=details.get("cached_tokens", 0),
+                    output_tokens=usage.get("completion_tokens", 0) if is_chat else 0,
+                ),
                 sender="batch" if record.batch_id else "live",
             )
             or 0.0
@@ -140,8 +142,8 @@ class Row:
     @property
     def holds(self) -> bool:
         """Whether neither figure says less than the provider counted."""
-        said = self.in_all if self.said is None else self.said
-        return self.counted <= said + 1e-9 and self.counted <= self.in_all + 1e-9
+        message = self.in_all if self.said is None else self.said
+        return self.counted <= message + 1e-9 and self.counted <= self.in_all + 1e-9
 
 
 def run_case(case: Case, folder: Path, *, parts: int) -> Row:
@@ -153,9 +155,9 @@ def run_case(case: Case, folder: Path, *, parts: int) -> Row:
         dollars = project.estimate([documents], batch=case.batch).dollars
         limit = None if case.share is None or dollars is None else case.share * dollars
         case.trouble(provider)
-        said, ending = ingest(project, documents, limit, batch=case.batch)
+        message, ending = ingest(project, documents, limit, batch=case.batch)
         wait_for_work(provider)
-        return row_of(case.name, project, provider, limit, said, ending)
+        return row_of(case.name, project, provider, limit, message, ending)
 
 
 def wait_for_work(provider: LoopbackProvider) -> None:

@@ -24,17 +24,17 @@ def fit(groups: Sequence[tuple[Array, Array]], *, ridge: float = 5.0) -> Logisti
     mean, spread = features.mean(axis=0), features.std(axis=0)
     design = np.column_stack([np.ones(len(features)), (features - mean) / spread])
     penalty = np.array([0.0] + [ridge] * features.shape[1])
-    found = np.zeros(design.shape[1])
+    result = np.zeros(design.shape[1])
     for _ in range(100):
-        expected = 1 / (1 + np.exp(-np.clip(design @ found, -30, 30)))
-        slope = design.T @ (weights * (outcomes - expected)) - penalty * found
+        expected = 1 / (1 + np.exp(-np.clip(design @ result, -30, 30)))
+        slope = design.T @ (weights * (outcomes - expected)) - penalty * result
         curvature = (design * (weights * expected * (1 - expected))[:, None]).T @ design + np.diag(penalty)
         step = np.linalg.solve(curvature, slope)
-        found += step * min(1.0, 2.0 / np.abs(step).max())
+        result += step * min(1.0, 2.0 / np.abs(step).max())
         if np.abs(step).max() < 1e-9:
             break
-    coefficients = found[1:] / spread
-    return Logistic(float(found[0] - coefficients @ mean), tuple(float(value) for value in coefficients))
+    coefficients = result[1:] / spread
+    return Logistic(float(result[0] - coefficients @ mean), tuple(float(value) for value in coefficients))
 
 
 def brier_skill(outcomes: Array, probabilities: Array, reference: Array) -> float:

@@ -21,13 +21,13 @@ def main() -> None:
     arguments = parser.parse_args()
     files = sorted((arguments.data / "documents").glob("*.md"))
     texts = [file.read_text(encoding="utf-8")[:3000] for file in files]
-    planted, found, misses = measure(texts, answers=arguments.answers, seed=arguments.seed)
+    planted, result, misses = measure(texts, answers=arguments.answers, seed=arguments.seed)
     for kind in sorted(planted):
-        print(f"{kind:16s} {found[kind]:4d} of {planted[kind]:4d}")
-    print(f"precision {found['faults'] / (found['faults'] + found['false']):.4f}")
-    print(f"recall    {found['faults'] / planted['faults']:.4f}")
-    for kind, said, statement in misses[:10]:
-        print(f"  {kind} taken for {said}: {statement}")
+        print(f"{kind:16s} {result[kind]:4d} of {planted[kind]:4d}")
+    print(f"precision {result['faults'] / (result['faults'] + result['false']):.4f}")
+    print(f"recall    {result['faults'] / planted['faults']:.4f}")
+    for kind, message, statement in misses[:10]:
+        print(f"  {kind} taken for {message}: {statement}")
 
 
 if __name__ == "__main__":

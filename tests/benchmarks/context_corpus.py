@@ -217,8 +217,8 @@ def dollars(totals: dict[str, int], *, cached: int | None = None) -> float:
 def timed(work: Callable[[], T]) -> tuple[float, T]:
     """Return the wall clock of a call, and its result."""
     started = time.perf_counter()
-    found = work()
-    return time.perf_counter() - started, found
+    result = work()
+    return time.perf_counter() - started, result
 
 
 def verdict(reached: bool) -> str:

@@ -61,9 +61,9 @@ def kills(folder: Path, *, number: int, seed: int) -> None:
         settings = {"llm_concurrency": IN_FLIGHT, **SMALL}
         whole = corpus.project(folder, "undisturbed", provider.api_base, **settings)
         seconds, chunks = _finish(whole, files)
-        wanted = corpus.contexts(whole)
+        expected = corpus.contexts(whole)
         killed = projects = calls = paid = different = 0
-        lost: list[int] = []
+        missing_rows: list[int] = []
         while killed < number:
             provider.reset()
             projects += 1
@@ -73,18 +73,18 @@ def kills(folder: Path, *, number: int, seed: int) -> None:
             ends = _lives(disturbed, files, chance, seconds, number - killed)
             _finish(disturbed, files)
             killed += len(ends)
-            different += corpus.contexts(disturbed) != wanted
+            different += corpus.contexts(disturbed) != expected
             log = _records(provider.write_log(folder / "kills.jsonl"))
             calls += len(log)
             paid += sum(record["status"] == 200 for record in log)
-            lost += _lost(log, ends)
+            missing_rows += _lost(log, ends)
     bound = chunks * projects + IN_FLIGHT * killed
     print(f"    undisturbed: {chunks} chunks in {seconds:.1f} s; {killed} kills of {projects} ingestions")
     print(
         f"    calls sent {calls:,}, answered {paid:,}; chunks {chunks * projects:,}; answered and not in the"
-        f" ledger at a kill: {sum(lost)} in all, at most {max(lost)}, with {IN_FLIGHT} calls in flight at most"
+        f" ledger at a kill: {sum(missing_rows)} in total, at most {max(missing_rows)}, {IN_FLIGHT} calls in flight"
     )
-    good = max(lost) <= IN_FLIGHT and paid <= min(bound, chunks * projects + sum(lost))
+    good = max(missing_rows) <= IN_FLIGHT and paid <= min(bound, chunks * projects + sum(missing_rows))
     print(f"    calls paid ≤ chunks + calls in flight at each kill: {verdict(good)}")
     print(f"    published versions that differ from the undisturbed one: {different}: {verdict(not different)}")
 
@@ -123,10 +123,10 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 def _lost(log: Sequence[dict[str, Any]], ends: Sequence[tuple[float, int]]) -> list[int]:
     """Return for each kill how many answered calls were not in the ledger; the clocks of all processes agree."""
-    lost = []
+    missing_rows = []
     before = 0
     for instant, stored in ends:
         answered = sum(record["status"] == 200 and record["arrived"] <= instant + LATE for record in log)
-        lost.append(answered - stored - before)
+        missing_rows.append(answered - stored - before)
         before = answered - stored
-    return lost
+    return missing_rows

@@ -54,7 +54,7 @@ def extractor(documents: Sequence[Document], nodes: Sequence[BaseNode], provider
     """Write the contexts of chunks with LlamaIndex's own extractor, as it is found."""
     docstore = SimpleDocumentStore()
     docstore.add_documents(documents)
-    found = DocumentContextExtractor(
+    result = DocumentContextExtractor(
         docstore=docstore,
         llm=corpus.llm(provider.api_base),
         max_context_length=1_000_000,
@@ -62,7 +62,7 @@ def extractor(documents: Sequence[Document], nodes: Sequence[BaseNode], provider
         num_workers=CONCURRENCY,
         show_progress=False,
     )
-    rows = asyncio.run(found.aextract(list(nodes)))
+    rows = asyncio.run(result.aextract(list(nodes)))
     if not all(row.get("context") for row in rows):
         raise RuntimeError("the extractor left chunks without a context")
 
@@ -152,14 +152,14 @@ def estimate(folder: Path) -> None:
                 raise RuntimeError("there was nothing to estimate")
             paid = report.paid.contexts
             same = (paid.input_tokens, paid.cached_tokens) == (counted["prompt_tokens"], counted["cached_tokens"])
-            given = expected.input_tokens / paid.input_tokens - 1
+            inputs = expected.input_tokens / paid.input_tokens - 1
             cached = expected.cached_tokens / paid.cached_tokens - 1 if paid.cached_tokens else float("nan")
             cached = 0.0 if expected.cached_tokens == paid.cached_tokens else cached
-            good = expected.calls == paid.calls and abs(given) <= 0.03 and abs(cached) <= 0.03
+            good = expected.calls == paid.calls and abs(inputs) <= 0.03 and abs(cached) <= 0.03
             print(
-                f"    chunks_per_call {per_call!s:<4} calls {expected.calls} / {paid.calls}; input {given:+.3%}; cached"
-                f" {cached:+.3%} of {paid.cached_tokens:,}; dollars {expected.dollars:.4f} / {report.paid.dollars:.4f};"
-                f" receipt = log: {same}; goal: {verdict(good)}"
+                f"    chunks_per_call {per_call!s:<4} calls {expected.calls} / {paid.calls}; input {inputs:+.3%};"
+                f" cached {cached:+.3%} of {paid.cached_tokens:,}; dollars {expected.dollars:.4f} /"
+                f" {report.paid.dollars:.4f}; receipt = log: {same}; goal: {verdict(good)}"
             )
 
 

@@ -48,8 +48,8 @@ def searches(project: Project) -> dict[str, Search]:
 
 
 def _questions(row: Row) -> list[str]:
-    asked = [message["content"] for message in row["history"] if message["role"] == "user"]
-    return [*asked[-3:], row["question"]]
+    calls = [message["content"] for message in row["history"] if message["role"] == "user"]
+    return [*calls[-3:], row["question"]]
 
 
 def _query(row: Row) -> ConversationQuery:
@@ -59,12 +59,12 @@ def _query(row: Row) -> ConversationQuery:
 def switched(rows: Sequence[Row]) -> list[Row]:
     """Return the stand-alone questions, each behind a history that has nothing to do with it."""
     later = [row for row in rows if row["history"]]
-    made = []
+    created = []
     for at, row in enumerate(rows):
         far = (later[(at + len(later) // 2 + step) % len(later)] for step in range(len(later)))
-        other = next(found for found in far if _conversation(found) != _conversation(row))
-        made.append({**row, "question": row["rewrite"], "history": other["history"]})
-    return made
+        other = next(result for result in far if _conversation(result) != _conversation(row))
+        created.append({**row, "question": row["rewrite"], "history": other["history"]})
+    return created
 
 
 def _conversation(row: Row) -> str:
@@ -75,7 +75,7 @@ def recalls(rows: Sequence[Row], search: Search) -> dict[int, np.ndarray]:
     """Return recall@k in per cent of every row, for each k."""
     evidence = [[{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]] for row in rows]
     ranks = [first_ranks(search(row), items) for row, items in zip(rows, evidence, strict=True)]
-    return {k: np.array([100 * recall(found, k) for found in ranks]) for k in KS}
+    return {k: np.array([100 * recall(result, k) for result in ranks]) for k in KS}
 
 
 def main() -> None:
@@ -93,15 +93,15 @@ def main() -> None:
             [c.node_id for c in ways["last question"](row)] == [c.node_id for c in ways["both blended"](row)]
             for row in first
         )
-        found = {name: recalls(later, search) for name, search in ways.items()}
+        results = {name: recalls(later, search) for name, search in ways.items()}
         elsewhere = {name: recalls(switched(rows), ways[name]) for name in ("last question", "both blended")}
     print(f"{len(later)} turns after the first; {len(first)} first turns {'unchanged' if same else 'CHANGED'}")
     print(f"{'':20s}" + "".join(f"   R@{k:<3d}" for k in KS))
-    for name, values in found.items():
+    for name, values in results.items():
         print(f"{name:20s}" + "".join(f"  {values[k].mean():5.1f} " for k in KS))
     for other in ("last question", "embeddings blended", "human rewrite"):
         print(f"both blended - {other}:")
-        _print_differences(found["both blended"], found[other])
+        _print_differences(results["both blended"], results[other])
     print(f"both blended - last question, {len(rows)} questions after a change of topic:")
     _print_differences(elsewhere["both blended"], elsewhere["last question"])
 

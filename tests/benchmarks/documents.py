@@ -53,7 +53,7 @@ def parse(text: str) -> list[BaseNode]:
 def contenders() -> dict[str, Callable[[str], object]]:
     """Return what is compared, by name: all with o200k_base, chunks of 800 tokens and 80 of overlap."""
     stock = SentenceSplitter(chunk_size=800, chunk_overlap=80)
-    found: dict[str, Callable[[str], object]] = {
+    results: dict[str, Callable[[str], object]] = {
         OURS: parse,
         "bare tiktoken": lambda text: get_tokenizer().encode_ordinary(text),
         "SentenceSplitter": lambda text: stock([Document(text=text)]),
@@ -64,8 +64,8 @@ def contenders() -> dict[str, Callable[[str], object]]:
         from semantic_text_splitter import TextSplitter  # type: ignore[import-not-found]
 
         # The encoding is compiled into it: the fastest of its ways to count, and no network.
-        found[RUST] = TextSplitter.from_tiktoken_model("gpt-4o", 800, overlap=80).chunks
-    return found
+        results[RUST] = TextSplitter.from_tiktoken_model("gpt-4o", 800, overlap=80).chunks
+    return results
 
 
 def seconds(work: Callable[[str], object], text: str) -> float:
@@ -101,8 +101,8 @@ def _speed(texts: Sequence[str], rounds: int) -> None:
         best = {name: min(best[name], spent[name]) for name in best}
     size = sum(len(text.encode()) for text in texts) / 1e6
     print(f"{size:.2f} MB of Markdown, best of {rounds} rounds, processor time")
-    for name, taken in best.items():
-        print(f"  {name:24s} {size / taken:6.2f} MB/s  {taken / best[OURS]:6.2f} × the time of ours")
+    for name, used in best.items():
+        print(f"  {name:24s} {size / used:6.2f} MB/s  {used / best[OURS]:6.2f} × the time of ours")
 
 
 def _linearity(text: str) -> None:

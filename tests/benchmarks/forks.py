@@ -91,14 +91,14 @@ def fork_once(ask: Callable[[], list[str]], expected: list[str], seconds: float)
         _in_child(ask, writing)
     os.close(writing)
     try:
-        said = _read(reading, time.monotonic() + seconds)
-        if said is None:
+        message = _read(reading, time.monotonic() + seconds)
+        if message is None:
             os.kill(child, signal.SIGKILL)
             return "hung", ""
     finally:
         os.close(reading)
         os.waitpid(child, 0)
-    reply = json.loads(said or b'"it said nothing"')
+    reply = json.loads(message or b'"it said nothing"')
     return ("answered", "") if reply == expected else ("failed", str(reply))
 
 
@@ -113,12 +113,12 @@ def _in_child(ask: Callable[[], list[str]], writing: int) -> NoReturn:
 
 def _read(pipe: int, end: float) -> bytes | None:
     """Return all that comes through a pipe, or None where it is not closed in time."""
-    said = b""
+    messages = b""
     while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
         piece = os.read(pipe, 65_536)
         if not piece:
-            return said
-        said += piece
+            return messages
+        messages += piece
     return None
 
 
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     kinds: tuple[FaissIndex, ...] = ("flat", "rabitq")
     with tempfile.TemporaryDirectory() as folder:
         for at, kind in enumerate(kinds):
@@ -150,10 +150,12 @@ def main() -> int:
             counts = Counter(outcome for outcome, _ in outcomes)
             print(f"{kind}: {len(outcomes)} forks, {dict(counts)}")
             print("".join(sorted({why for outcome, why in outcomes if outcome == "failed"})), end="")
-            found += counts
-            found["left out"] += number - len(outcomes)
-    print(f"{sum(found.values())} forks: {found['answered']} answered, {found['hung']} hung, {found['failed']} failed")
-    return 0 if found["answered"] == options.forks else 1
+            result += counts
+            result["left out"] += number - len(outcomes)
+    print(
+        f"{sum(result.values())} forks: {result['answered']} answered, {result['hung']} hung, {result['failed']} failed"
+    )
+    return 0 if result["answered"] == options.forks else 1
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ SAME = {"temporal": "factual"}
 
 def f1(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return F1 in per cent of every wanted intent, for (wanted, guessed) pairs."""
-    wanted, guessed = Counter(w for w, _ in pairs), Counter(g for _, g in pairs)
+    expected, guessed = Counter(w for w, _ in pairs), Counter(g for _, g in pairs)
     right = Counter(w for w, g in pairs if w == g)
-    return {intent: 200 * right[intent] / (wanted[intent] + guessed[intent]) for intent in sorted(wanted)}
+    return {intent: 200 * right[intent] / (expected[intent] + guessed[intent]) for intent in sorted(expected)}
 
 
 def main() -> None:
@@ -46,14 +46,14 @@ def main() -> None:
     guesses = [guess_intent(row["question"]).intent for row in rows]
     each = (time.perf_counter() - started) / len(rows)
     pairs = [(TYPES[row["type"]], SAME.get(guess, guess)) for row, guess in zip(rows, guesses, strict=True)]
-    found = f1(pairs)
-    for intent, value in found.items():
+    result = f1(pairs)
+    for intent, value in result.items():
         print(f"{intent:13s} F1 {value:5.1f}  ({sum(w == intent for w, _ in pairs)} turns)")
-    right = sum(wanted == guess for wanted, guess in pairs)
-    print(f"macro-F1 {sum(found.values()) / len(found):.1f}, accuracy {100 * right / len(pairs):.1f}")
+    right = sum(expected == guess for expected, guess in pairs)
+    print(f"macro-F1 {sum(result.values()) / len(result):.1f}, accuracy {100 * right / len(pairs):.1f}")
     folds = [f1(pairs[at::5]) for at in range(5)]
     print("macro-F1 of five folds: " + ", ".join(f"{sum(fold.values()) / len(fold):.1f}" for fold in folds))
-    always = f1([(wanted, "factual") for wanted, _ in pairs])
+    always = f1([(expected, "factual") for expected, _ in pairs])
     print(
         f"always factual: macro-F1 {sum(always.values()) / len(always):.1f}; {each * 1e6:.0f} microseconds a question"
     )

@@ -162,9 +162,9 @@ def measure(root: Path, door: str, name: str) -> dict[str, float | str]:
     _asked(door, project, SHORT)
     _asked(door, project, "pump " * 200)
     before, start, used = peak(), time.perf_counter(), time.process_time()
-    said = _asked(door, project, query)
+    message = _asked(door, project, query)
     seconds, processor = time.perf_counter() - start, time.process_time() - used
-    return {"seconds": seconds, "processor": processor, "megabytes": peak() - before, "said": said[:60]}
+    return {"seconds": seconds, "processor": processor, "megabytes": peak() - before, "said": message[:60]}
 
 
 def _asked(door: str, project: Project, query: str) -> str:
@@ -176,7 +176,7 @@ def _asked(door: str, project: Project, query: str) -> str:
 
 def command_lines(root: Path) -> None:
     """Print how long whole processes take for what an argument and a line of standard input can hold."""
-    for label, command, given in (
+    for label, command, inputs in (
         ("search, short", ["search", "p", SHORT], ""),
         ("search, an argument of 128 KB", ["search", "p", "w" * _ARGUMENT], ""),
         ("chat, short", ["chat", "p"], f"{SHORT}\n"),
@@ -184,7 +184,7 @@ def command_lines(root: Path) -> None:
     ):
         whole = [sys.executable, "-m", "llama_index_contextual", *command, "--root", str(root)]
         start = time.perf_counter()
-        ended = subprocess.run(whole, input=given, capture_output=True, text=True, check=False)
+        ended = subprocess.run(whole, input=inputs, capture_output=True, text=True, check=False)
         print(f"{label:<30} {time.perf_counter() - start:6.2f} s in all, exit status {ended.returncode}")
 
 

@@ -97,8 +97,8 @@ def _print_differences(name: str, by_context: dict[str, list[list[int | None]]])
         measures: dict[str, Measure] = {f"recall@{k}": partial(recall, k=k) for k in KS[1:]}
         for measure, value in {**measures, "nDCG@10": ndcg}.items():
             gains = [100 * (value(a) - value(b)) for a, b in zip(ranks, baseline, strict=True)]
-            found, p = bootstrap_interval(gains), permutation_p_value(gains)
-            interval = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), p = {p:.2g}"
+            result, p = bootstrap_interval(gains), permutation_p_value(gains)
+            interval = f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}), p = {p:.2g}"
             print(f"{name:14s} {context} − {first}, hybrid, {measure}: {interval}", flush=True)
 
 

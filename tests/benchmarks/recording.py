@@ -194,10 +194,10 @@ def main() -> None:
         print(f"recorded in {arguments.files[0]}")
         return
     before, after = map(load_records, arguments.files)
-    found = list(differences(before, after, ""))
-    print("\n".join(found[:40]))
-    print(f"{len(before)} records before, {len(after)} after, {len(found)} differences")
-    sys.exit(bool(found))
+    results = list(differences(before, after, ""))
+    print("\n".join(results[:40]))
+    print(f"{len(before)} records before, {len(after)} after, {len(results)} differences")
+    sys.exit(bool(results))
 
 
 if __name__ == "__main__":

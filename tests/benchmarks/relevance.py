@@ -80,13 +80,13 @@ def collect(asking: Asking, asked: Iterable[Asked]) -> Samples:
 def follow_ups(asking: Asking, project: Project, rows: Iterable[dict[str, Any]]) -> list[Asked]:
     """Return the turns after the first as they are searched, with the conversation before them."""
     retriever = ConversationalRetriever(asking, embed_model=project.embed_model)
-    asked = []
+    calls = []
     for row in rows:
         retriever.respond(
             ConversationQuery(row["question"], history=[ChatMessage(**message) for message in row["history"]])
         )
-        asked.append((asking.searched, [{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]]))
-    return asked
+        calls.append((asking.searched, [{"file": e["file"], "span": (e["start"], e["end"])} for e in row["evidence"]]))
+    return calls
 
 
 def measure(manager: ProjectManager, data: Path, name: str) -> Measured:
@@ -112,20 +112,20 @@ def show_relevance(sets: dict[str, Measured]) -> None:
     print("relevance          Brier skill  AUROC   of rank alone  calibration error")
     pooled: list[tuple[Array, Array, Array, Array]] = []
     rows = []
-    for name, held in sets.items():
+    for name, stored in sets.items():
         others = [one.questions for other, one in sets.items() if other != name]
         model = fit([(one.hits, one.relevant) for one in others], ridge=RIDGE)
         table = np.array(
             [np.mean([one.relevant[one.ranks == r].mean() for one in others]) for r in range(1, JUDGED + 1)]
         )
-        for label, one in ((name, held.questions), ("  follow-ups", held.follow_ups)):
+        for label, one in ((name, stored.questions), ("  follow-ups", stored.follow_ups)):
             if one is None:
                 continue
             parts = one.relevant, model(one.hits), table[one.ranks - 1], -one.ranks.astype(np.float64)
-            found = _row(*parts)
-            print(f"  {label:16s} " + "  ".join(f"{value:11.3f}" for value in found))
-            if one is held.questions:
-                rows.append(found)
+            result = _row(*parts)
+            print(f"  {label:16s} " + "  ".join(f"{value:11.3f}" for value in result))
+            if one is stored.questions:
+                rows.append(result)
                 pooled.append(parts)
     print("  mean of the sets " + "  ".join(f"{value:11.3f}" for value in np.mean(rows, axis=0)))
     everything = (np.concatenate(parts) for parts in zip(*pooled, strict=True))
@@ -141,21 +141,21 @@ def show_confidence(sets: dict[str, Measured]) -> None:
     """Print, for each set, how a fit on the others tells answered questions from those whose documents are out."""
     print("confidence          AUROC   mean with, without the documents; refused at the others' threshold")
     areas = []
-    for name, held in sets.items():
+    for name, stored in sets.items():
         others = [one.questions for other, one in sets.items() if other != name]
         model = fit([_answers(one) for one in others])
         low = threshold([model(one.with_documents) for one in others], REFUSED)
-        for label, one in ((name, held.questions), ("  follow-ups", held.follow_ups)):
+        for label, one in ((name, stored.questions), ("  follow-ups", stored.follow_ups)):
             if one is None:
                 continue
             inside, outside = model(one.with_documents), model(one.without)
             area, refused = separation(inside, outside), [float(np.mean(part < low)) for part in (inside, outside)]
             means = f"{inside.mean():6.3f}  {outside.mean():6.3f}"
             print(f"  {label:16s} {area:6.3f}  {means}; {refused[0]:.1%}, {refused[1]:.1%}")
-            if one is held.questions:
+            if one is stored.questions:
                 areas.append(area)
-            if len(held.unanswerable):
-                turns = model(held.unanswerable)
+            if len(stored.unanswerable):
+                turns = model(stored.unanswerable)
                 against = f"AUROC {separation(inside, turns):.3f}, mean {turns.mean():.3f}"
                 print(
                     f"    against turns that people found unanswerable: {against}; {np.mean(turns < low):.1%} refused"

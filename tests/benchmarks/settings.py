@@ -35,25 +35,25 @@ Values = NDArray[np.float64]
 
 def variants() -> dict[str, dict[str, Any]]:
     """Return the settings that are tried, by what they change."""
-    found: dict[str, dict[str, Any]] = {"local settings": {}}
+    results: dict[str, dict[str, Any]] = {"local settings": {}}
     for name, values in VARIED.items():
         for value in values:
             more = {"lexical_weight": 1 - value} if name == "semantic_weight" else {}
-            found[f"{name}={value}"] = {name: value, **more}
-    return found
+            results[f"{name}={value}"] = {name: value, **more}
+    return results
 
 
 def measured(data: Path, name: str, root: str) -> dict[str, Values]:
     """Return for each variant one value per question: the mean of its recalls and its nDCG, in per cent."""
     questions = load(data, name)
     retriever = build(ProjectManager(root), questions, "structural").as_retriever(similarity_top_k=max(KS))
-    found = {}
+    results = {}
     for label, settings in variants().items():
         changed = retriever.changed(**settings)
         _, _, ranks = score(questions.questions, lambda q, r=changed: r.respond(bundle(q)).results)
         rows = [[*(recall(found_at, k) for k in KS[1:]), ndcg(found_at)] for found_at in ranks]
-        found[label] = 100 * np.asarray(rows).mean(axis=1)
-    return found
+        results[label] = 100 * np.asarray(rows).mean(axis=1)
+    return results
 
 
 def main() -> None:
@@ -69,11 +69,11 @@ def main() -> None:
         means = [values[label].mean() for values in results.values()]
         print(f"{label:24s}{''.join(f'{mean:15.2f}' for mean in means)}{np.mean(means):8.2f}")
     for left_out, values in results.items():
-        others = [found for name, found in results.items() if name != left_out]
-        chosen = max(variants(), key=lambda label: sum(found[label].mean() for found in others))
+        others = [result for name, result in results.items() if name != left_out]
+        chosen = max(variants(), key=lambda label: sum(result[label].mean() for result in others))
         gains = (values[chosen] - values["local settings"]).tolist()
-        found, p = bootstrap_interval(gains), permutation_p_value(gains)
-        interval = f"{found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f}), p = {p:.2g}"
+        result, p = bootstrap_interval(gains), permutation_p_value(gains)
+        interval = f"{result.mean:+.2f} ({result.low:+.2f} to {result.high:+.2f}), p = {p:.2g}"
         print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval}")
 
 

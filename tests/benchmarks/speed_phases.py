@@ -180,7 +180,7 @@ def real(corpus: Path, files: Path, index: str, spawned: float) -> Figures:
     vectors = unit_vectors(np.asarray(WordLlamaEmbedding().get_text_embedding_batch(list(sentences)), dtype=np.float32))
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
-    index_of = compact.compacted(flat, "rabitq")
+    index_of = compact.compress(flat, "rabitq")
     questions = json.loads((corpus / "queries.json").read_text())
     asked = unit_vectors(np.asarray([WordLlamaEmbedding().get_query_embedding(q) for q in questions], dtype=np.float32))
     shares = [

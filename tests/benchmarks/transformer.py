@@ -80,13 +80,13 @@ def main() -> None:
             for name, changes in VARIANTS.items():
                 changed = retriever.changed(**changes)
                 recalls, gain, ranks = score(questions.questions, lambda q, r=changed: r.respond(bundle(q)).results)
-                gains[name] = [100 * ndcg(found) for found in ranks]
+                gains[name] = [100 * ndcg(result) for result in ranks]
                 print(
                     f"{context:10s} {name:18s}{''.join(f'  {recalls[k]:5.1f} ' for k in KS)}  {gain:5.1f}", flush=True
                 )
             difference = (np.asarray(gains[DEFAULT]) - np.asarray(gains["rrf 0.5/0.5"])).tolist()
-            found, p = bootstrap_interval(difference), permutation_p_value(difference)
-            interval = f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f}), p = {p:.2g}"
+            result, p = bootstrap_interval(difference), permutation_p_value(difference)
+            interval = f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}), p = {p:.2g}"
             print(f"{context:10s} default − rrf, nDCG@10: {interval}")
 
 

@@ -1,4 +1,4 @@
-"""What every contextualizer keeps. A new one inherits `ContextualizerContract` and gives one fixture.
+"""Tests for every contextualizer: inherit `ContextualizerContract` and provide one fixture.
 
 class TestMine(ContextualizerContract):
     source = "mine"
@@ -55,9 +55,9 @@ class ContextualizerContract:
         assert {node.metadata["context_source"] for node in done.nodes} == {self.source}
 
     def test_ids_order_text_offsets_and_links_stay(self, contextualizer: Contextualizer) -> None:
-        for given in (chunks(), foreign(), loose("One.", "Two.")):
-            done = contextualizer(given)
-            for before, after in zip(given, done, strict=True):
+        for originals in (chunks(), foreign(), loose("One.", "Two.")):
+            done = contextualizer(originals)
+            for before, after in zip(originals, done, strict=True):
                 assert after.node_id == before.node_id
                 assert type(after) is type(before)
                 assert after.get_content() == before.get_content()
@@ -66,20 +66,20 @@ class ContextualizerContract:
                     assert getattr(after, name) == getattr(before, name)
 
     def test_a_shuffled_call_gives_the_same_contexts(self, contextualizer: Contextualizer) -> None:
-        given = chunks()
-        backwards = contextualizer(given[::-1])
-        assert [node.node_id for node in backwards] == [node.node_id for node in given[::-1]]
-        assert texts(backwards[::-1]) == texts(contextualizer(given))
+        inputs = chunks()
+        backwards = contextualizer(inputs[::-1])
+        assert [node.node_id for node in backwards] == [node.node_id for node in inputs[::-1]]
+        assert texts(backwards[::-1]) == texts(contextualizer(inputs))
 
     def test_the_input_is_not_changed(self, contextualizer: Contextualizer) -> None:
-        for given in (chunks(), foreign()):
-            before = [node.model_copy(deep=True) for node in given]
-            done = contextualizer(given)
-            assert given == before
+        for originals in (chunks(), foreign()):
+            before = [node.model_copy(deep=True) for node in originals]
+            done = contextualizer(originals)
+            assert originals == before
             for node in done:
                 node.metadata["touched"] = True
                 node.relationships.clear()
-            assert given == before
+            assert originals == before
 
     def test_embedding_and_bm25_read_context_blank_line_text(self, contextualizer: Contextualizer) -> None:
         for node in contextualizer([*chunks(), *loose("One.", "Two.", title="A title")]):
@@ -106,9 +106,9 @@ class ContextualizerContract:
         assert not any("Alpha" in node.get_content(metadata_mode=MetadataMode.LLM) for node in report)
 
     def test_a_context_that_came_with_the_chunk_is_kept(self, contextualizer: Contextualizer) -> None:
-        given = chunks()
-        given[1].metadata["context"] = "Written by hand."
-        done = contextualizer(given)
+        inputs = chunks()
+        inputs[1].metadata["context"] = "Written by hand."
+        done = contextualizer(inputs)
         assert context_of(done[1]) == "Written by hand."
         assert done[1].metadata["context_source"] == "given"
         assert {node.metadata["context_source"] for at, node in enumerate(done) if at != 1} == {self.source}
@@ -127,10 +127,10 @@ class ContextualizerContract:
         assert sum(counted) == len(chunks())
 
     async def test_async_and_sync_results_are_equal(self, contextualizer: Contextualizer) -> None:
-        given = chunks()
-        awaited = await contextualizer.acall(given)
-        assert awaited == contextualizer(given), "inside a running loop"
-        assert awaited == await asyncio.to_thread(contextualizer, given), "without a loop"
+        inputs = chunks()
+        awaited = await contextualizer.acall(inputs)
+        assert awaited == contextualizer(inputs), "inside a running loop"
+        assert awaited == await asyncio.to_thread(contextualizer, inputs), "without a loop"
 
     def test_nodes_of_other_parsers_work(self, contextualizer: Contextualizer) -> None:
         done = contextualizer(foreign())
@@ -141,7 +141,7 @@ class ContextualizerContract:
         (node,) = contextualizer(documents()[1:])
         assert node.get_content(metadata_mode=MetadataMode.EMBED).startswith(context_of(node))
 
-    def test_it_survives_as_a_dictionary(self, contextualizer: Contextualizer) -> None:
+    def test_the_model_is_serialised_as_a_dictionary(self, contextualizer: Contextualizer) -> None:
         data = json.loads(contextualizer.to_json())
         assert data["class_name"] == type(contextualizer).__name__
         again = type(contextualizer).from_dict(data)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ def body(number: int) -> dict[str, Any]:
     return {"model": "gpt-4.1", "messages": [{"role": "user", "content": text}]}
 
 
-def requests(*numbers: int) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"id-{number}", body(number)) for number in numbers]
+def requests(*numbers: int) -> list[tuple[str, Callable[[], dict[str, Any]]]]:
+    return [(f"id-{number}", partial(body, number)) for number in numbers]
+
+
+def uploaded(*numbers: int) -> bytes:
+    return b"".join(request_line(name, make_body()) for name, make_body in requests(*numbers))
 
 
 def runner(journal: BatchJournal, client: AsyncOpenAI, **options: Any) -> BatchRunner:
@@ -67,7 +72,7 @@ def expected(number: int) -> str:
 
 
 @given(sizes=st.lists(st.integers(1, 30), max_size=40), most=st.integers(1, 7), limit=st.integers(30, 90))
-def test_parts_keep_both_limits_and_lose_nothing(sizes: list[int], most: int, limit: int) -> None:
+def test_parts_respect_both_limits_and_are_complete(sizes: list[int], most: int, limit: int) -> None:
     lines = [(str(at), b"x" * size) for at, size in enumerate(sizes)]
     parts = list(split(lines, max_requests=most, max_bytes=limit))
     assert [line for part in parts for line in part] == lines
@@ -76,7 +81,7 @@ def test_parts_keep_both_limits_and_lose_nothing(sizes: list[int], most: int, li
         assert 1 <= len(part) <= most
         assert size <= limit
         if at + 1 < len(parts):
-            assert len(part) == most or size + len(parts[at + 1][0][1]) > limit, "it ended before it must"
+            assert len(part) == most or size + len(parts[at + 1][0][1]) > limit, "a part ended early"
 
 
 def test_a_request_is_one_line_of_json() -> None:
@@ -88,7 +93,7 @@ def test_a_request_is_one_line_of_json() -> None:
     assert (found["custom_id"], found["method"], found["url"]) == ("a", "POST", "/v1/chat/completions")
 
 
-def test_lines_that_hold_no_reply_are_left_out() -> None:
+def test_lines_without_a_reply_are_skipped() -> None:
     good = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}
     lines = [
         {"custom_id": "1", "response": {"body": good}},
@@ -104,7 +109,7 @@ def test_lines_that_hold_no_reply_are_left_out() -> None:
 # ---- one batch -----------------------------------------------------------------------------------------------------
 
 
-def test_replies_can_be_stored_whatever_they_hold(tmp_path: Path) -> None:
+def test_replies_with_odd_content_can_be_stored(tmp_path: Path) -> None:
     def line(custom_id: object, text: str, tokens: int = 5) -> bytes:
         choice = {"message": {"content": text}, "finish_reason": "stop\ud800"}
         body = {"choices": [choice], "usage": {"prompt_tokens": tokens, "completion_tokens": tokens}}
@@ -122,11 +127,11 @@ def test_replies_can_be_stored_whatever_they_hold(tmp_path: Path) -> None:
     assert kept["d"].input_tokens is None
 
 
-async def test_each_request_gets_its_own_reply_though_they_come_in_another_order(
+async def test_replies_in_another_order_are_matched_to_their_requests(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
-    told: list[BatchProgress] = []
-    batches = runner(journal, client, tell=told.append)
+    progress: list[BatchProgress] = []
+    batches = runner(journal, client, on_progress=progress.append)
     assert await batches.submit(requests(*range(12))) == 12
     assert [batch.requests for batch in journal.open_batches()] == [12]
     await batches.collect()
@@ -137,7 +142,7 @@ async def test_each_request_gets_its_own_reply_though_they_come_in_another_order
         assert (reply.text, reply.finish_reason, reply.cached_tokens) == (expected(number), "stop", 0)
         assert reply.input_tokens
         assert reply.output_tokens
-    assert told[-1] == BatchProgress(batches=0, requests=12, done=12)
+    assert progress[-1] == BatchProgress(batches=0, requests=12, done=12)
     assert provider.calls() == [], "nothing was sent live"
 
 
@@ -152,7 +157,20 @@ async def test_requests_in_progress_or_answered_are_not_sent_again(
     assert len(provider.batch_history) == 3
 
 
-async def test_a_request_that_comes_twice_is_in_the_batch_once(
+async def test_the_body_of_a_request_that_is_not_sent_is_not_built(journal: BatchJournal, client: AsyncOpenAI) -> None:
+    batches = runner(journal, client)
+    await batches.submit(requests(1))
+    built: list[int] = []
+
+    def noted(number: int) -> dict[str, Any]:
+        built.append(number)
+        return body(number)
+
+    assert await batches.submit((f"id-{number}", partial(noted, number)) for number in (1, 2, 2)) == 1
+    assert built == [2], "money is reserved while a body is built"
+
+
+async def test_a_repeated_request_is_sent_once(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
     batches = runner(journal, client)
@@ -162,7 +180,7 @@ async def test_a_request_that_comes_twice_is_in_the_batch_once(
     assert len(provider.batch_history) == 2
 
 
-async def test_many_requests_become_several_batches(
+async def test_many_requests_are_split_into_several_batches(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
     provider.batch_max_requests = 4
@@ -173,10 +191,10 @@ async def test_many_requests_become_several_batches(
     assert all(journal.reply(f"id-{number}") for number in range(10))
 
 
-# ---- a process that stops ------------------------------------------------------------------------------------------
+# ---- resumption by a new process -----------------------------------------------------------------------------------
 
 
-async def test_another_process_takes_the_replies(
+async def test_another_process_can_collect_the_replies(
     provider: LoopbackProvider, tmp_path: Path, client: AsyncOpenAI
 ) -> None:
     await runner(journal_at(tmp_path / "l.sqlite"), client).submit(requests(1, 2))
@@ -189,11 +207,10 @@ async def test_another_process_takes_the_replies(
 
 
 @pytest.mark.parametrize("created", [True, False], ids=["the batch was created", "the batch was not created"])
-async def test_an_upload_whose_batch_was_not_noted_is_taken_over(
+async def test_an_upload_without_a_recorded_batch_is_resumed(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, created: bool
 ) -> None:
-    content = b"".join(request_line(*request) for request in requests(1, 2))
-    file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+    file = await client.files.create(file=("x.jsonl", uploaded(1, 2)), purpose="batch")
     journal.uploaded(file.id, model=MODEL, custom_ids=["id-1", "id-2"])
     if created:
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
@@ -204,14 +221,13 @@ async def test_an_upload_whose_batch_was_not_noted_is_taken_over(
     assert len(provider.batch_history) == 2, "paid once"
 
 
-async def test_a_batch_is_taken_over_though_it_is_not_on_the_first_page_of_the_list(
+async def test_a_batch_beyond_the_first_page_of_the_list_is_resumed(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.support.batches.LARGEST_PAGE", 2)
 
     async def batch_of(*numbers: int) -> str:
-        content = b"".join(request_line(*request) for request in requests(*numbers))
-        file = await client.files.create(file=("x.jsonl", content), purpose="batch")
+        file = await client.files.create(file=("x.jsonl", uploaded(*numbers)), purpose="batch")
         await client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
         return file.id
 
@@ -221,16 +237,16 @@ async def test_a_batch_is_taken_over_though_it_is_not_on_the_first_page_of_the_l
     await runner(journal, client).collect()
     assert journal.reply("id-1") is not None
     created = [call for call in provider.history if (call.method, call.path) == ("POST", "/v1/batches")]
-    assert len(created) == 6, "none of them twice"
+    assert len(created) == 6, "each was created once"
 
 
-async def test_batches_of_another_model_are_left_alone(journal: BatchJournal, client: AsyncOpenAI) -> None:
+async def test_batches_of_another_model_are_ignored(journal: BatchJournal, client: AsyncOpenAI) -> None:
     journal.uploaded("file-x", model="openai:other", custom_ids=["a"])
     await runner(journal, client).collect()
     assert [batch.model for batch in journal.open_batches()] == ["openai:other"]
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["expired", "cancelled"])
@@ -254,7 +270,7 @@ async def test_replies_of_an_incomplete_batch_are_kept_and_the_other_requests_ca
     assert len(provider.batch_history) == 8, "nothing was paid twice"
 
 
-async def test_a_request_in_the_error_file_touches_no_other(
+async def test_a_failed_request_does_not_affect_the_others(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
     provider.batch_plan = BatchPlan(failing=("id-1",))
@@ -265,7 +281,7 @@ async def test_a_request_in_the_error_file_touches_no_other(
     assert not journal.knows("id-1")
 
 
-async def test_a_batch_that_is_refused_is_one_sentence_and_is_forgotten(
+async def test_a_refused_batch_raises_an_error_and_is_removed(
     provider: LoopbackProvider, journal: BatchJournal, client: AsyncOpenAI
 ) -> None:
     provider.batch_plan = BatchPlan(ending="failed")
@@ -289,7 +305,7 @@ async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
     assert not journal.knows("id-1")
 
 
-async def test_an_upload_that_the_provider_forgot_is_sent_again(
+async def test_an_upload_unknown_to_the_provider_is_sent_again(
     journal: BatchJournal, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
@@ -321,7 +337,7 @@ async def test_a_refused_key_is_a_model_error(
     assert journal.open_batches() == []
 
 
-def test_used_replies_are_forgotten(journal: BatchJournal) -> None:
+def test_used_replies_are_removed(journal: BatchJournal) -> None:
     journal.uploaded("file-1", model=MODEL, custom_ids=["a", "b"])
     journal.closed("file-1", [BatchReply(custom_id="a", text="A"), BatchReply(custom_id="b", text="B")])
     journal.forget_replies(["a"])

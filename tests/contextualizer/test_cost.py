@@ -1,21 +1,20 @@
-"""Expected token counts, which equal the provider's, and the limit on spending."""
+"""Prices of tokens, and expected token counts, which equal the provider's."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from importlib.metadata import version
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import Document
 from openai import AsyncOpenAI
 
-from llama_index_contextual._utils.templates import ContextPrompt
 from llama_index_contextual.config import TokenPrice
-from llama_index_contextual.contextualizer.base import segments
 from llama_index_contextual.contextualizer.cost import (
+    FACTORS,
     CacheRules,
     CallForm,
     PriceTable,
@@ -24,36 +23,70 @@ from llama_index_contextual.contextualizer.cost import (
     output_tokens,
     rounds,
 )
-from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest, Usage, plan_requests
-from llama_index_contextual.contextualizer.scheduler import Reply
-from llama_index_contextual.contextualizer.spending import Bill, CallBudget, Spending
-from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
-from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
+from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
+from tests.contextualizer.segments_of import planned
 from tests.support.server import LoopbackProvider
 
 MODEL = "openai:gpt-4.1"
 OPENAI = CallForm.of(MODEL)
+
+# ---- Prices ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_knows_the_list_prices_of_the_default_models() -> None:
+    assert PriceTable().price("openai:gpt-4.1") == TokenPrice(input=2.0, cached=0.5, output=8.0)
+    assert PriceTable().price("openai:gpt-4.1-mini") == TokenPrice(input=0.4, cached=0.1, output=1.6)
+    embedding = PriceTable().price("openai:text-embedding-3-small")
+    assert embedding is not None
+    assert embedding.input == 0.02
+    claude = PriceTable().price("anthropic:claude-haiku-4-5")
+    assert claude == TokenPrice(input=1.0, cached=0.1, output=5.0, written=1.25)
+
+
+def test_cached_tokens_are_part_of_the_input_tokens() -> None:
+    # 1,000 fresh at $2, 8,000 cached at $0.50, 100 answered at $8, each per million.
+    dollars = PriceTable().dollars("openai:gpt-4.1", Tokens(1, 9_000, 8_000, 100))
+    assert dollars == pytest.approx(0.002 + 0.004 + 0.0008)
+
+
+def test_flex_and_batch_cost_half() -> None:
+    table = PriceTable()
+    costs = {s: table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000), sender=s) for s in FACTORS}
+    assert costs == {"live": 2.0, "flex": 1.0, "batch": 1.0}
+
+
+def test_many_short_prompts_do_not_cost_as_much_as_a_long_one() -> None:
+    # This model costs twice as much for a prompt above 200,000 tokens; the sum of many prompts does not count.
+    dollars = PriceTable().dollars("anthropic:claude-sonnet-4-5", Tokens(input_tokens=10_000_000))
+    assert dollars == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    "model", ["openai:no-such", "ollama:llama3", "openai-like:gpt-4.1", "ScriptedLLM:x", "openai:"]
+)
+def test_an_unknown_model_has_no_price(model: str) -> None:
+    assert PriceTable().price(model) is None
+    assert PriceTable().dollars(model, Tokens(input_tokens=5)) is None
+
+
+def test_the_local_embedding_is_free() -> None:
+    assert PriceTable().dollars("local", Tokens(input_tokens=1_000_000)) == 0.0
+
+
+def test_prices_in_the_settings_take_precedence_and_are_named() -> None:
+    table = PriceTable({"openai:gpt-4.1": TokenPrice(input=1.0, output=4.0)})
+    assert table.dollars("openai:gpt-4.1", Tokens(input_tokens=1_000_000, cached_tokens=500_000)) == 1.0
+    assert table.version == f"genai-prices {version('genai-prices')} and custom prices for openai:gpt-4.1"
+    assert PriceTable().version == f"genai-prices {version('genai-prices')}"
+
+
+# ---- Tokens ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[LoopbackProvider]:
     with LoopbackProvider() as provider:
         yield provider
-
-
-def planned(chunks_per_call: int | str, *, words: int = 4_000) -> list[list[ContextRequest]]:
-    text = "\n\n".join(
-        f"## Part {part}\n\n" + " ".join(f"Word{part} number {n} differs." for n in range(words // 40))
-        for part in range(10)
-    )
-    parsers = SegmentNodeParser(segment_size=4000, segment_overlap=400), ChunkNodeParser(chunk_size=400)
-    nodes = parsers[1](parsers[0]([Document(text=text, metadata={"title": "Parts"})]))
-    found = segments(nodes, segment_size=4000)
-    prompt = ContextPrompt(DEFAULT_PROMPT)
-    return [
-        plan_requests(s, s.chunks, prompt=prompt, model=MODEL, chunks_per_call=chunks_per_call)  # type: ignore[arg-type]
-        for s in found
-    ]
 
 
 async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
@@ -68,7 +101,9 @@ async def send(provider: LoopbackProvider, request: ContextRequest) -> Tokens:
 
 
 @pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
-async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, chunks_per_call: int | str) -> None:
+async def test_token_counts_equal_those_of_the_provider(
+    provider: LoopbackProvider, chunks_per_call: ChunksPerCall
+) -> None:
     provider.reset()
     plan = planned(chunks_per_call)
     assert len(plan) > 1
@@ -84,7 +119,7 @@ async def test_the_counts_are_those_of_the_provider(provider: LoopbackProvider, 
         assert (counted.cached_tokens > 0) == (len(requests) > 1)
 
 
-def test_the_first_call_of_a_segment_finds_nothing_in_the_cache() -> None:
+def test_the_first_call_of_a_segment_reads_nothing_from_the_cache() -> None:
     (requests, *_) = planned(1)
     assert count_segment(requests[:1], OPENAI).cached_tokens == 0
     assert count_segment(requests, CallForm()).cached_tokens == 0
@@ -99,12 +134,12 @@ def test_a_short_segment_is_not_cached() -> None:
     assert count_segment(requests, OPENAI).cached_tokens == 0
 
 
-@pytest.mark.parametrize(("shared", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
-def test_cached_prefixes_grow_in_steps(shared: int, cached: int) -> None:
-    assert CacheRules(1024, 128).cached(shared) == cached
+@pytest.mark.parametrize(("prefix", "cached"), [(0, 0), (1023, 0), (1024, 1024), (1151, 1024), (1152, 1152)])
+def test_cached_prefixes_grow_in_steps(prefix: int, cached: int) -> None:
+    assert CacheRules(1024, 128).cached(prefix) == cached
 
 
-def test_answers_grow_with_the_chunks_of_a_call() -> None:
+def test_answers_grow_with_the_number_of_chunks_per_call() -> None:
     one, several = planned(1)[0][0], planned("all")[0][0]
     assert output_tokens(one) == 100
     assert output_tokens(one, 40) == 40
@@ -119,12 +154,14 @@ def test_the_form_of_calls_follows_the_provider() -> None:
 
 
 @given(calls=st.lists(st.integers(0, 12), max_size=20), concurrency=st.integers(1, 8))
-def test_a_schedule_is_bounded_by_its_calls_and_by_its_warm_up(calls: list[int], concurrency: int) -> None:
+def test_the_length_of_a_schedule_is_bounded_by_its_calls_and_its_first_calls(
+    calls: list[int], concurrency: int
+) -> None:
     found = rounds(calls, concurrency)
     total = sum(calls)
     assert found >= -(-total // concurrency)
     assert found >= (2 if max(calls, default=0) > 1 else bool(total))
-    # Idle places only while everything that may go is on its way.
+    # Slots are idle only while all calls that may be sent are in flight.
     assert found <= -(-total // concurrency) + max(1, -(-len(calls) // concurrency))
     assert all(rounds(calls, more) <= rounds(calls, less) for less, more in pairwise(range(1, 9)))
 
@@ -133,46 +170,8 @@ def test_a_schedule_is_bounded_by_its_calls_and_by_its_warm_up(calls: list[int],
     ("calls", "concurrency", "expected"),
     [([], 4, 0), ([1], 4, 1), ([11], 4, 4), ([11], 100, 2), ([3, 3], 1, 6), ([1, 1, 1], 2, 2), ([11] * 40, 16, 28)],
 )
-def test_schedules_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
+def test_schedules_computed_by_hand(calls: list[int], concurrency: int, expected: int) -> None:
     assert rounds(calls, concurrency) == expected
-
-
-# ---- money ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_billed_by_the_providers_count() -> None:
-    spending = Spending(PriceTable())
-    call = spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000)
-    call.settle(Tokens(1, 10_000, 8_000, 100))
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=1_000, sender="batch").settle(Tokens(1, 10_000, 0, 100))
-    spending.reserve("openai:text-embedding-3-small", input_tokens=900, output_tokens=0).settle_embeddings(1_000)
-    # (2,000 × $2 + 8,000 × $0.5 + 100 × $8) + half of (10,000 × $2 + 100 × $8) + 1,000 × $0.02, per million
-    assert spending.actual.dollars == pytest.approx((8_800 + 10_400 + 20) / 1e6)
-    assert spending.actual.contexts == Tokens(2, 20_000, 8_000, 200)
-    assert spending.actual.embedding_tokens == 1_000
-    assert spending.actual.contexts.cache_hit_rate == 0.4
-
-
-async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> None:
-    model = "anthropic:claude-sonnet-4-0"  # $3 for a million tokens, $3.75 written, $0.30 cached, $15 answered
-    form, (requests, *_) = CallForm.of(model), planned(1)
-    tokens = count_segment(requests, form)
-    prefix = requests[0].prefix_tokens + 3
-    assert (tokens.written_tokens, tokens.cached_tokens) == (prefix, prefix * (len(requests) - 1))
-    fresh = tokens.input_tokens - tokens.written_tokens - tokens.cached_tokens
-    expected = fresh * 3 + tokens.written_tokens * 3.75 + tokens.cached_tokens * 0.3 + tokens.output_tokens * 15
-    spending = Spending(PriceTable())
-    spending.expect(model, tokens)
-    assert spending.estimated.dollars == pytest.approx(expected / 1e6)
-    charge = await CallBudget(spending, model).may_send(requests[0])
-    charge.settle(Reply("A context.", Usage(10_000, 0, 100, 9_000)))
-    assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
-
-
-def test_a_limit_counts_on_a_call_that_writes_all_of_its_prompt() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, written=2.5)}), max_cost=0.0249)
-    with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
 
 
 def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
@@ -182,139 +181,3 @@ def test_uncached_tokens_are_written_to_a_prefix_cache_in_steps() -> None:
     assert OPENAI.written_tokens(first, 0) == whole // 128 * 128
     assert OPENAI.written_tokens(others[0], cached) == OPENAI.input_tokens(others[0]) // 128 * 128 - cached
     assert CallForm().written_tokens(first, 0) == 0
-
-
-def test_calls_in_flight_count_with_the_most_that_they_can_cost() -> None:
-    # A call may cost $0.02: two fit into $0.05, the third could exceed it.
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, output=0.0)}), max_cost=0.05)
-    first = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    second = spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError, match=r"max_cost of \$0\.05 is reached: \$0\.04 is spent") as raised:
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    assert (raised.value.spent, raised.value.max_cost) == (0.04, 0.05)
-    first.settle(Tokens(1, 5_000, 0, 0))
-    second.release()
-    assert spending.actual.dollars == pytest.approx(0.01)
-    with pytest.raises(BudgetExceededError) as again:
-        spending.reserve(MODEL, input_tokens=1, output_tokens=0)
-    assert again.value.spent == pytest.approx(0.01), "a run that has reached its limit sends nothing more"
-
-
-async def test_a_call_waits_for_the_reserves_of_calls_in_flight_instead_of_stopping() -> None:
-    # A call may cost $0.02 and costs $0.005: ten of them fit into $0.065, though only three at the same time.
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=0.0)}), max_cost=0.065)
-    most = 0
-
-    async def call() -> None:
-        nonlocal most
-        reservation = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
-        most = max(most, spending._calls_in_flight)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        reservation.settle(Tokens(1, 10_000, 10_000, 0))
-
-    await asyncio.gather(*(call() for _ in range(10)))
-    assert most == 3
-    assert spending.actual.dollars == pytest.approx(0.05)
-    with pytest.raises(BudgetExceededError) as raised:
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
-    assert raised.value.spent == pytest.approx(0.05)
-
-
-async def test_all_who_wait_are_told_when_the_limit_is_reached() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.02)
-    first = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0)
-    waiting = [asyncio.create_task(spending.areserve(MODEL, input_tokens=9_000, output_tokens=0)) for _ in range(5)]
-    await asyncio.sleep(0)
-    first.settle(Tokens(1, 10_000, 0, 0))
-    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
-    assert [type(error) for error in found] == [BudgetExceededError] * 5
-    assert {error.spent for error in found if isinstance(error, BudgetExceededError)} == {0.02}
-
-
-def test_a_call_that_may_have_been_charged_stays_booked_at_its_reserve() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).forfeit()
-    assert spending.actual == Bill(dollars=0.02, unsettled_calls=1, unsettled_dollars=0.02)
-    with pytest.raises(BudgetExceededError, match=r"\$0\.02 is spent, of which \$0\.02 for 1 call of unknown cost"):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    free = Spending(PriceTable())
-    free.reserve("ollama:llama3", input_tokens=100, output_tokens=10).forfeit()
-    assert (free.actual.unsettled_calls, free.actual.dollars) == (1, None)
-
-
-def test_after_a_call_that_cost_more_than_its_reserve_the_next_reserves_are_higher() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=2.0)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).settle(Tokens(1, 500_000, 0, 0))
-    assert spending.actual.dollars == 1.0
-    with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_001, output_tokens=0)
-
-
-def test_calls_that_together_cost_more_than_their_reserves_raise_the_reserves_once() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=100.0)
-    calls = [spending.reserve(MODEL, input_tokens=10_000, output_tokens=0) for _ in range(8)]
-    for call in calls:
-        call.settle(Tokens(1, 500_000, 0, 0))
-    assert spending.reserve(MODEL, input_tokens=10_000, output_tokens=0).bound == pytest.approx(1.0)
-
-
-async def test_the_last_call_is_sent_where_it_fits_by_the_answers_so_far() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5)}), max_cost=0.012)
-    likely = Tokens(1, 10_000, 10_000, 0)
-    call = await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
-    waiting = asyncio.create_task(spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely))
-    await asyncio.sleep(0)
-    assert not waiting.done(), "one at a time"
-    call.settle(likely)
-    (await waiting).settle(likely)
-    with pytest.raises(BudgetExceededError):
-        await spending.areserve(MODEL, input_tokens=10_000, output_tokens=0, likely=lambda: likely)
-
-
-async def test_an_answer_without_a_count_is_booked_by_its_text() -> None:
-    (requests, *_) = planned(1)
-    spending = Spending(PriceTable())
-    charge = await CallBudget(spending, MODEL).may_send(requests[0])
-    charge.settle(Reply("word " * 300))
-    assert spending.actual.contexts.output_tokens >= 300
-    assert spending.actual.contexts.input_tokens == OPENAI.input_tokens(requests[0])
-
-
-def test_an_answer_that_was_lost_on_its_way_stays_reserved() -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0)}), max_cost=0.03)
-    spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    with pytest.raises(BudgetExceededError):
-        spending.reserve(MODEL, input_tokens=10_000, output_tokens=0)
-    assert spending.actual == Bill()
-
-
-@given(st.lists(st.tuples(st.integers(1, 9_000), st.floats(0, 1), st.booleans()), max_size=30))
-def test_no_order_of_calls_passes_the_limit(calls: list[tuple[int, float, bool]]) -> None:
-    spending = Spending(PriceTable({MODEL: TokenPrice(input=2.0, cached=0.5, output=8.0)}), max_cost=0.05)
-    for tokens, share, paid in calls:
-        try:
-            call = spending.reserve(MODEL, input_tokens=tokens, output_tokens=200)
-        except BudgetExceededError:
-            continue
-        if paid:
-            call.settle(Tokens(1, tokens, int(tokens * share), 200))
-        else:
-            call.release()
-    assert spending.actual.dollars is not None
-    assert spending.actual.dollars <= 0.05
-
-
-def test_without_a_price_tokens_are_counted_and_a_limit_is_refused() -> None:
-    spending = Spending(PriceTable())
-    spending.reserve("ollama:llama3", input_tokens=100, output_tokens=10).settle(Tokens(1, 100, 0, 10))
-    assert spending.actual == Bill(Tokens(1, 100, 0, 10), 0, None)
-    with pytest.raises(ConfigurationError, match=r"the price of 'ollama:llama3' is unknown .* in the setting"):
-        Spending(PriceTable(), max_cost=1.0).require_price("ollama:llama3")
-    Spending(PriceTable(), max_cost=1.0).require_price(MODEL)
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
-def test_a_limit_is_an_amount(wrong: float) -> None:
-    with pytest.raises(ConfigurationError, match="max_cost must be an amount of dollars"):
-        Spending(PriceTable(), max_cost=wrong)

@@ -53,7 +53,7 @@ def is_complete(done: Contextualized) -> bool:
 # ---- the order of calls ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_call_of_a_segment_goes_out_alone_and_the_others_are_served_from_the_cache(
+def test_the_first_call_of_a_segment_is_sent_alone_and_the_others_use_the_cache(
     provider: LoopbackProvider, tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(1) as thread:
@@ -74,7 +74,7 @@ def test_the_first_call_of_a_segment_goes_out_alone_and_the_others_are_served_fr
     assert totals["cached_tokens"] == provider.totals()["cached_tokens"]
 
 
-def test_a_prefix_that_is_too_short_for_the_cache_is_not_waited_for(provider: LoopbackProvider) -> None:
+def test_a_prefix_too_short_for_the_cache_delays_no_call(provider: LoopbackProvider) -> None:
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(run, corpus(1, 6, words=20), num_workers=16)
@@ -83,7 +83,9 @@ def test_a_prefix_that_is_too_short_for_the_cache_is_not_waited_for(provider: Lo
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_so_many_calls_are_in_flight_and_no_more(workers: int, provider: LoopbackProvider, tmp_path: Path) -> None:
+def test_the_concurrency_limit_is_used_and_not_exceeded(
+    workers: int, provider: LoopbackProvider, tmp_path: Path
+) -> None:
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(run, corpus(5, 4), num_workers=workers)
@@ -92,7 +94,7 @@ def test_so_many_calls_are_in_flight_and_no_more(workers: int, provider: Loopbac
     assert independent_totals(provider, tmp_path)["in_flight_max"] == workers
 
 
-def test_when_the_first_call_fails_for_good_the_next_one_warms_the_cache(provider: LoopbackProvider) -> None:
+def test_if_the_first_call_fails_the_next_one_warms_the_cache(provider: LoopbackProvider) -> None:
     provider.fault("content_filter_error", match=lambda request: "Part 0 of" in request.chunk)
     done = run(corpus(1, 5), num_workers=16)
     assert [failure.node_id for failure in done.failures] == ["doc-0-0"]
@@ -105,7 +107,7 @@ def test_when_the_first_call_fails_for_good_the_next_one_warms_the_cache(provide
     assert all(other.cached_tokens >= 1024 for other in others)
 
 
-def test_many_more_segments_than_slots_start_one_after_the_other(provider: LoopbackProvider) -> None:
+def test_segments_wait_for_slots(provider: LoopbackProvider) -> None:
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
             running = thread.submit(run, corpus(12, 2), num_workers=2)
@@ -114,14 +116,14 @@ def test_many_more_segments_than_slots_start_one_after_the_other(provider: Loopb
     firsts = sorted(calls[0].arrived for calls in by_segment(provider).values())
     done = sorted(calls[-1].completed or 0.0 for calls in by_segment(provider).values())
     # Two are begun at once; each further one waits until another is done.
-    assert all(begun >= end for begun, end in zip(firsts[2:], done, strict=False))
+    assert all(started >= end for started, end in zip(firsts[2:], done, strict=False))
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_with_a_third_of_all_calls_failing_every_context_comes_and_none_is_sent_again_after_its_success(
+def test_with_a_third_of_calls_failing_every_context_is_written_once(
     seed: int, provider: LoopbackProvider, ledger: Ledger, tmp_path: Path
 ) -> None:
     provider.fail_randomly(
@@ -154,7 +156,7 @@ def test_the_rate_limit_headers_of_answers_are_followed(provider: LoopbackProvid
     assert len(provider.chat_calls) == 20 + len(refused)
 
 
-def test_an_unreachable_provider_stops_the_run_soon_and_earlier_contexts_are_kept(
+def test_an_unreachable_provider_stops_the_run_and_contexts_are_kept(
     provider: LoopbackProvider, ledger: Ledger
 ) -> None:
     fault = provider.fault("drop", times=None, after=8)
@@ -218,9 +220,9 @@ def test_the_budget_approves_each_call_and_books_its_cost(provider: LoopbackProv
     assert is_complete(run(corpus(2, 3, words=20), budget=purse))
     assert len(provider.chat_calls) == len(purse.replies) + purse.released == 7
     assert (purse.released, purse.forfeited) == (1, 0)
-    taken = [reply.usage for reply in purse.replies]
-    assert sum(usage.input_tokens or 0 for usage in taken) == provider.totals()["prompt_tokens"]
-    assert sum(usage.output_tokens or 0 for usage in taken) == provider.totals()["completion_tokens"]
+    used = [reply.usage for reply in purse.replies]
+    assert sum(usage.input_tokens or 0 for usage in used) == provider.totals()["prompt_tokens"]
+    assert sum(usage.output_tokens or 0 for usage in used) == provider.totals()["completion_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -264,10 +266,10 @@ class _SlowRead(Ledger):
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
         number = next(self._reads)
-        found = super().contexts(keys)
+        result = super().contexts(keys)
         if number == 2:
             assert self.may_answer.wait(60)
-        return found
+        return result
 
 
 async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_again(
@@ -275,7 +277,7 @@ async def test_a_context_that_arrives_while_the_ledger_is_read_is_not_requested_
 ) -> None:
     ledger = _SlowRead(tmp_path / "ledger.sqlite")
     nodes = loose("One.", "Two.")
-    async with LLMContextualizer(model=MODEL, retry=QUICK, ledger=ledger).opened() as contextualizer:
+    async with LLMContextualizer(model=MODEL, retry=QUICK, ledger=ledger).session() as contextualizer:
         first = asyncio.create_task(contextualizer.acontextualize(nodes))
         second = asyncio.create_task(contextualizer.acontextualize(nodes))
         done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
@@ -292,7 +294,7 @@ def test_a_chunk_that_occurs_twice_in_a_segment_is_requested_once(provider: Loop
 
 
 @pytest.mark.parametrize("sizes", [(1, "all"), ("all", 1), (2, 3)])
-def test_another_number_of_chunks_per_call_pays_for_nothing_again(
+def test_a_change_of_chunks_per_call_requests_no_context_again(
     sizes: tuple[object, object], provider: LoopbackProvider, ledger: Ledger
 ) -> None:
     first = run(corpus(2, 4, words=20), chunks_per_call=sizes[0], ledger=ledger)
@@ -323,7 +325,7 @@ def test_an_error_unrelated_to_a_call_is_raised_unchanged(provider: LoopbackProv
         run(loose("Revenue grew."), ledger=_FullDisk(None))
 
 
-def test_a_text_in_two_sections_is_requested_for_each(provider: LoopbackProvider, ledger: Ledger) -> None:
+def test_a_text_in_two_sections_gets_a_context_for_each(provider: LoopbackProvider, ledger: Ledger) -> None:
     nodes = loose(*["Limit: 5 bar."] * 3)
     for node, section in zip(nodes, ("Pump A", "Pump B", "Pump A"), strict=True):
         node.metadata["section"] = section

@@ -72,7 +72,7 @@ def test_every_attempt_is_an_event_with_its_tokens(provider: LoopbackProvider, e
     assert ContextCallEvent.class_name() == again.model_dump()["class_name"]
 
 
-def test_openinference_sees_a_span_per_call_around_that_of_the_model(
+def test_openinference_records_a_span_per_call_around_the_models_span(
     provider: LoopbackProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     instrumentation = pytest.importorskip("openinference.instrumentation.llama_index")
@@ -94,10 +94,10 @@ def test_openinference_sees_a_span_per_call_around_that_of_the_model(
     ours = [span for span in spans if span.name == "Scheduler.context_call"]
     assert len(ours) == len(provider.chat_calls) == 4
     for span in ours:
-        asked = json.loads(span.attributes["input.value"])  # type: ignore[index, arg-type]
+        calls = json.loads(span.attributes["input.value"])  # type: ignore[index, arg-type]
         answer = json.loads(span.attributes["output.value"])  # type: ignore[index, arg-type]
-        assert (len(asked["node_ids"]), asked["attempt"]) == (1, 1)
-        assert asked["doc_id"] in ("doc-0", "doc-1")
+        assert (len(calls["node_ids"]), calls["attempt"]) == (1, 1)
+        assert calls["doc_id"] in ("doc-0", "doc-1")
         assert answer["usage"]["input_tokens"] > 0
         assert len(span.attributes["input.value"]) < 1000, "neither prompt nor segment"  # type: ignore[index, arg-type]
         inner = [other for other in spans if other.parent and other.parent.span_id == span.context.span_id]

@@ -63,7 +63,7 @@ def sizes(provider: LoopbackProvider) -> list[int]:
     ("per_call", "groups"),
     [(1, [()] * 5), (2, [(1, 2), (3, 4), (5,)]), (9, [(1, 2, 3, 4, 5)]), ("all", [(1, 2, 3, 4, 5)])],
 )
-def test_chunks_are_named_by_their_numbers_in_groups(per_call: ChunksPerCall, groups: list[tuple[int, ...]]) -> None:
+def test_groups_identify_chunks_by_number(per_call: ChunksPerCall, groups: list[tuple[int, ...]]) -> None:
     (segment,) = segments(corpus(1, 5, words=5), segment_size=8000)
     planned = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=per_call)
     assert [request.ids for request in planned] == groups
@@ -77,7 +77,7 @@ def test_chunks_are_named_by_their_numbers_in_groups(per_call: ChunksPerCall, gr
 @pytest.mark.parametrize(
     "nodes", [chunks(), foreign(), loose("One.", "Two.", "One.")], ids=["ours", "foreign", "loose"]
 )
-def test_the_marks_hold_exactly_the_chunk(nodes: list[BaseNode]) -> None:
+def test_the_tags_enclose_exactly_the_chunk(nodes: list[BaseNode]) -> None:
     for segment in segments(nodes, segment_size=8000):
         if len(segment.chunks) < 2:
             continue
@@ -90,13 +90,13 @@ def test_the_marks_hold_exactly_the_chunk(nodes: list[BaseNode]) -> None:
                 assert marked == chunk.get_content()
 
 
-def test_text_that_looks_like_a_mark_is_neutralised() -> None:
+def test_text_that_looks_like_a_tag_is_neutralised() -> None:
     (segment,) = segments(loose("See [#2] and [/#1] there.", "Two."), segment_size=8000)
     (request,) = plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call="all")
     assert "[#1]See (#2) and (/#1) there.[/#1]" in request.prefix
 
 
-def test_a_single_chunk_is_requested_by_the_published_method() -> None:
+def test_a_single_chunk_is_requested_with_the_published_prompt() -> None:
     (segment,) = segments(loose("One."), segment_size=8000)
     grouped, single = (
         plan_requests(segment, segment.chunks, prompt=PROMPT, model=MODEL, chunks_per_call=n) for n in ("all", 1)
@@ -137,9 +137,9 @@ def test_groups_of_a_segment_share_its_prefix_in_the_cache(provider: LoopbackPro
 def test_the_tokens_of_a_call_are_shared_among_its_contexts(provider: LoopbackProvider, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     run(corpus(1, 5, words=40), "all", ledger=ledger)
-    found = ledger.info()
-    assert (found.contexts, found.input_tokens) == (5, provider.totals()["prompt_tokens"])
-    assert found.output_tokens == provider.totals()["completion_tokens"]
+    result = ledger.info()
+    assert (result.contexts, result.input_tokens) == (5, provider.totals()["prompt_tokens"])
+    assert result.output_tokens == provider.totals()["completion_tokens"]
 
 
 # ---- what is asked again ---------------------------------------------------------------------------------------------
@@ -167,27 +167,25 @@ def test_refused_contexts_are_requested_chunk_by_chunk(kind: FaultKind, provider
 def test_only_missing_contexts_are_requested_again_first_together_then_one_by_one(
     provider: LoopbackProvider,
 ) -> None:
-    asked: list[list[str]] = []
+    calls: list[list[str]] = []
 
     def forgetful(request: Request) -> str:
         text = default_reply(request, 20).text or ""
         if is_grouped(request):
-            asked.append([word for word in request.chunk.split() if word.startswith("[#") and word[2].isdigit()])
-            for number in (2, 4, 5) if len(asked) == 1 else (4, 5):
+            calls.append([word for word in request.chunk.split() if word.startswith("[#") and word[2].isdigit()])
+            for number in (2, 4, 5) if len(calls) == 1 else (4, 5):
                 text = text.replace(f'"id": {number},', f'"id": {number + 70},')
         return text
 
     provider.reply = forgetful
     done = run(corpus(1, 5, words=40), "all")
-    assert asked == [["[#1]", "[#2]", "[#3]", "[#4]", "[#5]"], ["[#2]", "[#4]", "[#5]"]]
+    assert calls == [["[#1]", "[#2]", "[#3]", "[#4]", "[#5]"], ["[#2]", "[#4]", "[#5]"]]
     assert sizes(provider) == [5, 3, 0, 0]
     assert (done.failures, done.paid) == ([], 5)
 
 
 @pytest.mark.parametrize("kind", ["wrong_ids", "duplicate_ids", "malformed_reply"])
-def test_a_model_that_cannot_name_ids_gets_requests_of_the_published_method(
-    kind: FaultKind, provider: LoopbackProvider
-) -> None:
+def test_a_model_that_returns_no_ids_gets_single_requests(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind, times=None, match=is_grouped)
     done = run(corpus(1, 4, words=40), "all")
     assert done.failures == []
@@ -195,7 +193,7 @@ def test_a_model_that_cannot_name_ids_gets_requests_of_the_published_method(
     assert len({node.metadata["context"] for node in done.nodes}) == 4
 
 
-def test_a_chunk_that_a_filter_refuses_touches_no_other(provider: LoopbackProvider) -> None:
+def test_a_chunk_refused_by_a_content_filter_does_not_affect_others(provider: LoopbackProvider) -> None:
     provider.fault(
         "content_filter_error", times=None, match=lambda r: is_grouped(r) or "Part 2 of document 0" in r.chunk
     )

@@ -39,7 +39,7 @@ def test_without_a_limit_no_call_waits() -> None:
 
 
 @given(limit=st.integers(1, 10_000), amounts=st.lists(st.floats(0.01, 1), min_size=1, max_size=60))
-def test_no_minute_sees_more_than_the_limit_and_one_request(limit: int, amounts: list[float]) -> None:
+def test_the_limit_per_minute_is_exceeded_by_one_request_at_most(limit: int, amounts: list[float]) -> None:
     bucket, now = Bucket.per_minute(limit), 0.0
     sent: list[tuple[float, float]] = []
     for share in amounts:
@@ -52,7 +52,7 @@ def test_no_minute_sees_more_than_the_limit_and_one_request(limit: int, amounts:
         assert sum(inside) <= limit * (1 + 1e-6) + max(inside) + 1
 
 
-def test_an_amount_that_no_bucket_holds_waits_for_a_full_one_and_makes_the_next_wait() -> None:
+def test_an_amount_above_the_capacity_waits_for_a_full_bucket() -> None:
     bucket = Bucket(capacity=10, rate=1, level=4, updated=0)
     assert bucket.wait(25, now=0.0) == 6
     bucket.take(25, now=6.0)
@@ -76,7 +76,7 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("standing")
-def test_only_whole_sets_of_headers_count() -> None:
+def test_incomplete_rate_limit_headers_are_ignored() -> None:
     limiter = Limiter()
     for headers in (
         {},
@@ -115,7 +115,7 @@ async def test_a_stop_ends_all_waiting() -> None:
     await asyncio.gather(*waiting, sleeping)
 
 
-async def test_who_came_first_goes_first() -> None:
+async def test_waiting_calls_are_served_in_order_of_arrival() -> None:
     limiter = Limiter(requests_per_minute=6_000)
     order: list[int] = []
 

@@ -68,7 +68,7 @@ def ledger(tmp_path: Path) -> Ledger:
         ("<context></context>", ""),
     ],
 )
-def test_tags_role_prefixes_and_quotation_marks_are_taken_off(answer: str, context: str) -> None:
+def test_tags_role_prefixes_and_quotation_marks_are_removed(answer: str, context: str) -> None:
     assert clean(answer) == context
 
 
@@ -83,7 +83,7 @@ def test_a_long_answer_ends_with_its_last_whole_sentence(sentence: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["word " * 500, "文" * 900, "x" * 3000, "3.5 4.5 " * 300])
-def test_a_long_answer_without_sentences_is_cut_and_not_thrown_away(answer: str) -> None:
+def test_a_long_answer_without_sentences_is_cut_not_rejected(answer: str) -> None:
     cut = clean(answer)
     assert answer.startswith(cut)
     assert MAX_CONTEXT_TOKENS - 20 <= count_tokens(cut) <= MAX_CONTEXT_TOKENS
@@ -106,7 +106,7 @@ def test_each_chunk_gets_its_own_answer() -> None:
         assert prompt.split("<chunk>\n")[1].split("\n</chunk>")[0].endswith(node.get_content())
 
 
-def test_a_prompt_of_the_users_own_is_sent() -> None:
+def test_a_custom_prompt_is_sent() -> None:
     llm = ScriptedLLM()
     contextualizer(llm, prompt="Doc: {segment}\nPart: {chunk}\nSum up.")(loose("One.", "Two."))
     assert llm.history == ["Doc: One.\n\nTwo.\nPart: One.\nSum up.", "Doc: One.\n\nTwo.\nPart: Two.\nSum up."]
@@ -156,7 +156,7 @@ def test_a_temporary_error_is_retried(error: Exception) -> None:
     assert (contexts(done.nodes), done.failures, len(llm.history)) == (["Third time."], [], 3)
 
 
-def test_a_call_that_keeps_failing_is_given_up_after_the_attempts_of_the_policy() -> None:
+def test_a_failing_call_is_abandoned_after_the_attempts_of_the_policy() -> None:
     llm = ScriptedLLM()
     llm.enqueue("First.", *[ConnectionError("gone")] * 9)
     done = contextualizer(llm).contextualize(loose("One.", "Two."))
@@ -196,7 +196,7 @@ def test_an_error_that_concerns_all_chunks_stops_the_run() -> None:
     assert len(llm.history) == 1
 
 
-def test_no_key_is_a_sentence_and_no_traceback_of_tasks() -> None:
+def test_a_missing_key_is_an_error_with_a_message() -> None:
     with pytest.raises(ModelError, match=r"'openai:gpt-4\.1' needs OPENAI_API_KEY, which is not set"):
         LLMContextualizer()(chunks())
 
@@ -204,7 +204,7 @@ def test_no_key_is_a_sentence_and_no_traceback_of_tasks() -> None:
 # ---- the ledger ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_asks_for_nothing(ledger: Ledger) -> None:
+def test_a_second_run_sends_no_request(ledger: Ledger) -> None:
     first, second = ScriptedLLM(), ScriptedLLM(default="never")
     once = contextualizer(first, ledger=ledger).contextualize(chunks())
     again = contextualizer(second, ledger=ledger).contextualize(chunks())
@@ -215,7 +215,7 @@ def test_a_second_run_asks_for_nothing(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("change", ["model", "prompt", "segment", "chunk"])
-def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: Ledger) -> None:
+def test_every_input_of_a_call_is_part_of_its_key(change: str, ledger: Ledger) -> None:
     contextualizer(ScriptedLLM(), ledger=ledger)(loose("One.", "Two."))
     llm = ScriptedLLM(model_name="other") if change == "model" else ScriptedLLM()
     options: dict[str, object] = {"prompt": "{segment} {chunk}"} if change == "prompt" else {}
@@ -224,7 +224,7 @@ def test_whatever_goes_into_the_call_makes_it_another_call(change: str, ledger: 
     assert len(llm.history) == 2
 
 
-def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
+def test_a_failure_is_not_stored_and_can_be_retried(ledger: Ledger) -> None:
     llm = ScriptedLLM()
     llm.enqueue(ValueError("refused"), *[""] * 4)
     contextualizer(llm, ledger=ledger)(loose("One.", "Two."))
@@ -233,7 +233,7 @@ def test_a_failure_is_not_kept_and_can_be_tried_again(ledger: Ledger) -> None:
     assert (done.failures, ledger.info().contexts) == ([], 2)
 
 
-def test_contexts_paid_for_before_a_stop_are_kept(ledger: Ledger) -> None:
+def test_contexts_written_before_a_stop_are_kept(ledger: Ledger) -> None:
     llm = ScriptedLLM()
     llm.enqueue("First.", "Second.", ValueError("Unknown model"))
     with pytest.raises(ModelError):
@@ -241,7 +241,7 @@ def test_contexts_paid_for_before_a_stop_are_kept(ledger: Ledger) -> None:
     assert ledger.info().contexts == 2
 
 
-def test_without_a_model_a_complete_ledger_is_enough(ledger: Ledger) -> None:
+def test_a_complete_ledger_needs_no_model(ledger: Ledger) -> None:
     contextualizer(ScriptedLLM(), ledger=ledger)(loose("One."))
     keyless = LLMContextualizer(model="ScriptedLLM:scripted", ledger=ledger)
     assert contexts(keyless(loose("One."))) == ["A context."]
@@ -267,7 +267,7 @@ class Waiting(ScriptedLLM):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-async def test_so_many_calls_are_in_flight_and_a_cancelled_run_leaves_none_of_them_behind(workers: int) -> None:
+async def test_a_cancelled_run_leaves_no_call_in_flight(workers: int) -> None:
     llm = Waiting()
     run = asyncio.create_task(contextualizer(llm, num_workers=workers).acontextualize(chunks()))
     while llm._started < workers:
@@ -289,7 +289,7 @@ def test_one_object_serves_several_event_loops() -> None:
         assert len(one(chunks())) == len(chunks())
 
 
-def test_the_options_are_checked() -> None:
+def test_invalid_options_are_refused() -> None:
     for options in ({"num_workers": 0}, {"on_error": "ignore"}, {"segment_size": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             LLMContextualizer(**options)  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def extractor_input() -> tuple[SimpleDocumentStore, list[BaseNode]]:
     return store, list(SentenceSplitter(chunk_size=16, chunk_overlap=0)(documents()[1:]))
 
 
-def test_the_stock_extractor_demands_a_model_by_an_assertion_and_ours_by_a_sentence() -> None:
+def test_without_a_model_the_stock_extractor_asserts_and_this_package_raises_a_message() -> None:
     store, nodes = extractor_input()
     with pytest.raises(AssertionError):
         DocumentContextExtractor(docstore=store, llm=None)
@@ -312,7 +312,7 @@ def test_the_stock_extractor_demands_a_model_by_an_assertion_and_ours_by_a_sente
         LLMContextualizer()(nodes)
 
 
-def test_the_stock_extractor_swallows_a_failure_and_ours_reports_it() -> None:
+def test_the_stock_extractor_hides_a_failure_and_this_package_reports_it() -> None:
     store, nodes = extractor_input()
     llm = ScriptedLLM()
     llm.enqueue(*[ValueError("refused")] * len(nodes))
@@ -324,7 +324,7 @@ def test_the_stock_extractor_swallows_a_failure_and_ours_reports_it() -> None:
     assert all(node.metadata["context"] for node in done.nodes)
 
 
-def test_the_stock_extractor_sends_an_over_long_document_whole_and_ours_a_segment() -> None:
+def test_the_stock_extractor_sends_a_whole_document_and_this_package_a_segment() -> None:
     store = SimpleDocumentStore()
     (document,) = documents()[1:]
     document.set_content("The pump needs oil. " * 400)
@@ -338,7 +338,7 @@ def test_the_stock_extractor_sends_an_over_long_document_whole_and_ours_a_segmen
     assert max(count_tokens(prompt) for prompt in ours.history) < 600
 
 
-def test_the_stock_extractor_mixes_its_context_with_other_keys_and_ours_does_not() -> None:
+def test_the_stock_extractor_mixes_context_with_metadata_and_this_package_does_not() -> None:
     store, nodes = extractor_input()
     (stock, *_) = DocumentContextExtractor(docstore=store, llm=ScriptedLLM(), max_context_length=8000)(nodes)
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
@@ -353,7 +353,7 @@ def test_a_mock_model_works() -> None:
     assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3), model_id="mock")(loose("One."))) == ["text text text"]
 
 
-def test_a_copy_with_another_model_asks_that_model() -> None:
+def test_a_copy_with_another_model_calls_that_model() -> None:
     first, second = ScriptedLLM(), ScriptedLLM()
     original = contextualizer(first)
     original(loose("One."))
@@ -362,7 +362,7 @@ def test_a_copy_with_another_model_asks_that_model() -> None:
     assert (len(first.history), len(second.history)) == (1, 1)
 
 
-def test_chunks_that_came_with_contexts_cost_nothing() -> None:
+def test_chunks_with_given_contexts_cost_nothing() -> None:
     llm = ScriptedLLM()
     given_chunks = loose("One.", "Two.", context="Written by hand.")
     done = contextualizer(llm).contextualize([*given_chunks, *loose("Three.", doc_id="other")])
@@ -373,5 +373,5 @@ def test_chunks_that_came_with_contexts_cost_nothing() -> None:
 async def test_a_single_segment_can_be_contextualized() -> None:
     llm = ScriptedLLM()
     (segment,) = segments(loose("One.", "Two."), segment_size=100)
-    found = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
-    assert [(context.text, context.paid) for context in found] == [("A context.", True)]
+    result = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
+    assert [(context.text, context.paid) for context in result] == [("A context.", True)]

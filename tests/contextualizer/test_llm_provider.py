@@ -64,14 +64,14 @@ def prompts(provider: LoopbackProvider) -> list[str]:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def test_one_call_per_chunk_and_its_answer_is_the_context(provider: LoopbackProvider) -> None:
+def test_each_chunk_gets_the_answer_of_its_own_call(provider: LoopbackProvider) -> None:
     nodes = chunks()
     done = contextualizer().contextualize(nodes)
     assert (done.failures, done.paid) == ([], len(nodes))
     answers = {record.body["messages"][0]["content"].split("<chunk>\n")[1]: record.reply for record in provider.history}
     assert len(answers) == len(provider.chat_calls) == len(nodes)
     for node in done.nodes:
-        (answer,) = [reply for asked, reply in answers.items() if node.get_content().strip() in asked]
+        (answer,) = [reply for calls, reply in answers.items() if node.get_content().strip() in calls]
         assert written(node) == answer
     assert {record.body["model"] for record in provider.chat_calls} == {"gpt-4o-mini"}
     assert {record.body["temperature"] for record in provider.chat_calls} == {0.0}
@@ -85,7 +85,7 @@ def test_the_prompts_of_a_segment_share_every_byte_up_to_the_chunk(provider: Loo
     assert len(shared) == len(segments) < len(nodes)
 
 
-def test_the_shared_part_is_taken_from_the_providers_cache(provider: LoopbackProvider, tmp_path: Path) -> None:
+def test_the_shared_prefix_is_read_from_the_providers_cache(provider: LoopbackProvider, tmp_path: Path) -> None:
     long = [f"{text} " * 130 for text in TEXTS]
     ledger = Ledger(tmp_path / "ledger.sqlite")
     contextualizer(num_workers=1, ledger=ledger)(loose(*long))
@@ -97,7 +97,7 @@ def test_the_shared_part_is_taken_from_the_providers_cache(provider: LoopbackPro
     assert sum(row["output_tokens"] for row in rows) == provider.totals()["completion_tokens"]
 
 
-def test_so_many_calls_are_in_flight_and_no_more(provider: LoopbackProvider) -> None:
+def test_the_concurrency_limit_is_used_and_not_exceeded(provider: LoopbackProvider) -> None:
     nodes = loose(*(f"Part {n} of it." for n in range(9)))
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
@@ -128,7 +128,7 @@ def test_usage_that_the_server_leaves_out_is_unknown(provider: LoopbackProvider,
 
 
 @pytest.mark.parametrize("retry_after", [0.001, "0", None])
-def test_a_rate_limit_is_waited_for_as_long_as_the_provider_asks(
+def test_a_rate_limit_waits_as_long_as_the_provider_requests(
     retry_after: float | str | None, provider: LoopbackProvider
 ) -> None:
     provider.fault("rate_limit", times=2, retry_after=retry_after, match="Beta pumps oil.\n</chunk>")
@@ -143,11 +143,11 @@ def test_a_wait_that_is_too_long_is_not_started(provider: LoopbackProvider) -> N
     provider.fault("rate_limit", times=None, retry_after=3600, match="Beta pumps oil.\n</chunk>")
     done = run()
     assert len(provider.chat_calls) == len(TEXTS)
-    assert "keeps answering 429 (rate limit): lower the concurrency, or try later" in done.failures[0].error
+    assert "keeps returning 429 (rate limit): lower the concurrency, or try again later" in done.failures[0].error
 
 
 @pytest.mark.parametrize("kind", ["server_error", "unavailable", "drop", "drop_in_body", "malformed_json"])
-def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: LoopbackProvider) -> None:
+def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind, match="Beta pumps oil.\n</chunk>")
     done = run()
     assert (done.failures, sources(done)) == ([], ["llm"] * 3)
@@ -167,7 +167,7 @@ class ImpatientOnce(OpenAI):
         return await super().achat(messages, **options)
 
 
-def test_an_answer_that_never_comes_is_requested_again(provider: LoopbackProvider) -> None:
+def test_a_call_without_an_answer_is_sent_again(provider: LoopbackProvider) -> None:
     provider.fault("hang", match="Beta pumps oil.\n</chunk>")
     llm = ImpatientOnce(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0, reuse_client=False)
     assert run(llm=llm).failures == []
@@ -181,7 +181,7 @@ def test_an_answer_that_never_comes_is_requested_again(provider: LoopbackProvide
 @pytest.mark.parametrize(
     ("kind", "calls", "sentence"),
     [
-        ("server_error", 3, "keeps answering 500 (its own error): run the same call again later"),
+        ("server_error", 3, "keeps returning 500 (server error): run the same call again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("content_filter_error", 1, "failed: BadRequestError: "),
         ("empty", 4, "answered with an empty context"),
@@ -207,14 +207,14 @@ def test_a_chunk_that_fails_for_good_gets_the_structural_context(
 
 def test_failures_can_be_raised_instead(provider: LoopbackProvider) -> None:
     provider.fault("server_error", times=None, match="Beta pumps oil.\n</chunk>")
-    with pytest.raises(ContextualizationError, match="keeps answering 500") as raised:
+    with pytest.raises(ContextualizationError, match="keeps returning 500") as raised:
         run(on_error="raise", num_workers=1)
     assert raised.value.node_ids == ("loose-1",)
     assert type(raised.value.__cause__).__name__ == "InternalServerError"
     assert len(provider.chat_calls) == 2 + QUICK.attempts, "the third chunk is sent while the second one waits"
 
 
-def test_a_scattered_tenth_of_failures_is_survived(provider: LoopbackProvider) -> None:
+def test_a_tenth_of_calls_failing_does_not_fail_a_run(provider: LoopbackProvider) -> None:
     provider.fail_randomly(0.2, seed=4, kinds=["server_error", "rate_limit", "drop"], retry_after=0.001)
     done = contextualizer(retry=RetryPolicy(attempts=8, base_delay=0.001)).contextualize(
         loose(*(f"Part {n} of it." for n in range(12)))
@@ -241,7 +241,7 @@ def test_a_long_answer_is_cut_at_a_sentence(provider: LoopbackProvider) -> None:
         ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
         (
             "model_not_found",
-            "The provider does not know the model 'openai:gpt-4o-mini', whose end it has announced for 2027-01-14."
+            "The provider does not know the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
             f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
@@ -273,17 +273,17 @@ def test_a_key_that_the_provider_refuses_is_not_shown(
     assert "0123456789" not in str(raised.value)
 
 
-def test_a_model_name_that_llama_index_does_not_know_is_a_sentence(provider: LoopbackProvider) -> None:
+def test_an_unknown_model_name_is_an_error_with_a_message(provider: LoopbackProvider) -> None:
     with pytest.raises(ModelError, match="does not know the model 'openai:gpt-nonsense': change the setting 'llm'"):
         run(model="openai:gpt-nonsense")
     assert provider.history == []
 
 
-def test_a_server_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_an_error_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
-        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))  # and nobody listens there, nor can while it is taken
+        monkeypatch.setenv("OPENAI_API_BASE", f"http://127.0.0.1:{used.getsockname()[1]}/v1")
         with pytest.raises(ModelError) as raised:
             run()
     assert str(raised.value) == (
@@ -316,7 +316,7 @@ def kept(provider: LoopbackProvider) -> OpenAI:
     return OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
 
 
-def test_a_client_that_is_kept_fails_in_a_second_event_loop_after_the_request_was_sent(
+def test_a_reused_client_fails_in_a_second_event_loop(
     provider: LoopbackProvider,
 ) -> None:
     stock = kept(provider)
@@ -346,7 +346,7 @@ def test_one_contextualizer_serves_several_event_loops_and_pays_once(
 # ---- how often a failing call is sent --------------------------------------------------------------------------------
 
 
-def test_a_call_that_waits_as_briefly_as_its_policy_allows_is_sent_no_more_often(
+def test_a_policy_without_delays_sends_no_additional_calls(
     provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda least, _most: least)
@@ -356,7 +356,7 @@ def test_a_call_that_waits_as_briefly_as_its_policy_allows_is_sent_no_more_often
     assert len(provider.chat_calls) == 4
 
 
-def test_stock_multiplies_its_attempts_and_ours_are_those_of_the_policy(
+def test_llama_index_multiplies_attempts_and_this_package_follows_its_policy(
     provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider.fault("server_error", times=None)

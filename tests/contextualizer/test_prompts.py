@@ -55,7 +55,7 @@ def test_the_default_is_the_published_wording_with_a_header() -> None:
     )
 
 
-def test_the_chunks_own_section_goes_with_the_chunk() -> None:
+def test_the_section_of_a_chunk_is_next_to_the_chunk() -> None:
     assert "<chunk>\n[Section: 2 Use > Oil]\nThe chunk.\n</chunk>" in fill(
         DEFAULT_PROMPT, segment(), chunk("The chunk.", section="2 Use > Oil")
     )
@@ -106,7 +106,7 @@ def test_usable_templates_stay_as_they_are(template: str) -> None:
         ("Say something.", r"it needs both \{segment\} and \{chunk\}"),
         ("{chunk}", r"it needs both \{segment\} and \{chunk\}"),
         ("{segment}", r"it needs both \{segment\} and \{chunk\}"),
-        ("{segment} {chunk} {language}", r"\{language\} is no variable: use \{header\}, \{segment\} and \{chunk\}"),
+        ("{segment} {chunk} {language}", r"\{language\} is not a variable: use \{header\}, \{segment\} and \{chunk\}"),
         ("{chunk} {segment}", r"\{chunk\} must come after \{header\} and \{segment\}, so that the provider can cache"),
         ("{segment} {chunk} {header}", r"\{chunk\} must come after"),
         ("", r"it needs both"),
@@ -153,7 +153,7 @@ def test_braces_and_variables_inside_the_text_survive(text: str) -> None:
     assert prompt == f"|{neutralise(text)}|THE CHUNK|"
 
 
-def test_a_document_that_speaks_of_variables_is_not_filled_in() -> None:
+def test_placeholders_in_a_document_are_not_filled_in() -> None:
     prompt = fill(DEFAULT_PROMPT, segment("Use {chunk} and {header}."), chunk("{segment} \\1 {0} {x}"))
     assert "Use {chunk} and {header}." in prompt
     assert "<chunk>\n{segment} \\1 {0} {x}\n</chunk>" in prompt

@@ -79,7 +79,7 @@ def test_tags_and_marks_in_a_context_are_neutralised() -> None:
 
 
 @given(st.text(max_size=600), st.sampled_from(["stop", "length", None]))
-def test_whatever_passes_is_one_short_paragraph(answer: str, reason: str | None) -> None:
+def test_every_accepted_context_is_one_short_paragraph(answer: str, reason: str | None) -> None:
     context, problem = judge(answer, CHUNK, reason)
     assert bool(context) != bool(problem)
     if context is not None:
@@ -118,7 +118,7 @@ def test_ids_are_checked_and_readable_contexts_are_kept(answer: str, contexts: d
 
 
 @given(st.text(alphabet='{}[]",: \\idcontex12', max_size=80))
-def test_no_answer_breaks_the_reading(answer: str) -> None:
+def test_any_answer_is_parsed_without_an_exception(answer: str) -> None:
     assert set(read_group(answer, [1, 2])) <= {1, 2}
 
 
@@ -136,12 +136,12 @@ def test_characters_that_cannot_be_stored_are_removed_from_an_answer(odd: str) -
 
 
 @pytest.mark.parametrize("answer", ["\0", "\0\ud800\x1b", "Context: \0", "<context>\0</context>"], ids=ascii)
-def test_an_answer_of_which_nothing_can_be_stored_is_no_context(answer: str) -> None:
+def test_an_answer_without_storable_characters_is_refused(answer: str) -> None:
     assert judge(answer, CHUNK) == (None, "answered with an empty context")
 
 
 @given(st.text(st.characters(codec=None), max_size=300))
-def test_whatever_is_answered_the_context_can_be_stored(answer: str) -> None:
+def test_every_accepted_context_can_be_stored(answer: str) -> None:
     context = judge(answer, CHUNK).context or ""
     assert context.encode().decode() == storable_text(context) == context
     assert "\0" not in context
@@ -163,6 +163,6 @@ def test_a_very_long_answer_is_cut(answer: str) -> None:
 
 def test_several_contexts_may_contain_line_breaks_and_characters_that_cannot_be_stored() -> None:
     answer = '{"contexts": [{"id": 1, "context": "One\nline."}, {"id": 2, "context": "\\u0000\\ud800"}]}'
-    found = read_group(answer, [1, 2])
-    assert judge(found[1], CHUNK).context == "One line."
-    assert judge(found[2], CHUNK).problem == "answered with an empty context"
+    result = read_group(answer, [1, 2])
+    assert judge(result[1], CHUNK).context == "One line."
+    assert judge(result[2], CHUNK).problem == "answered with an empty context"

@@ -14,7 +14,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import Contextualized, LLMContextualizer
 from llama_index_contextual.contextualizer.batch import BatchReplies
 from llama_index_contextual.contextualizer.cost import PriceTable, rounds
-from llama_index_contextual.contextualizer.estimate import missing, requests_of
 from llama_index_contextual.contextualizer.prompts import ContextRequest, Usage
 from llama_index_contextual.contextualizer.scheduler import Reply
 from llama_index_contextual.contextualizer.spending import Spending
@@ -28,9 +27,9 @@ MODEL = "openai:gpt-4o-mini"
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop in which nobody waits: when nothing is to be done, it is the time of the next timer.
+    """Event loop with a simulated clock, which jumps to the next timer when there is nothing to do.
 
-    What is done in threads takes no time.
+    Work in threads takes no time.
     """
 
     def __init__(self) -> None:
@@ -40,15 +39,15 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         look: Callable[[float | None], list[object]] = self._selector.select  # type: ignore[attr-defined]
 
         def select(timeout: float | None) -> list[object]:
-            found = look(None if timeout is None or (timeout and self._in_threads) else 0)
-            if not found and timeout:
+            result = look(None if timeout is None or (timeout and self._in_threads) else 0)
+            if not result and timeout:
                 self._now += timeout
-            return found
+            return result
 
         self._selector.select = select  # type: ignore[attr-defined]
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *given: Any) -> asyncio.Future[Any]:
-        """Do something in a thread."""
+        """Run a function in a thread."""
         working = super().run_in_executor(executor, func, *given)
         self._in_threads += 1
         working.add_done_callback(self._is_done)
@@ -58,12 +57,12 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         self._in_threads -= 1
 
     def time(self) -> float:
-        """Return the time that the clock shows."""
+        """Return the simulated time."""
         return self._now
 
 
 class Timed:
-    """Answers after a while, and fails at random; knows who was in flight, and which prefixes were answered."""
+    """Sender that answers after a delay and fails at random; counts concurrent calls and uncached prefixes."""
 
     def __init__(self, rate: float = 0.0, seed: int = 0) -> None:
         self._rate, self._chance = rate, random.Random(seed)
@@ -78,7 +77,7 @@ class Timed:
         self.most = max(self.most, self.running)
         try:
             if self._chance.random() < self._rate:
-                raise ConnectionError("gone for once")
+                raise ConnectionError("connection lost")
             await asyncio.sleep(LATENCY)
         finally:
             self.running -= 1
@@ -87,7 +86,7 @@ class Timed:
 
 
 def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -> tuple[float, Contextualized]:
-    """Return the seconds that a run takes by the jumping clock, and what it gives."""
+    """Return the simulated duration of a run in seconds, and its result."""
     contextualizer = LLMContextualizer(model=MODEL, sender=sender, num_workers=workers, **options)  # type: ignore[arg-type]
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         done = runner.run(contextualizer.acontextualize(nodes))
@@ -97,21 +96,19 @@ def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -
 @pytest.mark.parametrize(
     ("segments", "chunks", "workers"), [(40, 11, 16), (5, 11, 16), (1, 11, 16), (30, 2, 8), (12, 6, 1), (3, 8, 100)]
 )
-def test_a_run_takes_as_long_as_the_shortest_schedule_in_which_first_calls_go_out_alone(
-    segments: int, chunks: int, workers: int
-) -> None:
+def test_a_run_takes_as_long_as_the_shortest_schedule(segments: int, chunks: int, workers: int) -> None:
     sender = Timed()
     seconds, done = run(corpus(segments, chunks, words=max(300, 2400 // chunks)), sender, workers)
     assert done.failures == []
     assert sender.calls == segments * chunks
-    assert sender.cold == segments, "all others find the prefix in the cache"
+    assert sender.cold == segments, "all other calls read the prefix from the cache"
     assert sender.most <= workers
     assert seconds <= 1.05 * LATENCY * rounds([chunks] * segments, workers)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long(seed: int) -> None:
-    random.seed(seed)  # the delays before further attempts are drawn as well
+    random.seed(seed)  # the delays between attempts are random as well
     nodes = corpus(40, 11)
     whole, _ = run(nodes, Timed(), 16)
     sender = Timed(0.3, seed)
@@ -122,7 +119,7 @@ def test_with_30_percent_of_failures_a_run_takes_less_than_twice_as_long(seed: i
     assert seconds <= 2 * whole, f"seed {seed}"
 
 
-def test_a_limit_of_requests_is_used_and_kept() -> None:
+def test_a_rate_limit_is_used_and_respected() -> None:
     sender = Timed()
     seconds, done = run(corpus(6, 20, words=20), sender, 16, requests_per_minute=60)
     assert done.failures == []
@@ -133,10 +130,10 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     nodes, ledger = corpus(6, 20, words=20), Ledger(None)
     replies = BatchReplies(ledger.batches, MODEL)
     writer = LLMContextualizer(model=MODEL)
-    asked = [
-        request for segment, todo, _ in missing(writer, nodes[:60]) for request in requests_of(writer, segment, todo)
+    calls = [
+        request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
     ]
-    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in asked])
+    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in calls])
     sender = Timed()
     seconds, done = run(nodes, sender, 16, requests_per_minute=60, replies=replies)
     assert done.failures == []
@@ -144,7 +141,7 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     assert 55 <= seconds <= 70, "60 requests at 60 a minute"
 
 
-def test_replies_of_batches_leave_the_rates_of_the_settings_as_they_are() -> None:
+def test_replies_of_batches_do_not_change_the_rate_limits() -> None:
     config, ledger = ProjectConfig(requests_per_minute=7, tokens_per_minute=900), Ledger(None)
     stages = make_stages(config, ledger=ledger, llm=None, embed_model=None)
     replies = BatchReplies(ledger.batches, config.llm)

@@ -95,15 +95,15 @@ async def answered(engine: Scheduler, request: ContextRequest) -> Reply:
 # ---- the order of calls ----------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_first_call_leaves_the_way_to_the_next_one() -> None:
+async def test_after_a_failed_first_call_the_next_one_is_sent() -> None:
     sender = Scripted(chunk_0=[ValueError("refused")])
     engine = scheduler(sender, provider=replace(PROVIDERS["openai"], min_cached_tokens=0))
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
-    assert [type(item).__name__ for item in found] == ["ValueError", "Reply", "Reply", "Reply"]
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(4)), return_exceptions=True)
+    assert [type(item).__name__ for item in result] == ["ValueError", "Reply", "Reply", "Reply"]
     assert sender.sent == ["0", "1", "2", "3"]
 
 
-async def test_an_answer_is_in_flight_until_it_is_dealt_with() -> None:
+async def test_a_call_is_in_flight_until_its_answer_is_processed() -> None:
     sender = Scripted()
     engine = scheduler(sender, concurrency=2)
     one, two, three = requests(3)
@@ -117,7 +117,7 @@ async def test_an_answer_is_in_flight_until_it_is_dealt_with() -> None:
     assert sender.sent == ["0", "1", "2"]
 
 
-async def test_a_reply_says_how_many_attempts_it_took() -> None:
+async def test_a_reply_counts_its_attempts() -> None:
     sender = Scripted(chunk_0=[TimeoutError(), ConnectionError()])
     (request, other) = requests(2)
     engine = scheduler(sender)
@@ -127,7 +127,7 @@ async def test_a_reply_says_how_many_attempts_it_took() -> None:
 # ---- when to give up -------------------------------------------------------------------------------------------------
 
 
-async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provider_has_answered() -> None:
+async def test_a_single_failing_call_does_not_stop_a_provider_that_answers_others() -> None:
     one, other = requests(2)
     engine = scheduler(Scripted(chunk_1=[ConnectionError("gone")] * 9))
     await answered(engine, one)
@@ -137,15 +137,13 @@ async def test_a_single_call_that_always_fails_is_its_own_trouble_once_the_provi
 
 
 @pytest.mark.parametrize("jitter", [0.5, 1.0])
-async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble(
-    monkeypatch: pytest.MonkeyPatch, jitter: float
-) -> None:
+async def test_several_consecutive_failures_stop_the_run(monkeypatch: pytest.MonkeyPatch, jitter: float) -> None:
     monkeypatch.setattr("random.uniform", lambda _least, _most: jitter)
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("gone")] * 9 for n in range(8)})
     engine = scheduler(sender, concurrency=4, retry=RetryPolicy(attempts=3, base_delay=0.02))
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
-    assert {type(item) for item in found} == {ModelError}
-    assert len({id(item) for item in found}) == 1, "one error for all"
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(8)), return_exceptions=True)
+    assert {type(item) for item in result} == {ModelError}
+    assert len({id(item) for item in result}) == 1, "one error for all"
     assert len(sender.sent) <= 2 * 8 * 3, "at most twice in a round"
     with pytest.raises(ModelError, match="after 3 failures in a row"):
         engine.check()
@@ -154,8 +152,8 @@ async def test_several_calls_that_fail_in_a_row_are_the_providers_trouble(
 async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None:
     sender = Scripted(**{f"chunk_{n}": [ConnectionError("blip")] for n in range(6)})
     engine = scheduler(sender, concurrency=6)
-    found = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
-    assert [reply.attempts for reply in found] == [2] * 6
+    result = await asyncio.gather(*(answered(engine, request) for request in requests(6)))
+    assert [reply.attempts for reply in result] == [2] * 6
 
 
 class TakesTheCancellation(Scripted):
@@ -171,7 +169,7 @@ class TakesTheCancellation(Scripted):
         return await super().send(request)
 
 
-async def test_a_cancelled_call_whose_client_forgot_it_is_not_sent_again() -> None:
+async def test_a_cancelled_call_is_not_sent_again_even_if_its_client_ignores_it() -> None:
     sender = TakesTheCancellation()
     waiting = asyncio.create_task(answered(scheduler(sender), requests(1)[0]))
     while not sender.sent:

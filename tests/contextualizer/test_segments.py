@@ -35,17 +35,17 @@ bodies = st.lists(paragraphs, min_size=1, max_size=12).map("\n\n".join)
 
 @settings(max_examples=60)
 @given(text=bodies | st.text(min_size=1, max_size=400), segment_size=st.integers(20, 160))
-def test_the_text_of_every_segment_is_rebuilt_overlap_included(text: str, segment_size: int) -> None:
+def test_the_text_of_every_segment_is_rebuilt_with_its_overlap(text: str, segment_size: int) -> None:
     cut, nodes = parsed(text, segment_size=segment_size, chunk_size=max(4, segment_size // 5))
     rebuilt = segments(nodes, segment_size=8000)
     with_chunks = {node.metadata["segment_index"] for node in nodes}
-    wanted = [node.text for at, node in enumerate(cut) if at in with_chunks]
-    assert [squeezed(segment.text) for segment in rebuilt] == [squeezed(text) for text in wanted]
+    expected = [node.text for at, node in enumerate(cut) if at in with_chunks]
+    assert [squeezed(segment.text) for segment in rebuilt] == [squeezed(text) for text in expected]
     assert [chunk for segment in rebuilt for chunk in segment.chunks] == nodes
     assert HOLE.strip() not in "".join(segment.text for segment in rebuilt) or HOLE.strip() in text
 
 
-def test_characters_are_the_same_but_for_white_space_between_chunks() -> None:
+def test_characters_are_equal_except_white_space_between_chunks() -> None:
     cut, nodes = parsed(REPORT, segment_size=60, chunk_size=24)
     for segment, original in zip(segments(nodes, segment_size=8000), cut, strict=True):
         assert segment.text.replace("\n", "") == original.text.strip().replace("\n", "")
@@ -55,9 +55,9 @@ def test_characters_are_the_same_but_for_white_space_between_chunks() -> None:
 def test_neighbouring_segments_share_the_overlap_and_no_chunk() -> None:
     text = " ".join(f"Sentence number {n} of the text is about item {n * 7}." for n in range(60))
     cut, nodes = parsed(text, segment_size=200, chunk_size=30)
-    found = segments(nodes, segment_size=8000)
-    assert len(found) == len(cut) > 2
-    for (before, segment), (original_before, original) in zip(pairwise(found), pairwise(cut), strict=True):
+    result = segments(nodes, segment_size=8000)
+    assert len(result) == len(cut) > 2
+    for (before, segment), (original_before, original) in zip(pairwise(result), pairwise(cut), strict=True):
         shared = text[original.start_char_idx : original_before.end_char_idx].strip()
         assert len(shared) > 20
         assert shared in before.text
@@ -74,7 +74,7 @@ def test_a_segment_has_the_title_and_the_opening_of_its_document() -> None:
     assert (first.section, rest[-1].section) == ("Results", "Outlook")
 
 
-def test_a_file_name_stands_in_for_a_title() -> None:
+def test_the_file_name_is_used_if_there_is_no_title() -> None:
     (manual, *_) = (s for s in segments(chunks(), segment_size=8000) if s.doc_id == "manual.txt")
     assert (manual.title, manual.file_name) == ("manual.txt", "manual.txt")
 
@@ -83,7 +83,7 @@ def test_a_file_name_stands_in_for_a_title() -> None:
     ("text", "ending"),
     [("word " * 200, "word …"), ("文" * 500, "文文 …"), ("章 " + "文" * 500, "文文 …"), ("short", "short")],
 )
-def test_a_long_opening_is_cut_at_a_word_where_there_is_one(text: str, ending: str) -> None:
+def test_a_long_opening_is_cut_at_a_word(text: str, ending: str) -> None:
     opening = segments(loose(text, "and the rest"), segment_size=count_tokens(text))[-1].opening
     assert opening.endswith(ending)
     assert min(len(text), OPENING_CHARACTERS - 40) <= len(opening) <= OPENING_CHARACTERS + 2
@@ -98,7 +98,7 @@ def test_documents_keep_the_order_of_their_first_chunk() -> None:
 # ---- holes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_that_is_not_there_leaves_a_mark_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_chunk_leaves_a_mark_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     _, nodes = parsed(REPORT, segment_size=400, chunk_size=16)
     present = [*nodes[:2], *nodes[4:]]
     assert len(present) > 2
@@ -111,7 +111,7 @@ def test_a_chunk_that_is_not_there_leaves_a_mark_and_a_warning(caplog: pytest.Lo
     assert after.startswith(present[2].get_content())
 
 
-def test_white_space_between_chunks_is_no_hole(caplog: pytest.LogCaptureFixture) -> None:
+def test_white_space_between_chunks_is_not_a_gap(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
         assert not any("[…]" in segment.text for segment in segments(chunks(), segment_size=8000))
     assert caplog.records == []
@@ -138,13 +138,13 @@ def test_a_node_larger_than_a_window_is_a_window() -> None:
     assert [len(window.chunks) for window in segments(nodes, segment_size=10)] == [1, 1, 1]
 
 
-def test_the_splitters_nodes_are_joined_by_their_offsets() -> None:
+def test_nodes_of_a_splitter_are_joined_by_their_offsets() -> None:
     nodes = foreign()
     (window,) = segments(nodes, segment_size=8000)
     assert squeezed(window.text) == squeezed(REPORT)
 
 
-def test_a_window_ends_where_its_last_node_ends_though_the_next_one_overlaps_it() -> None:
+def test_a_window_ends_with_its_last_node_even_if_the_next_one_overlaps() -> None:
     text = " ".join(f"Sentence number {n} of the text." for n in range(40))
     nodes = list(SentenceSplitter(chunk_size=40, chunk_overlap=15)([Document(text=text)]))
     windows = segments(nodes, segment_size=100)
@@ -167,9 +167,9 @@ def test_chunks_with_a_segment_but_without_offsets_are_joined_in_order() -> None
     parents = loose("First part of it. " * 10, "Second part of it. " * 10)
     nodes = list(ChunkNodeParser(chunk_size=20, chunk_overlap=0)(parents))
     assert {getattr(node, "start_char_idx", None) for node in nodes} == {None}
-    found = segments(nodes, segment_size=8000)
-    assert [segment.text.split()[0] for segment in found] == ["First", "Second"]
-    for segment in found:
+    result = segments(nodes, segment_size=8000)
+    assert [segment.text.split()[0] for segment in result] == ["First", "Second"]
+    for segment in result:
         assert segment.text == "\n\n".join(contents(segment))
 
 

@@ -64,7 +64,7 @@ class Like(Recording):
         return "OpenAILike"
 
 
-def test_openai_gets_one_text_a_cache_key_per_segment_and_no_more() -> None:
+def test_openai_requests_have_one_text_and_a_cache_key_per_segment() -> None:
     with LoopbackProvider() as provider:
         llm = OpenAI(model="gpt-4o-mini", api_base=provider.api_base, api_key="k", max_retries=0)
         LLMContextualizer(llm=llm)(corpus(2, 2, words=9))
@@ -126,12 +126,12 @@ def test_values_set_by_the_user_on_a_model_are_kept() -> None:
         assert "max_tokens" not in options_of(OpenAI(model="gpt-4.1", api_key="k", **own))
 
 
-def test_models_of_others_get_neither_a_limit_nor_an_effort() -> None:
+def test_models_of_other_providers_get_neither_a_limit_nor_an_effort() -> None:
     for llm in (Like(), Ollama(), Recording()):
         assert options_of(llm).keys() <= {"prompt_cache_key"}
 
 
-def test_the_least_effort_and_the_limit_reach_the_provider_by_the_names_that_it_knows() -> None:
+def test_the_lowest_effort_and_the_limit_use_the_providers_parameter_names() -> None:
     with LoopbackProvider() as provider:
         llm = OpenAI(model="gpt-5-mini", api_base=provider.api_base, api_key="k", max_retries=0)
         LLMContextualizer(llm=llm)(corpus(1, 1, words=9))
@@ -140,7 +140,7 @@ def test_the_least_effort_and_the_limit_reach_the_provider_by_the_names_that_it_
     assert "max_tokens" not in call.body
 
 
-def test_a_call_that_wants_to_say_more_costs_no_more_than_the_limit_of_money() -> None:
+def test_a_call_with_a_long_answer_does_not_exceed_max_cost() -> None:
     with LoopbackProvider(reply=lambda request: Said("Long and longer. " * 5_000)) as provider:
         llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="k", max_retries=0)
         nodes = LLMContextualizer(llm=llm)(corpus(1, 3, words=9))
@@ -148,7 +148,7 @@ def test_a_call_that_wants_to_say_more_costs_no_more_than_the_limit_of_money() -
     assert all(node.metadata["context_source"] == "llm" for node in nodes)
 
 
-def test_flex_calls_are_given_time() -> None:
+def test_flex_calls_have_a_longer_timeout() -> None:
     sender = LiveSender(OpenAI(model="gpt-4o-mini", api_key="k"), service_tier="flex")
     assert FLEX_TIMEOUT >= 600
     request = SimpleNamespace(cache_key="k", response_format=None, keys=["a"], ids=())
@@ -188,7 +188,7 @@ def test_a_model_that_refuses_the_lowest_effort_is_called_without_one() -> None:
     ("model", "least"),
     [("claude-sonnet-4-5", 1024), ("claude-opus-4-7", 2048), ("claude-haiku-4-5", 4096), ("claude-opus-4-6", 4096)],
 )
-def test_a_prefix_that_a_model_does_not_keep_is_not_marked(model: str, least: int) -> None:
+def test_a_prefix_too_short_for_the_model_is_not_marked_for_caching(model: str, least: int) -> None:
     sender = LiveSender(Anthropic(model_name=model))
     blocks = {}
     for tokens in (least - 1, least):
@@ -199,7 +199,7 @@ def test_a_prefix_that_a_model_does_not_keep_is_not_marked(model: str, least: in
 
 
 @pytest.mark.parametrize("kind", [Like, Ollama, Recording])
-def test_others_get_one_text_and_no_options(kind: type[Recording]) -> None:
+def test_other_providers_get_one_text_without_options(kind: type[Recording]) -> None:
     llm = kind()
     LLMContextualizer(llm=llm, chunks_per_call="all")(corpus(1, 2, words=9))
     ((message,), options) = llm._sent[0]
@@ -208,7 +208,7 @@ def test_others_get_one_text_and_no_options(kind: type[Recording]) -> None:
     assert options == {}
 
 
-def test_ollama_works_through_one_segment_after_the_other() -> None:
+def test_ollama_processes_one_segment_at_a_time() -> None:
     llm = Ollama()
     LLMContextualizer(llm=llm, num_workers=8)(corpus(3, 3, words=9))
     assert llm.most_running == 1
@@ -217,7 +217,7 @@ def test_ollama_works_through_one_segment_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("kind", [Like, Anthropic, Recording])
-def test_a_tier_that_the_provider_does_not_have_is_refused(kind: type[Recording]) -> None:
+def test_an_unsupported_service_tier_is_refused(kind: type[Recording]) -> None:
     with pytest.raises(ConfigurationError, match="has no service tier 'flex': set service_tier to None"):
         LLMContextualizer(llm=kind(), service_tier="flex")(corpus(1, 1, words=9))
 
@@ -253,7 +253,7 @@ def test_a_tier_that_the_provider_does_not_have_is_refused(kind: type[Recording]
         ({"prompt_tokens": "many", "completion_tokens": -1}, Usage()),
     ],
 )
-def test_tokens_are_counted_alike(usage: object, counts: Usage) -> None:
+def test_token_counts_of_all_providers_have_one_form(usage: object, counts: Usage) -> None:
     assert usage_of(usage) == counts
 
 
@@ -275,7 +275,7 @@ def test_tokens_are_counted_alike(usage: object, counts: Usage) -> None:
         (None, Reply("")),
     ],
 )
-def test_the_end_of_an_answer_is_named_alike(raw: object, reply: Reply) -> None:
+def test_finish_reasons_of_all_providers_have_one_form(raw: object, reply: Reply) -> None:
     assert reply_of(raw) == reply
 
 

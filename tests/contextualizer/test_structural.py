@@ -34,7 +34,7 @@ def second(nodes: list[BaseNode], **options: int) -> str:
 # ---- what it says ----------------------------------------------------------------------------------------------------
 
 
-def test_it_names_title_file_section_terms_and_opening() -> None:
+def test_a_structural_context_has_title_file_section_terms_and_opening() -> None:
     nodes = segment_of("The pump needs oil. The pump needs water.", title="Manual", file_name="m.pdf", section="2 Use")
     assert second(nodes) == (
         "Manual (m.pdf). Section: 2 Use. Begins: This annual account opens with a letter."
@@ -52,7 +52,7 @@ def test_it_names_title_file_section_terms_and_opening() -> None:
         ({}, "Begins:"),
     ],
 )
-def test_the_document_is_named_as_well_as_it_can_be(metadata: dict[str, str], head: str) -> None:
+def test_a_document_without_a_title_is_named_by_its_file(metadata: dict[str, str], head: str) -> None:
     assert second(segment_of("The pump needs oil.", **metadata)).startswith(head)
 
 
@@ -64,7 +64,7 @@ def test_each_of_several_chunks_gets_the_opening_of_the_document() -> None:
         assert context.startswith("Manual. Begins: This annual account opens with a letter. Terms: ")
 
 
-def test_a_lone_chunk_is_not_told_how_it_begins() -> None:
+def test_the_context_of_a_single_chunk_does_not_repeat_its_opening() -> None:
     assert contexts([TextNode(text="It grew by 3 %.", metadata={"title": "Results"})]) == ["Results."]
 
 
@@ -74,10 +74,10 @@ def test_a_chunk_without_any_structure_has_no_context() -> None:
 
 
 def test_the_section_is_that_of_the_chunk() -> None:
-    found = dict(zip([node.metadata.get("section") for node in chunks()], contexts(chunks()), strict=True))
-    assert "Section: Results." in found["Results"]
-    assert "Section: Outlook." in found["Outlook"]
-    assert "Section:" not in found[None]
+    results = dict(zip([node.metadata.get("section") for node in chunks()], contexts(chunks()), strict=True))
+    assert "Section: Results." in results["Results"]
+    assert "Section: Outlook." in results["Outlook"]
+    assert "Section:" not in results[None]
 
 
 # ---- how long it is --------------------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ odd_texts = st.text(max_size=2000) | st.sampled_from(
 
 
 @given(title=odd_texts, name=odd_texts, section=odd_texts, opening=odd_texts, text=odd_texts)
-def test_it_never_exceeds_120_tokens(title: str, name: str, section: str, opening: str, text: str) -> None:
+def test_a_structural_context_never_exceeds_120_tokens(
+    title: str, name: str, section: str, opening: str, text: str
+) -> None:
     nodes = segment_of(text, title=title, file_name=name, section=section)
     nodes[0].set_content(opening)
     for node in StructuralContextualizer()(nodes):
@@ -149,11 +151,11 @@ def test_a_word_is_counted_in_any_case_and_shown_as_it_first_appears() -> None:
     assert characteristic_terms("Boiler steam BOILER boiler Straße STRASSE", 9) == ["Boiler", "Straße", "steam"]
 
 
-def test_stop_words_short_words_and_numbers_are_no_terms() -> None:
+def test_stop_words_short_words_and_numbers_are_not_terms() -> None:
     assert characteristic_terms("the of and 2023 12 % ab x1 because", 9) == []
 
 
-def test_terms_keep_their_marks() -> None:
+def test_terms_keep_their_punctuation() -> None:
     assert characteristic_terms("राजस्व R&D-cost O'Reilly", 9) == ["राजस्व", "R&D-cost", "O'Reilly"]
 
 
@@ -175,7 +177,7 @@ def test_truncation_keeps_the_limit_and_the_beginning(text: str, limit: int) -> 
         ("short " + "文" * 60, 10, "short 文文文文文文文文文"),
     ],
 )
-def test_a_text_is_cut_at_a_word_and_else_at_a_character(text: str, limit: int, cut: str) -> None:
+def test_a_text_is_cut_at_a_word_or_else_at_a_character(text: str, limit: int, cut: str) -> None:
     assert truncate(text, limit) == cut
 
 
@@ -183,6 +185,6 @@ def test_an_ordinary_word_is_never_cut() -> None:
     assert truncate("the antidisestablishmentarianism", 2) == "the"
 
 
-def test_loose_nodes_share_the_window_for_their_terms() -> None:
-    found = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
-    assert len(found) == 3
+def test_nodes_without_segments_take_terms_from_their_window() -> None:
+    result = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
+    assert len(result) == 3

@@ -60,7 +60,7 @@ async def test_contexts_that_arrive_during_a_commit_are_committed_together(ledge
     assert ledger.commits == [1, 19]
 
 
-async def test_it_is_on_the_disk_when_it_is_acknowledged(ledger: SlowLedger) -> None:
+async def test_a_context_is_on_the_disk_when_add_returns(ledger: SlowLedger) -> None:
     ledger.go.set()
     writer = ContextWriter(ledger)
     for number in range(3):
@@ -79,7 +79,7 @@ async def test_contexts_are_committed_even_if_their_caller_was_cancelled(ledger:
     assert on_disk(ledger) == 1
 
 
-async def test_a_ledger_that_cannot_be_written_is_an_error_for_whoever_adds(ledger: SlowLedger) -> None:
+async def test_an_unwritable_ledger_raises_an_error_in_add(ledger: SlowLedger) -> None:
     ledger.go.set()
     writer = ContextWriter(ledger)
     ledger.close()
@@ -87,7 +87,7 @@ async def test_a_ledger_that_cannot_be_written_is_an_error_for_whoever_adds(ledg
         await writer.add([entry(0)])
 
 
-async def test_one_answer_that_cannot_be_stored_takes_none_of_its_neighbours_with_it(ledger: SlowLedger) -> None:
+async def test_an_answer_that_cannot_be_stored_does_not_affect_others(ledger: SlowLedger) -> None:
     writer = ContextWriter(ledger)
     bad = LedgerEntry(key="bad", context="half a letter: \ud800", model="m")
     first = asyncio.create_task(writer.add([entry(0)]))
@@ -105,7 +105,7 @@ async def test_one_answer_that_cannot_be_stored_takes_none_of_its_neighbours_wit
 
 
 @pytest.mark.parametrize("lets_go", [True, False])
-async def test_answers_that_met_a_busy_ledger_are_tried_a_last_time_at_the_end(
+async def test_answers_refused_by_a_locked_ledger_are_stored_at_the_end(
     lets_go: bool, ledger: SlowLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.go.set()
@@ -115,7 +115,7 @@ async def test_answers_that_met_a_busy_ledger_are_tried_a_last_time_at_the_end(
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     for number in range(2):
-        with pytest.raises(LedgerBusyError, match="is held by another program"):
+        with pytest.raises(LedgerBusyError, match="is locked by another program"):
             await writer.add([entry(number)])
     if lets_go:
         holder.close()

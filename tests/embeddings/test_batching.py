@@ -1,4 +1,4 @@
-"""Batches within the provider's limits, vectors of unit length, and answers that cannot be right."""
+"""Batches within the provider's limits, vectors of unit length, and invalid answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_batches_keep_both_limits_and_every_text_once(counts: list[int], max_inp
         assert full or sum(counts[part]) + counts[following.start] > batching.MAX_TOKENS_PER_REQUEST, "not filled"
 
 
-def test_nothing_makes_no_batch() -> None:
+def test_no_texts_make_no_batch() -> None:
     assert list(batches([], [], max_inputs=5)) == []
 
 
@@ -50,7 +50,7 @@ def test_rows_become_unit_vectors_or_stay_zero(rows: list[list[float]]) -> None:
         assert np.linalg.norm(unit) == (pytest.approx(1, abs=1e-4) if any(row) else 0)
 
 
-def test_nan_counts_as_nothing() -> None:
+def test_nan_is_replaced_by_zero() -> None:
     assert unit_vectors(np.array([[math.nan, 3, 4], [math.nan] * 3], dtype=np.float32)) == pytest.approx(
         np.array([[0, 0.6, 0.8], [0, 0, 0]])
     )
@@ -62,10 +62,10 @@ def test_nan_counts_as_nothing() -> None:
 async def test_vectors_come_in_the_order_of_the_texts() -> None:
     model = CountingEmbedding(embed_batch_size=2)
     texts = ["pump", "valve", "pump valve", "oil", "steam"]
-    found = await aembed(model, texts, name="m")
+    result = await aembed(model, texts, name="m")
     assert model.batches == [2, 2, 1]
-    assert found.dtype == np.float32
-    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+    assert result.dtype == np.float32
+    assert result == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
 
 
 async def test_no_text_needs_no_call() -> None:
@@ -97,26 +97,26 @@ class Crooked(CountingEmbedding):
 
 
 @pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
-async def test_an_answer_with_another_number_of_vectors_is_not_believed(answer: list[Any]) -> None:
+async def test_an_answer_with_a_wrong_number_of_vectors_is_an_error(answer: list[Any]) -> None:
     with pytest.raises(ModelError, match="'m' did not answer with one vector of the same length per text") as raised:
         await aembed(Crooked(answer=answer), ["one", "two"], name="m")
     assert raised.value.setting == "embed_model"
 
 
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [math.inf, 1.0], [1e300, 1.0]])
-async def test_a_vector_that_is_not_finite_each_time_is_an_error_that_names_the_model(bad: list[float]) -> None:
+async def test_a_vector_that_is_never_finite_is_an_error_that_names_the_model(bad: list[float]) -> None:
     model = Crooked(answer=[bad], dimensions=2)
     with pytest.raises(ModelError, match=r"^'m' answered 3 times with vectors that are not finite numbers: run the sa"):
         await aembed(model, ["one"], name="m")
 
 
-async def test_vectors_of_another_length_than_was_asked_for_are_an_error_that_names_the_model() -> None:
+async def test_vectors_of_a_wrong_length_are_an_error_that_names_the_model() -> None:
     with pytest.raises(ModelError, match=r"^'m' was asked for vectors of 16 numbers and answered with 2: set the"):
         await aembed(Crooked(answer=[[1.0, 2.0]], dimensions=16), ["one"], name="m")
 
 
 @pytest.mark.parametrize("error", [ValueError("refused"), ConnectionError("gone"), ModelError("Said already.")])
-async def test_a_failure_is_one_sentence_about_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_a_message_that_names_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     async def fail(self: CountingEmbedding, texts: list[str]) -> list[list[float]]:
@@ -150,11 +150,11 @@ class Odd(CountingEmbedding):
 
 
 @pytest.mark.parametrize("first", [float("nan"), float("inf"), 0.0])
-async def test_a_text_whose_vector_is_none_is_sent_again_and_the_others_are_not(first: float) -> None:
+async def test_only_texts_without_a_vector_are_sent_again(first: float) -> None:
     model = Odd(first=first, times=2)
     texts = ["pump", "odd valve", "oil", "odd steam"]
-    found = await aembed(model, texts, name="m")
-    assert found == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
+    result = await aembed(model, texts, name="m")
+    assert result == pytest.approx(unit_vectors(np.array([model.vector(text) for text in texts], dtype=np.float32)))
     assert [model.texts.count(text) for text in texts] == [1, 3, 1, 3]
 
 
@@ -164,8 +164,8 @@ async def test_vectors_that_are_never_finite_are_refused() -> None:
 
 
 async def test_a_vector_that_is_zero_each_time_stays_zero() -> None:
-    found = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
-    assert found.any(axis=1).tolist() == [True, False]
+    result = await aembed(Odd(first=0.0, times=9), ["pump", "odd valve"], name="m")
+    assert result.any(axis=1).tolist() == [True, False]
 
 
 def test_a_vector_of_zeros_is_not_kept_in_the_ledger(manager: ProjectManager) -> None:

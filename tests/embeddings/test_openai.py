@@ -43,15 +43,15 @@ async def vectors(texts: list[str], *, policy: RetryPolicy = QUICK) -> np.ndarra
 
 async def test_texts_become_the_models_vectors(provider: LoopbackProvider) -> None:
     texts = ["the pump runs dry", "revenue grew", "the pump\nruns dry"]
-    found = await vectors(texts)
-    assert found == pytest.approx(np.array([embed(text.replace("\n", " "), 16) for text in texts]), abs=1e-6)
+    result = await vectors(texts)
+    assert result == pytest.approx(np.array([embed(text.replace("\n", " "), 16) for text in texts]), abs=1e-6)
     (record,) = provider.embedding_calls
     assert record.body["model"] == "text-embedding-3-small"
 
 
-async def test_requests_keep_the_limit_of_inputs(provider: LoopbackProvider) -> None:
-    found = await vectors([f"n{n}" for n in range(2 * batching.MAX_INPUTS + 1)])
-    assert len(found) == 2 * batching.MAX_INPUTS + 1
+async def test_requests_respect_the_limit_of_inputs(provider: LoopbackProvider) -> None:
+    result = await vectors([f"n{n}" for n in range(2 * batching.MAX_INPUTS + 1)])
+    assert len(result) == 2 * batching.MAX_INPUTS + 1
     assert [len(record.body["input"]) for record in provider.embedding_calls] == [2048, 2048, 1]
 
 
@@ -64,9 +64,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS.keys())
-async def test_requests_keep_the_limit_of_tokens_as_the_provider_counts_them(
-    text: str, provider: LoopbackProvider
-) -> None:
+async def test_requests_respect_the_providers_token_limit(text: str, provider: LoopbackProvider) -> None:
     long = text * (4000 // count_tokens(text.replace("\n", " "), encoding="cl100k_base"))
     texts = [long] * 160
     assert len(await vectors(texts)) == len(texts), "nothing was refused"
@@ -92,7 +90,7 @@ async def test_the_stock_class_checks_no_limit(provider: LoopbackProvider) -> No
 @pytest.mark.parametrize(
     "kind", ["rate_limit", "server_error", "unavailable", "drop", "drop_in_body", "malformed_json"]
 )
-async def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: LoopbackProvider) -> None:
+async def test_a_short_outage_is_retried_without_an_error(kind: FaultKind, provider: LoopbackProvider) -> None:
     provider.fault(kind, times=2, retry_after=0.001)
     assert len(await vectors(["one", "two"])) == 2
     assert len(provider.embedding_calls) == 3
@@ -101,8 +99,8 @@ async def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: Loo
 @pytest.mark.parametrize(
     ("kind", "calls", "sentence"),
     [
-        ("server_error", 3, "The provider of 'openai:text-embedding-3-small' keeps answering 500 (its own error)"),
-        ("rate_limit", 3, "keeps answering 429 (rate limit): lower the concurrency, or try later"),
+        ("server_error", 3, "The provider of 'openai:text-embedding-3-small' keeps returning 500 (server error)"),
+        ("rate_limit", 3, "keeps returning 429 (rate limit): lower the concurrency, or try again later"),
         ("drop", 3, "cannot be reached: check the address and the network, then try again"),
         ("invalid_key", 1, "refused the API key: check the key in the environment"),
         (
@@ -113,7 +111,7 @@ async def test_a_short_disturbance_is_not_noticed(kind: FaultKind, provider: Loo
         ("insufficient_quota", 1, "has no quota left: top it up, then run the same call again"),
     ],
 )
-async def test_a_failure_for_good_is_a_sentence_after_the_attempts_of_the_policy(
+async def test_a_permanent_failure_is_an_error_after_the_last_attempt(
     kind: FaultKind, calls: int, sentence: str, provider: LoopbackProvider
 ) -> None:
     provider.fault(kind, times=None, retry_after=0.001)
@@ -124,7 +122,7 @@ async def test_a_failure_for_good_is_a_sentence_after_the_attempts_of_the_policy
     assert len(provider.embedding_calls) == calls
 
 
-async def test_a_model_that_llama_index_does_not_know_is_the_providers_to_judge(provider: LoopbackProvider) -> None:
+async def test_a_model_unknown_to_llama_index_is_sent_to_the_provider(provider: LoopbackProvider) -> None:
     model = load_embed_model("openai:text-embedding-9")
     assert len(await aembed(model, ["one"], name="openai:text-embedding-9")) == 1
     assert provider.embedding_calls[0].body["model"] == "text-embedding-9"
@@ -134,7 +132,7 @@ async def test_a_model_that_llama_index_does_not_know_is_the_providers_to_judge(
         await aembed(load_embed_model("openai:no-such-model"), ["one"], name="openai:no-such-model")
 
 
-def test_stock_sends_a_failing_call_110_times_and_ours_as_often_as_the_policy_says(
+def test_llama_index_sends_a_failing_call_110_times_and_this_package_follows_its_policy(
     provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider.fault("server_error", times=None)
@@ -154,9 +152,9 @@ def test_stock_sends_a_failing_call_110_times_and_ours_as_often_as_the_policy_sa
 
 
 def retriever(provider: LoopbackProvider) -> SemanticRetriever:
-    found = SemanticRetriever(vector_index(passages(), load_embed_model(NAME), SQLiteDocumentStore()))
+    result = SemanticRetriever(vector_index(passages(), load_embed_model(NAME), SQLiteDocumentStore()))
     provider.clear_history()
-    return found
+    return result
 
 
 def test_queries_of_all_loops_and_threads_are_answered_over_kept_connections(provider: LoopbackProvider) -> None:
@@ -180,7 +178,7 @@ def test_a_question_that_is_asked_again_is_not_embedded_again(provider: Loopback
     assert len(provider.embedding_calls) == 1
 
 
-async def test_a_query_that_cannot_be_embedded_is_a_sentence(
+async def test_a_query_that_cannot_be_embedded_is_an_error_with_a_message(
     provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query_embedding, "_RETRY", QUICK)
@@ -188,6 +186,6 @@ async def test_a_query_that_cannot_be_embedded_is_a_sentence(
     provider.fault("server_error", times=None)
     for run in (lambda: asyncio.to_thread(ask.retrieve, "pump"), lambda: ask.aretrieve("pump")):
         provider.clear_history()
-        with pytest.raises(ModelError, match=r"'openai:text-embedding-3-small' keeps answering 500"):
+        with pytest.raises(ModelError, match=r"'openai:text-embedding-3-small' keeps returning 500"):
             await run()
         assert len(provider.embedding_calls) == QUICK.attempts

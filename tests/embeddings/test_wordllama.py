@@ -1,4 +1,4 @@
-"""The embedding without key and network: unit vectors, no NaN, no trace in the application's log."""
+"""The local embedding: unit vectors, no NaN, and an unchanged root logger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_it_works_without_any_network(alone: list[str]) -> None:
     assert alone[0] == "256"
 
 
-def test_the_root_logger_stays_as_the_application_left_it_where_the_library_sets_it_up(alone: list[str]) -> None:
+def test_the_root_logger_is_unchanged_although_the_library_configures_it(alone: list[str]) -> None:
     assert alone[1:] == ["True", "False"]
 
 
@@ -63,11 +63,11 @@ def test_every_vector_is_of_unit_length_or_zero(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["revenue grew by 3 %", "x", "文", "…", "\n"])
-def test_text_that_says_something_has_a_direction(text: str) -> None:
+def test_ordinary_text_has_a_nonzero_vector(text: str) -> None:
     assert np.linalg.norm(model.get_text_embedding(text)) == pytest.approx(1, abs=1e-5)
 
 
-def test_empty_text_is_the_zero_vector_where_the_library_gives_nan() -> None:
+def test_empty_text_is_the_zero_vector_instead_of_nan() -> None:
     with np.errstate(all="ignore"):
         stock = wordllama._model().embed([""], norm=True)
     assert np.isnan(stock).any()
@@ -98,7 +98,7 @@ def test_texts_alone_and_in_batches_have_the_same_vectors() -> None:
 
 async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["the pump", "the valve"]
-    wanted = model.get_text_embedding_batch(texts)
+    expected = model.get_text_embedding_batch(texts)
     loop, real = asyncio.get_running_loop(), wordllama._model
 
     def turning() -> object:
@@ -106,9 +106,9 @@ async def test_async_gives_what_sync_gives_and_does_not_block(monkeypatch: pytes
         return real()
 
     monkeypatch.setattr(wordllama, "_model", turning)
-    assert await model.aget_text_embedding_batch(texts) == wanted
-    assert await model.aget_query_embedding("the pump") == wanted[0]
-    assert await model.aget_text_embedding("the pump") == wanted[0]
+    assert await model.aget_text_embedding_batch(texts) == expected
+    assert await model.aget_query_embedding("the pump") == expected[0]
+    assert await model.aget_text_embedding("the pump") == expected[0]
 
 
 def test_the_weights_are_loaded_once_by_all_threads() -> None:
@@ -124,7 +124,7 @@ def test_the_weights_are_loaded_once_by_all_threads() -> None:
     assert all(one is loaded[0] for one in loaded)
 
 
-def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wordllama", None)
     wordllama._load.cache_clear()
     with pytest.raises(ModelError, match=r'pip install "llama-index-contextual\[local\]"') as raised:
@@ -133,12 +133,12 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: 
     wordllama._load.cache_clear()
 
 
-def test_it_survives_as_a_dictionary() -> None:
+def test_the_model_is_serialised_as_a_dictionary() -> None:
     data = WordLlamaEmbedding(embed_batch_size=7).to_dict()
     assert data["class_name"] == "WordLlamaEmbedding"
     assert WordLlamaEmbedding.from_dict(data).embed_batch_size == 7
 
 
-def test_the_sockets_of_this_suite_are_closed_too() -> None:
+def test_only_the_loopback_interface_can_be_reached() -> None:
     with pytest.raises(RuntimeError, match="only the loopback interface"):
         socket.create_connection(("192.0.2.1", 80), timeout=1)

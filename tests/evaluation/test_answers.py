@@ -34,9 +34,9 @@ def sweep_answers(project: Project, **options: Any) -> Any:
 
 
 def test_every_combination_is_answered_and_scored(filled: Project) -> None:
-    seen: list[VariantProgress] = []
+    recorded: list[VariantProgress] = []
     sweep = sweep_answers(
-        filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=seen.append
+        filled, chunk_sizes=[20, 800], modes=["lexical", "hybrid"], top_ks=[2, 1], progress=recorded.append
     )
     assert [(row.chunk_size, row.mode, row.top_k) for row in sweep.rows] == [
         (size, mode, k) for size in (20, 800) for mode in ("lexical", "hybrid") for k in (1, 2)
@@ -53,7 +53,7 @@ def test_every_combination_is_answered_and_scored(filled: Project) -> None:
         "questions": 2,
     }
     assert {len(row.predictions.rows[0].hits) for row in sweep.rows if row.top_k == 1} == {1}
-    assert [step.stage for step in seen if step.stage != "build"] == ["price", *["ask"] * 8]
+    assert [step.stage for step in recorded if step.stage != "build"] == ["price", *["ask"] * 8]
     assert [path.name for path in filled.directory.parent.iterdir()] == [filled.name]
 
 

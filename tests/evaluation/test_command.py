@@ -102,7 +102,7 @@ def test_json_output_of_a_comparison_equals_the_report(questions: Path) -> None:
     [
         (["--k", "0"], "--k is '0': give positive whole numbers"),
         (["--sweep", "a"], "--sweep is 'a': give positive whole numbers"),
-        (["--compare", "none,best"], "give two or three of none, structural, llm"),
+        (["--compare", "none,best"], "use two or three of none, structural, llm"),
         (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),
     ],
@@ -180,6 +180,6 @@ def test_without_a_file_questions_are_generated_and_saved(
 ) -> None:
     with_llm(monkeypatch)
     out, err = run("a", "--number", "3", "--save", tmp_path / "written.jsonl")
-    assert "Letting the LLM write 3 questions" in err
+    assert "The LLM is writing 3 questions" in err
     assert len(load_questions(tmp_path / "written.jsonl")) == 3
     assert " of 3 questions." in out

@@ -27,20 +27,20 @@ def provider() -> Iterator[LoopbackProvider]:
 @pytest.fixture
 def project(tmp_path: Path, provider: LoopbackProvider) -> Project:
     llm = OpenAI(model="gpt-4.1", api_base=provider.api_base, api_key="sk-test", max_retries=0)
-    made = ProjectManager(tmp_path).create("a", ProjectConfig(faiss=False, context="none"), llm=llm)
-    made.ingest([TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook.") for at in range(CHUNKS)])
-    return made
+    created = ProjectManager(tmp_path).create("a", ProjectConfig(faiss=False, context="none"), llm=llm)
+    created.ingest([TextNode(id_=f"n{at}", text=f"Passage {at} of the handbook.") for at in range(CHUNKS)])
+    return created
 
 
 def test_one_call_for_two_questions_and_several_calls_at_a_time(project: Project, provider: LoopbackProvider) -> None:
     with provider.hold():
-        asked: list[int] = []
-        thread = threading.Thread(target=lambda: asked.append(len(project.generate_questions(30))))
+        calls: list[int] = []
+        thread = threading.Thread(target=lambda: calls.append(len(project.generate_questions(30))))
         thread.start()
         provider.wait_in_flight(8)
         assert provider.in_flight_max == 8
     thread.join()
-    assert asked == [30]
+    assert calls == [30]
     assert len(provider.calls()) == 15
     assert len({record.connection_id for record in provider.calls()}) <= 8
 

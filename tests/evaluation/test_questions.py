@@ -42,53 +42,53 @@ def passage(
 
 
 def test_a_chunk_is_contained_in_itself_only() -> None:
-    assert Evidence(chunk_id="chunk-1").held_by(passage())
-    assert not Evidence(chunk_id="chunk-2").held_by(passage())
+    assert Evidence(chunk_id="chunk-1").is_in(passage())
+    assert not Evidence(chunk_id="chunk-2").is_in(passage())
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "reports/a.pdf", "id-of-a.pdf"])
 def test_a_file_matches_by_name_path_or_document_id(name: str) -> None:
-    assert Evidence(file=name, span=(0, 10)).held_by(passage())
-    assert not Evidence(file=name, span=(0, 10)).held_by(passage(file="b.pdf"))
+    assert Evidence(file=name, span=(0, 10)).is_in(passage())
+    assert not Evidence(file=name, span=(0, 10)).is_in(passage(file="b.pdf"))
 
 
 def test_half_of_a_span_is_enough_and_less_is_not() -> None:
-    assert Evidence(file="a.pdf", span=(60, 140)).held_by(passage(span=(0, 100)))
-    assert not Evidence(file="a.pdf", span=(61, 141)).held_by(passage(span=(0, 100)))
+    assert Evidence(file="a.pdf", span=(60, 140)).is_in(passage(span=(0, 100)))
+    assert not Evidence(file="a.pdf", span=(61, 141)).is_in(passage(span=(0, 100)))
 
 
 def test_a_result_contains_every_page_it_touches() -> None:
     two = passage(page_start=3, page_end=4)
-    assert [Evidence(file="a.pdf", pages=(n, n)).held_by(two) for n in (2, 3, 4, 5)] == [False, True, True, False]
-    assert not Evidence(file="a.pdf", pages=(3, 3)).held_by(passage())
+    assert [Evidence(file="a.pdf", pages=(n, n)).is_in(two) for n in (2, 3, 4, 5)] == [False, True, True, False]
+    assert not Evidence(file="a.pdf", pages=(3, 3)).is_in(passage())
 
 
 def test_half_of_a_range_of_pages_is_enough() -> None:
     two = passage(page_start=3, page_end=4)
-    assert Evidence(file="a.pdf", pages=(1, 4)).held_by(two)
-    assert not Evidence(file="a.pdf", pages=(1, 5)).held_by(two)
+    assert Evidence(file="a.pdf", pages=(1, 4)).is_in(two)
+    assert not Evidence(file="a.pdf", pages=(1, 5)).is_in(two)
 
 
 def test_four_fifths_of_the_words_are_enough_and_white_space_does_not_matter() -> None:
     five = Evidence(file="a.pdf", text="one two three four five")
-    assert five.held_by(passage("Five FOUR\n\nthree, two!"))
-    assert not five.held_by(passage("five four three"))
-    assert Evidence(text="to to to").held_by(passage("to to to be"))
-    assert not Evidence(text="to to to to to").held_by(passage("to be"))
+    assert five.is_in(passage("Five FOUR\n\nthree, two!"))
+    assert not five.is_in(passage("five four three"))
+    assert Evidence(text="to to to").is_in(passage("to to to be"))
+    assert not Evidence(text="to to to to to").is_in(passage("to be"))
 
 
 def test_a_text_without_a_file_may_be_in_any_file() -> None:
-    assert Evidence(text="revenue grew").held_by(passage(file="other.pdf"))
+    assert Evidence(text="revenue grew").is_in(passage(file="other.pdf"))
 
 
 def test_words_of_scripts_without_spaces_are_compared_letter_by_letter() -> None:
-    assert Evidence(text="解除契约须书面通知").held_by(passage("任何一方解除契约须书面通知对方。"))
-    assert not Evidence(text="解除契约须书面通知").held_by(passage("价格另行约定。"))
+    assert Evidence(text="解除契约须书面通知").is_in(passage("任何一方解除契约须书面通知对方。"))
+    assert not Evidence(text="解除契约须书面通知").is_in(passage("价格另行约定。"))
 
 
 def test_a_few_non_ascii_letters_are_ignored_but_not_in_a_non_ascii_text() -> None:
-    assert Evidence(text="the films 杨澜访谈录 and others").held_by(passage("The films and others."))
-    assert not Evidence(text="Статья 5 договора").held_by(passage("Пункт 5 закона"))
+    assert Evidence(text="the films 杨澜访谈录 and others").is_in(passage("The films and others."))
+    assert not Evidence(text="Статья 5 договора").is_in(passage("Пункт 5 закона"))
 
 
 def test_ranks_are_the_first_rank_of_each_item() -> None:
@@ -97,7 +97,7 @@ def test_ranks_are_the_first_rank_of_each_item() -> None:
     )
     passages = [passage(), passage(file="b.pdf"), passage(file="b.pdf")]
     assert question.ranks(passages) == [2, None]
-    assert [question.held_by(result) for result in passages] == [False, True, True]
+    assert [question.is_in(result) for result in passages] == [False, True, True]
     assert question.ranks([]) == [None, None]
 
 

@@ -105,13 +105,13 @@ def test_a_project_is_asked_for_the_largest_k(project: Project, text_folder: Pat
 
 def test_a_page_of_a_pdf_is_evidence(project: Project, tiny_folder: Path) -> None:
     project.ingest([tiny_folder])
-    asked = [
+    calls = [
         Question(
             text="Are exports of bronze fittings free of duty?", evidence=[Evidence(file="tariff.pdf", pages=(n, n))]
         )
         for n in (2, 3)
     ]
-    assert list(evaluate(project, asked, ks=[1]).values("recall@1")) == [1, 0]
+    assert list(evaluate(project, calls, ks=[1]).values("recall@1")) == [1, 0]
 
 
 def test_a_retriever_with_a_smaller_top_k_than_evaluated_is_an_error() -> None:

@@ -34,8 +34,8 @@ def test_intervals_contain_the_true_mean_as_often_as_their_confidence() -> None:
     random = np.random.default_rng(7)
     samples = [random.normal(0.0, 1.0, 60) for _ in range(200)]
     intervals = [bootstrap_interval(sample, resamples=400, seed=seed) for seed, sample in enumerate(samples)]
-    held = sum(interval.low <= 0 <= interval.high for interval in intervals)
-    assert 176 <= held <= 199  # 190 expected, standard deviation 3.1
+    stored = sum(interval.low <= 0 <= interval.high for interval in intervals)
+    assert 176 <= stored <= 199  # 190 expected, standard deviation 3.1
 
 
 def test_the_same_seed_gives_the_same_result() -> None:

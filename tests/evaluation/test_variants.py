@@ -65,10 +65,10 @@ def test_contexts_are_paid_for_once_and_their_cost_is_known(manager: ProjectMana
         project = manager.create("a", ProjectConfig.local(llm="openai:gpt-4.1"))
         project.ingest([text_folder])
         first = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-        asked = len(provider.calls())
+        calls = len(provider.calls())
         again = project.compare(QUESTIONS, variants=("none", "llm"), ks=[3])
-        assert asked == 2
-        assert len(provider.calls()) == asked
+        assert calls == 2
+        assert len(provider.calls()) == calls
     assert first.costs == again.costs
     assert first.costs["none"] == 0
     assert first.costs["llm"] is not None
@@ -97,11 +97,11 @@ def test_progress_reports_the_stages(filled: Project) -> None:
 
 
 def test_a_sample_keeps_documents_with_evidence_and_their_questions(filled: Project) -> None:
-    asked = [
+    calls = [
         Question(id="a", text="error TS-999", evidence=[Evidence(file="manual.txt", text="the pump runs dry")]),
         Question(id="b", text="revenue", evidence=[Evidence(file="quarter.md", text="grew by 3 %")]),
     ]
-    comparison = filled.compare(asked, variants=("none", "structural"), sample=1)
+    comparison = filled.compare(calls, variants=("none", "structural"), sample=1)
     assert len(comparison["none"].results) == 1
     assert {c.source.file_name for r in comparison["none"].results for c in r.results} <= {"manual.txt", "quarter.md"}
     assert comparison.notes[0] == (
@@ -117,8 +117,8 @@ def test_a_sample_as_large_as_the_project_is_the_project(filled: Project) -> Non
 
 def test_a_question_with_chunk_evidence_belongs_to_the_document_of_the_chunk(filled: Project) -> None:
     chunk = filled.retrieve("TS-999", top_k=1)[0]
-    asked = [Question(text="error TS-999", evidence=[Evidence(chunk_id=chunk.node_id)])]
-    comparison = filled.compare(asked, variants=("none", "structural"), sample=1)
+    calls = [Question(text="error TS-999", evidence=[Evidence(chunk_id=chunk.node_id)])]
+    comparison = filled.compare(calls, variants=("none", "structural"), sample=1)
     assert comparison["none"].mean("recall@1") == comparison["structural"].mean("recall@1") == 1
 
 
@@ -211,11 +211,11 @@ def test_without_questions_the_llm_writes_some_and_their_chunk_is_the_evidence(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         comparison = project.compare(variants=("none", "structural"), number=3, ks=[3])
-    asked = [result.question for result in comparison["none"].results]
-    assert [question.text for question in asked[:2]] == ["What does TS-999 mean?", "Which valve is closed?"]
-    assert len(asked) == 3
+    calls = [result.question for result in comparison["none"].results]
+    assert [question.text for question in calls[:2]] == ["What does TS-999 mean?", "Which valve is closed?"]
+    assert len(calls) == 3
     assert len(llm.history) == 2
-    for question in asked:
+    for question in calls:
         (item,) = question.evidence
         assert item.file is not None
         assert item.span is not None
@@ -238,7 +238,7 @@ def test_an_llm_that_writes_no_question_is_an_error(manager: ProjectManager, tex
 
 @pytest.mark.parametrize("variants", [("none",), (), ("none", "none"), ("none", "best")])
 def test_unknown_or_too_few_variants_are_an_error(filled: Project, variants: Any) -> None:
-    with pytest.raises(InputError, match="give two or three of none, structural, llm"):
+    with pytest.raises(InputError, match="use two or three of none, structural, llm"):
         filled.compare(QUESTIONS, variants=variants)
 
 
@@ -333,9 +333,9 @@ def test_the_best_setting_has_the_highest_recall_at_the_largest_k(filled: Projec
 
 
 def test_chunks_of_several_sizes_cannot_be_evidence(filled: Project) -> None:
-    asked = [Question(text="?", evidence=[Evidence(chunk_id="c")])]
+    calls = [Question(text="?", evidence=[Evidence(chunk_id="c")])]
     with pytest.raises(InputError, match="chunks of another size have other ids"):
-        filled.sweep(asked, chunk_sizes=[400, 800])
+        filled.sweep(calls, chunk_sizes=[400, 800])
 
 
 def test_a_sweep_of_nothing_is_an_error(filled: Project) -> None:

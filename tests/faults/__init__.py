@@ -1,1 +1,1 @@
-"""A project on disk survives what happens to files, processes and machines: proved by breaking it."""
+"""Tests that damage files, kill processes and cut the power, and check that projects survive."""

@@ -1,4 +1,4 @@
-"""Bad inputs that people give, each with the message that it gets."""
+"""Invalid inputs of users, each with the expected message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on a small project, interrupted, and what must hold afterwards."""
+"""Interrupted commands on a small project, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -295,25 +295,25 @@ def violations(
         paid: Contexts that were acknowledged.
         finished: Whether the command returned, so that nothing but the state after it may be seen.
     """
-    found: list[str] = []
+    results: list[str] = []
     try:
-        _check(bench, scenario, disk, paid, finished, found)
+        _check(bench, scenario, disk, paid, finished, results)
     except Exception as error:  # noqa: BLE001 - whatever is raised here is a violation
-        found.append(f"{type(error).__name__}: {error}")
+        results.append(f"{type(error).__name__}: {error}")
     if still_open := open_below(disk):
         gc.collect()  # an exception may hold what was open; it is slow, hence only now
         still_open = open_below(disk)
-    found.extend(f"{name} is open" for name in still_open)
+    results.extend(f"{name} is open" for name in still_open)
     shutil.rmtree(disk.parent)
-    return found
+    return results
 
 
 def _check(
     bench: Bench, scenario: Scenario, disk: Path, paid: Sequence[LedgerEntry], finished: bool, found: list[str]
 ) -> None:
     before, after, *between = bench.states(scenario)
-    seen = state(disk)
-    if seen not in ([after] if finished else [before, after, *between]):
+    recorded = state(disk)
+    if recorded not in ([after] if finished else [before, after, *between]):
         found.append("what is seen is neither the state before nor the one after")
     _check_sound(disk, found, paid)
     if finished:
@@ -321,7 +321,7 @@ def _check(
     try:
         scenario.run(disk)
     except scenario.done as error:
-        if seen != after:
+        if recorded != after:
             found.append(f"it cannot be run again: {error}")
     if state(disk) != after:
         found.append("run again, it does not lead to the state after it")

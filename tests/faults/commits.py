@@ -1,4 +1,4 @@
-"""Commits of the ledger, interrupted at each operation of SQLite, or by a power cut there."""
+"""Commits of the ledger, interrupted at each operation of SQLite or by a power cut."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ def live(folder: Path, system: SQLiteFiles, lived: Lived) -> None:
 
 def violations(folder: Path, known: Sequence[list[LedgerEntry]], begun: Sequence[list[LedgerEntry]]) -> list[str]:
     """Return what does not hold of a ledger that an interruption has left."""
-    found: list[str] = []
+    results: list[str] = []
     path = folder / LEDGER_FILE
     try:
         with contextlib.closing(Ledger(path)) as ledger:
             for batch in begun:
                 there = [ledger.context(entry.key) == entry.context for entry in batch]
                 if batch in known and not all(there):
-                    found.append(f"{there.count(False)} acknowledged contexts are lost")
+                    results.append(f"{there.count(False)} acknowledged contexts are lost")
                 elif any(there) and not all(there):
-                    found.append("half a commit is there")
+                    results.append("half a commit is there")
             ledger.add_contexts([LedgerEntry(key="next", context="It goes on.", model="m")])
         with contextlib.closing(sqlite3.connect(path)) as connection:
             if (answer := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
-                found.append(f"damaged: {answer[0]}")
+                results.append(f"damaged: {answer[0]}")
     except (ContextualError, sqlite3.Error) as error:
-        found.append(f"{type(error).__name__}: {error}")
-    return found
+        results.append(f"{type(error).__name__}: {error}")
+    return results
 
 
 def faulty_commits(folder: Path, *, every: int = 1) -> Iterator[tuple[int, str, list[str]]]:

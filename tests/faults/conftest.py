@@ -1,4 +1,4 @@
-"""Every project that a test leaves is sound, nothing is open, nothing lies about; and fsync costs nothing here."""
+"""After each test: every project is sound, no file is open, and no files are left over. fsync is free here."""
 
 from __future__ import annotations
 

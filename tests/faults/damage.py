@@ -76,10 +76,12 @@ def main() -> None:
     for folder in json.load(sys.stdin):
         try:
             project = load(Path(folder))
-            found = [[chunk.text for chunk in project.retrieve(query)] for query in ("alpha", "beta report", "mark2")]
+            response = [
+                [chunk.text for chunk in project.retrieve(query)] for query in ("alpha", "beta report", "mark2")
+            ]
         except ContextualError as error:
-            found = [type(error).__name__, getattr(error, "file", None)]
-        sys.stdout.write(f"{json.dumps(found)}\n")
+            response = [type(error).__name__, getattr(error, "file", None)]
+        sys.stdout.write(f"{json.dumps(response)}\n")
 
 
 if __name__ == "__main__":

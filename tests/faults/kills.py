@@ -22,14 +22,14 @@ def main(path: Path, kills: int, seed: int) -> dict[str, int]:
     """Fork, kill, and count."""
     chance = random.Random(seed)
     acknowledged: set[str] = set()
-    lost = damaged = 0
+    missing_rows = damaged = 0
     for life in range(kills):
         acknowledged |= _live_and_die(path, life, chance)
         with closing(sqlite3.connect(path)) as connection:
             damaged += connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]
         with closing(Ledger(path)) as ledger:
-            lost += sum(ledger.context(key) != _context(key) for key in acknowledged)
-    return {"kills": kills, "acknowledged": len(acknowledged), "lost": lost, "damaged": damaged}
+            missing_rows += sum(ledger.context(key) != _context(key) for key in acknowledged)
+    return {"kills": kills, "acknowledged": len(acknowledged), "lost": missing_rows, "damaged": damaged}
 
 
 def _live_and_die(path: Path, life: int, chance: random.Random) -> set[str]:
@@ -41,8 +41,8 @@ def _live_and_die(path: Path, life: int, chance: random.Random) -> set[str]:
     os.close(writing)
     heard = bytearray()
     with open(reading, "rb", buffering=0) as pipe:
-        wanted, extra = chance.randrange(1, 12), chance.random() * 0.004
-        while heard.count(b"\n") < wanted and (piece := pipe.read(4096)):
+        expected, extra = chance.randrange(1, 12), chance.random() * 0.004
+        while heard.count(b"\n") < expected and (piece := pipe.read(4096)):
             heard += piece
         until = time.perf_counter() + extra
         while time.perf_counter() < until:

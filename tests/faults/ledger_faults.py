@@ -237,8 +237,8 @@ def _one_kill(folder: Path, name: str, at: int, before: Rows, whole: Rows, resul
         wrong(f"{len(missing)} acknowledged contexts are lost")
     for table in ("contexts", "embeddings"):
         kept = before[table].keys() & whole[table].keys() if name == "forget" else before[table].keys()
-        if lost := [key for key in kept if after[table].get(key) != before[table][key]]:
-            wrong(f"{len(lost)} rows of {table} are lost")
+        if missing_rows := [key for key in kept if after[table].get(key) != before[table][key]]:
+            wrong(f"{len(missing_rows)} rows of {table} are lost")
         if strange := after[table].keys() - before[table].keys() - whole[table].keys():
             wrong(f"{len(strange)} rows of {table} came from nowhere")
     if name == "import" and len(after["contexts"]) not in (len(before["contexts"]), len(whole["contexts"])):
@@ -359,10 +359,10 @@ def _check_repair(project_dir: Path, path: Path, whole: Rows, what: str, result:
         result.wrong.append(f"{what}: after the repair {[p.message for p in problems]}")
     kept = rows_of(path)
     for table in TABLES:
-        lost = len(whole[table]) - len(kept[table])
-        result.counts["rows given up"] = result.counts.get("rows given up", 0) + lost
-        if lost > _ON_A_PAGE:
-            result.wrong.append(f"{what}: the repair loses {lost} rows of {table}")
+        missing_rows = len(whole[table]) - len(kept[table])
+        result.counts["rows given up"] = result.counts.get("rows given up", 0) + missing_rows
+        if missing_rows > _ON_A_PAGE:
+            result.wrong.append(f"{what}: the repair loses {missing_rows} rows of {table}")
         if any(whole[table].get(key) != row for key, row in kept[table].items()):
             result.wrong.append(f"{what}: the repair changes rows of {table}")
 
@@ -399,14 +399,14 @@ print(json.dumps(check_both(Path(sys.argv[1]))))
 
 def check_both(project_dir: Path) -> list[list[str]]:
     """Return what `verify` and the repair say of a ledger, without patience."""
-    said: list[list[str]] = []
+    messages: list[list[str]] = []
     with mock.patch.multiple(ledger_file, PATIENCE_READING=0, PATIENCE_WRITING=0):
         for check in (verify_project, repair_project):
             try:
-                said.append([p.message for p in check(project_dir).problems if p.file == LEDGER_FILE])
+                messages.append([p.message for p in check(project_dir).problems if p.file == LEDGER_FILE])
             except ContextualError as error:
-                said.append([f"{type(error).__name__}: {error}"])
-    return said
+                messages.append([f"{type(error).__name__}: {error}"])
+    return messages
 
 
 def leave_a_journal(path: Path, rows: int = 3_000) -> None:
@@ -535,13 +535,13 @@ def _one_held(folder: Path, template: Path, name: str, with_journal: bool, resul
     what = f"{name}{', with a journal' if with_journal else ''}"
     result.count(what)
     ours = {at: at.read_bytes() for at in (path, project_dir / JOURNAL) if at.exists()}
-    said = HINDRANCES[name](project_dir, folder)
-    if len(said) != 2 or any("foreign" in line or "is damaged" in line for lines in said for line in lines):
-        result.wrong.append(f"{what}: {said}")
+    message = HINDRANCES[name](project_dir, folder)
+    if len(message) != 2 or any("foreign" in line or "is damaged" in line for lines in message for line in lines):
+        result.wrong.append(f"{what}: {message}")
     # Without a journal a file that cannot grow, or cannot be written, can be checked all the same.
     is_readable = name in ("small files", "read-only") and not with_journal
-    if not is_readable and not all(said):
-        result.wrong.append(f"{what}: it is not said that the ledger cannot be checked: {said}")
+    if not is_readable and not all(message):
+        result.wrong.append(f"{what}: it is not said that the ledger cannot be checked: {message}")
     # What SQLite could undo in part stands in the journal still.
     if name != "small files" and any(at.read_bytes() != content for at, content in ours.items()):
         result.wrong.append(f"{what}: the ledger is not as it was")

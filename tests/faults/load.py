@@ -1,4 +1,4 @@
-"""Readers at full speed: `python -m tests.faults.load DISK THREADS` asks until DISK/stop is there, then prints JSON.
+"""Readers at full speed: `python -m tests.faults.load DISK THREADS` queries until DISK/stop exists, then prints JSON.
 
 Once it has an answer, it prints a line that says so.
 

@@ -1,4 +1,4 @@
-"""What SQLite does to files, one operation at a time: recorded, or made to fail.
+"""File operations of SQLite, one at a time: recorded, or made to fail.
 
 A virtual file system of SQLite's own kind (https://www.sqlite.org/vfs.html) that hands everything on to the system's,
 and counts creating, writing, truncating, syncing and deleting. It is reached by ctypes in the library that Python's
@@ -108,15 +108,15 @@ class SQLiteFiles:
 
     def install(self, library: ctypes.CDLL) -> _Vfs:
         """Make this the file system of connections that are opened from now on."""
-        found = library.sqlite3_vfs_find(None)
-        real = _Vfs.from_address(found)
+        result = library.sqlite3_vfs_find(None)
+        real = _Vfs.from_address(result)
         vfs = _Vfs.from_buffer_copy(real)
         vfs.zName, vfs.pNext = b"recording", None
         real_open, real_delete = _OPEN(real.xOpen), _DELETE(real.xDelete)
 
         def delete(_vfs: int, name: bytes, sync: int) -> int:
             event = Event("delete", os.path.basename(os.fsdecode(name)), directory=bool(sync))
-            return self._failed(event) or int(real_delete(found, name, sync))
+            return self._failed(event) or int(real_delete(result, name, sync))
 
         def opened(_vfs: int, name: int | None, file: int, flags: int, out: int | None) -> int:
             path = None if name is None else os.fsdecode(cast(name, c_char_p).value or b"")
@@ -124,7 +124,7 @@ class SQLiteFiles:
             if new and path is not None and (code := self._failed(Event("create", os.path.basename(path)))):
                 _File.from_address(file).pMethods = None
                 return code
-            code = int(real_open(found, name, file, flags, out))
+            code = int(real_open(result, name, file, flags, out))
             if code == 0 and path is not None:
                 self._wrap(file, os.path.basename(path), journal=bool(flags & _JOURNAL))
             return code
@@ -171,10 +171,10 @@ def library() -> ctypes.CDLL | None:
     maps = Path("/proc/self/maps")
     if sys.platform != "linux" or not maps.exists() or sqlite3.sqlite_version_info < (3, 8):
         return None
-    found = {line.split()[-1] for line in maps.read_text().splitlines() if "libsqlite3" in line}
-    if len(found) != 1:
+    results = {line.split()[-1] for line in maps.read_text().splitlines() if "libsqlite3" in line}
+    if len(results) != 1:
         return None
-    loaded = ctypes.CDLL(found.pop())
+    loaded = ctypes.CDLL(results.pop())
     loaded.sqlite3_vfs_find.restype, loaded.sqlite3_vfs_find.argtypes = c_void_p, [c_char_p]
     loaded.sqlite3_vfs_register.argtypes = [POINTER(_Vfs), c_int]
     loaded.sqlite3_vfs_unregister.argtypes = [POINTER(_Vfs)]

@@ -1,4 +1,4 @@
-"""Systems that fail: at one operation, or by losing everything that was not synced."""
+"""File systems that fail at one operation, or lose everything that was not synced."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ class PowerLossSystem(FaultySystem):
 
     def _during(self, operation: str, path: Path, run: Callable[[], Any]) -> None:
         if operation in ("sync", "sync_directory"):
-            found = site()
-            self.sites.add(found)
-            if found in self.skip:
+            result = site()
+            self.sites.add(result)
+            if result in self.skip:
                 run = _nothing
         elif operation in ("remove", "remove_directory", "remove_tree"):
             run = partial(self._bury, operation, path, run)

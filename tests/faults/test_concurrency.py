@@ -1,4 +1,4 @@
-"""One writer across processes, any number of readers: nobody waits, nothing is mixed, nothing stays open."""
+"""One writer across processes and any number of readers: nobody waits, versions are not mixed, files are closed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_second_process_is_refused_and_takes_over_when_the_first_was_killed(di
     assert all("mark3" in chunk.text for chunk in load(disk).retrieve("alpha"))
 
 
-def test_readers_in_processes_and_threads_see_no_error_and_no_mixture(disk: Path) -> None:
+def test_readers_in_processes_and_threads_see_one_version_without_errors(disk: Path) -> None:
     command = [sys.executable, "-m", "tests.faults.load", str(disk), "2"]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     own, project = Tally(), load(disk)
@@ -83,16 +83,16 @@ def test_readers_in_processes_and_threads_see_no_error_and_no_mixture(disk: Path
         write_versions(disk, 6)
     thread.join()
     for reader in readers:
-        found = json.loads(reader.communicate()[0])
-        assert (found["errors"], found["mixed"]) == ({}, 0)
-        assert found["answers"] > 0
+        data = json.loads(reader.communicate()[0])
+        assert (data["errors"], data["mixed"]) == ({}, 0)
+        assert data["answers"] > 0
     assert (own.errors, own.mixed) == ({}, 0)
     assert own.answers > 0
     (disk / STOP).unlink()
     (disk / BUSY).unlink()
 
 
-async def test_readers_in_one_event_loop_see_no_error_and_no_mixture(disk: Path) -> None:
+async def test_readers_in_one_event_loop_see_one_version_without_errors(disk: Path) -> None:
     project = load(disk)
     writing = asyncio.create_task(asyncio.to_thread(write_versions, disk, 6))
     marks: set[str] = set()
@@ -104,7 +104,7 @@ async def test_readers_in_one_event_loop_see_no_error_and_no_mixture(disk: Path)
     assert marks
 
 
-def test_files_of_versions_that_were_overtaken_are_closed(disk: Path) -> None:
+def test_files_of_superseded_versions_are_closed(disk: Path) -> None:
     reader, counts = load(disk), []
     for mark in range(2, 9):
         ingest(mark)(disk)
@@ -115,7 +115,7 @@ def test_files_of_versions_that_were_overtaken_are_closed(disk: Path) -> None:
     assert max(counts) <= counts[0] + 2
 
 
-def test_what_was_handed_out_from_a_version_goes_on_when_the_version_is_gone(disk: Path) -> None:
+def test_an_index_of_a_removed_version_still_answers(disk: Path) -> None:
     reader = load(disk)
     index = reader.index
     before = [hit.node_id for hit in index.as_retriever().retrieve("alpha")]
@@ -126,9 +126,7 @@ def test_what_was_handed_out_from_a_version_goes_on_when_the_version_is_gone(dis
     assert reader.retrieve("alpha").version == "v000004"
 
 
-def test_a_query_whose_version_is_removed_while_it_is_opened_is_answered_by_the_next(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_uses_the_next_version_if_its_version_is_removed(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = load(disk)
     retriever = reader.as_retriever()
     real, calls = retriever._prepare, []
@@ -145,7 +143,7 @@ def test_a_query_whose_version_is_removed_while_it_is_opened_is_answered_by_the_
     assert len(calls) == 2
 
 
-def test_a_version_is_kept_that_was_live_until_now_even_after_a_rollback(disk: Path) -> None:
+def test_the_previous_live_version_is_kept_even_after_a_rollback(disk: Path) -> None:
     for mark in (2, 3):
         ingest(mark)(disk)
     load(disk).rollback("v000002")
@@ -155,7 +153,7 @@ def test_a_version_is_kept_that_was_live_until_now_even_after_a_rollback(disk: P
     assert [version.name for version in load(disk).versions()] == ["v000002", "v000003", "v000004"]
 
 
-def test_deleting_while_others_read_ends_with_a_sentence(disk: Path) -> None:
+def test_readers_of_a_deleted_project_get_an_error_with_a_message(disk: Path) -> None:
     own, project = Tally(), load(disk)
     thread = threading.Thread(target=read_until_stopped, args=(disk, project, own))
     with stopped_at_the_end(disk):
@@ -169,7 +167,7 @@ def test_deleting_while_others_read_ends_with_a_sentence(disk: Path) -> None:
     (disk / STOP).unlink()
 
 
-def test_a_project_that_was_deleted_and_made_anew_is_seen_by_those_who_had_the_old_one(disk: Path) -> None:
+def test_a_recreated_project_is_noticed_by_open_project_objects(disk: Path) -> None:
     reader = load(disk)
     assert reader.retrieve("alpha").results
     manager(disk).delete(NAME)
@@ -181,18 +179,18 @@ def test_a_project_that_was_deleted_and_made_anew_is_seen_by_those_who_had_the_o
     assert all("mark7" in chunk.text for chunk in reader.retrieve("alpha"))
 
 
-def test_a_second_writer_in_the_same_process_is_refused_as_well(disk: Path) -> None:
+def test_a_second_writer_in_the_same_process_is_refused(disk: Path) -> None:
     with write_lock(disk / ROOT / NAME), pytest.raises(ProjectLockedError):
         ingest(2)(disk)
 
 
-def test_settings_that_another_process_has_changed_are_not_taken_back(disk: Path) -> None:
+def test_settings_changed_by_another_process_are_not_overwritten(disk: Path) -> None:
     one, other = load(disk), load(disk)
     one.update_config(top_k=3)
     other.update_config(candidates=50)
     assert (load(disk).config.top_k, load(disk).config.candidates) == (3, 50)
 
 
-def test_a_rollback_names_the_versions_that_are_there(disk: Path) -> None:
+def test_the_error_of_a_rollback_lists_the_existing_versions(disk: Path) -> None:
     with pytest.raises(InputError, match=r"There is no version v000009; versions: v000001"):
         load(disk).rollback("v000009")

@@ -1,4 +1,4 @@
-"""Damage is found before a file is parsed, named, and mended by the command that `verify` prints."""
+"""Damage is detected before a file is parsed, reported, and repaired by the command that `verify` prints."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def copy(disk: Path, tmp_path: Path) -> Path:
 
 def ask_in_a_child(folders: Iterable[Path]) -> list[Any]:
     """Return what a process of its own found in each folder; a signal would end it."""
-    given = json.dumps([str(folder) for folder in folders])
+    inputs = json.dumps([str(folder) for folder in folders])
     command = [sys.executable, "-m", "tests.faults.damage"]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=inputs, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, list[str]]:
     """Damage every file in every way; return the number of cases and what went unnoticed."""
-    found: list[str] = []
+    results: list[str] = []
     cases = list(damaged_projects(disk, into, live=LIVE, other=BEFORE, bits=bits, seed=seed))
     for name, kind, folder in cases:
         directory = version_directory(folder / ROOT / NAME, LIVE)
@@ -69,17 +69,17 @@ def check_damage(disk: Path, into: Path, *, bits: int, seed: int) -> tuple[int, 
         for check in ("xxh3", "sha256"):
             try:
                 OpenVersion(directory, check=check).close()  # type: ignore[arg-type]
-                found.append(f"{name}, {kind}: opened by {check}")
+                results.append(f"{name}, {kind}: opened by {check}")
             except CorruptVersionError as error:
                 if error.file != named:
-                    found.append(f"{name}, {kind}: {error.file} is named")
+                    results.append(f"{name}, {kind}: {error.file} is named")
         if [p.file for p in verify_project(folder / ROOT / NAME).problems] != [named]:
-            found.append(f"{name}, {kind}: verify does not name it")
+            results.append(f"{name}, {kind}: verify does not name it")
     for (name, kind, folder), answer in zip(cases, ask_in_a_child(c[2] for c in cases), strict=True):
         if answer != ["CorruptVersionError", f"versions/{LIVE}/{name}"]:
-            found.append(f"{name}, {kind}: answered {answer}")
+            results.append(f"{name}, {kind}: answered {answer}")
         shutil.rmtree(folder)
-    return len(cases), found
+    return len(cases), results
 
 
 def flips(content: bytes, step: int, bits: Iterable[int]) -> Iterable[bytes]:
@@ -99,7 +99,7 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
         project_dir / CURRENT: lambda: read_current(project_dir),
         version / MANIFEST: lambda: Manifest.from_json((version / MANIFEST).read_bytes(), file=MANIFEST),
     }
-    found, cases = [], 0
+    result, cases = [], 0
     for path, read in readers.items():
         content, sound = path.read_bytes(), read()
         for changed in flips(content, step, list(bits)):
@@ -111,26 +111,26 @@ def check_flips(project_dir: Path, *, step: int, bits: Iterable[int]) -> tuple[i
             except (CorruptVersionError, FormatError, ProjectError):
                 continue
             if not same:
-                found.append(f"{path.name}: {changed!r}")
+                result.append(f"{path.name}: {changed!r}")
         path.write_bytes(content)
-    return cases, found
+    return cases, result
 
 
-def test_damage_to_any_file_is_named_and_never_answers(disk: Path, tmp_path: Path) -> None:
-    cases, found = check_damage(disk, tmp_path, bits=1, seed=1)
-    assert found == []
+def test_damage_to_any_file_is_reported_and_never_affects_an_answer(disk: Path, tmp_path: Path) -> None:
+    cases, result = check_damage(disk, tmp_path, bits=1, seed=1)
+    assert result == []
     assert cases > 70
 
 
-def test_a_sound_project_answers_in_the_child(disk: Path) -> None:
+def test_an_undamaged_project_answers_in_a_child_process(disk: Path) -> None:
     ((*answers,),) = ask_in_a_child([disk])
     assert len(answers) == 3
     assert all(texts and all("mark2" in text for text in texts) for texts in answers)
 
 
-def test_one_changed_bit_of_the_small_files_is_noticed_or_means_the_same(copy: Path) -> None:
-    cases, found = check_flips(copy, step=3, bits=(0, 5))
-    assert found == []
+def test_a_changed_bit_of_a_small_file_is_detected_or_harmless(copy: Path) -> None:
+    cases, result = check_flips(copy, step=3, bits=(0, 5))
+    assert result == []
     assert cases > 500
 
 
@@ -186,7 +186,7 @@ def spoil(path: Path) -> None:
         pytest.param(lambda d: (d / "CURRENT.new").write_bytes(b"v0"), id="leftover file"),
     ],
 )
-def test_the_command_that_verify_prints_mends_it(
+def test_the_command_printed_by_verify_repairs_the_damage(
     keyless: tuple[Path, Path], break_it: Callable[[Path], object]
 ) -> None:
     project_dir, folder = keyless
@@ -205,7 +205,7 @@ def test_the_command_that_verify_prints_mends_it(
     assert "gamma" in project.retrieve("gamma")[0].text
 
 
-def test_a_damaged_live_version_is_replaced_without_paying_again(copy: Path) -> None:
+def test_a_damaged_live_version_is_rebuilt_without_paying_again(copy: Path) -> None:
     disk = copy.parent.parent
     paid = load(disk).info().ledger.contexts
     for version in (LIVE, BEFORE):
@@ -218,7 +218,7 @@ def test_a_damaged_live_version_is_replaced_without_paying_again(copy: Path) -> 
     assert load(disk).verify(repair=True).sound
 
 
-def test_an_old_version_that_is_damaged_does_not_disturb(copy: Path) -> None:
+def test_a_damaged_old_version_does_not_affect_the_live_one(copy: Path) -> None:
     spoil(first_file(version_directory(copy, BEFORE)))
     report = verify_project(copy)
     assert report.sound
@@ -273,7 +273,7 @@ def test_faiss_allocates_no_more_than_the_file_has(copy: Path, monkeypatch: pyte
         b"(" * 2000,
     ],
 )
-def test_a_numpy_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
+def test_a_numpy_header_with_a_false_size_is_refused(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / "data.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64)
     with pytest.raises(CorruptVersionError, match=r"data.npy (is|claims)"):
@@ -284,7 +284,7 @@ def test_a_numpy_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> N
 
 
 @pytest.mark.parametrize(("name", "known"), [(PROJECT_FILE, 2), (f"versions/{LIVE}/{MANIFEST}", 2)])
-def test_what_a_newer_release_wrote_is_refused_with_a_sentence(copy: Path, name: str, known: int) -> None:
+def test_files_of_a_newer_release_are_refused_with_a_message(copy: Path, name: str, known: int) -> None:
     path = copy / name
     path.write_text(path.read_text("utf-8").replace(f'"format_version": {known}', f'"format_version": {known + 1}'))
     with pytest.raises(FormatError, match=f"has format {known + 1}, this release reads up to {known}: upgrade llama-"):
@@ -294,7 +294,7 @@ def test_what_a_newer_release_wrote_is_refused_with_a_sentence(copy: Path, name:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b"null", b"1", b'"x"', b"{" * 100_000, b"\xff\xfe", b'{"a": 1e999}']
 )
-def test_what_is_no_manifest_and_no_settings_is_an_error_of_ours(copy: Path, content: bytes) -> None:
+def test_invalid_manifests_and_settings_raise_errors_of_the_package(copy: Path, content: bytes) -> None:
     with pytest.raises(CorruptVersionError):
         Manifest.from_json(content, file=MANIFEST)
     (copy / PROJECT_FILE).write_bytes(content)

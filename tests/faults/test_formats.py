@@ -1,4 +1,4 @@
-"""A project of any format that there has been opens and answers for ever."""
+"""Projects of all earlier formats can be opened and queried."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_project_is_sound_and_answers(written: Path, tmp_path: Path) -> None:
 
 
 @every_format
-def test_a_project_goes_on(written: Path, tmp_path: Path) -> None:
+def test_a_project_of_an_earlier_format_can_be_updated(written: Path, tmp_path: Path) -> None:
     golden = load_copy(written, tmp_path)
     with contextlib.closing(Ledger(golden.directory / LEDGER_FILE)) as ledger:
         paid = ledger.info()
@@ -80,7 +80,7 @@ def test_a_project_goes_on(written: Path, tmp_path: Path) -> None:
 
 
 @every_format
-def test_the_settings_that_a_project_was_created_with_stay(written: Path, tmp_path: Path) -> None:
+def test_a_project_keeps_the_settings_it_was_created_with(written: Path, tmp_path: Path) -> None:
     recorded = json.loads((written / NAME / "project.json").read_bytes())["config"]
     golden = load_copy(written, tmp_path)
     assert {name: getattr(golden.config, name) for name in recorded} == recorded
@@ -106,7 +106,7 @@ def test_a_project_that_was_recorded_with_former_defaults_keeps_them(tmp_path: P
     assert (kept.fusion, kept.semantic_weight, kept.lexical_weight, kept.candidates) == ("rrf", 0.5, 0.5, 100)
 
 
-def test_a_version_that_lacks_a_setting_keeps_what_it_was_built_with(
+def test_a_version_without_a_recorded_setting_uses_its_former_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = load_copy(FORMATS[-1], tmp_path)
@@ -123,13 +123,13 @@ def test_a_version_that_lacks_a_setting_keeps_what_it_was_built_with(
     assert golden.update_config(language="english") == ["language"]
 
 
-def test_a_project_file_written_by_hand_has_the_defaults_of_today(tmp_path: Path) -> None:
+def test_a_project_file_written_by_hand_uses_current_defaults(tmp_path: Path) -> None:
     directory = tmp_path / "root" / "by-hand"
     directory.mkdir(parents=True)
     (directory / "project.json").write_text('{"format_version": 1, "config": {"embed_model": "local"}}')
     assert ProjectManager(tmp_path / "root").load("by-hand").config == ProjectConfig(embed_model="local")
 
 
-def test_the_golden_project_is_never_made_anew() -> None:
+def test_the_golden_project_is_never_regenerated() -> None:
     with pytest.raises(InputError, match="never made anew"):
         make(FORMATS[0])

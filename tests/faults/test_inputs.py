@@ -1,4 +1,4 @@
-"""Whatever a file, a setting or a name holds, no error comes out that is not one of this package's.
+"""Files, settings and names with any content raise only errors of this package.
 
 `HYPOTHESIS_PROFILE=long` runs many more examples; `python -m tests.benchmarks.faults --only inputs` does.
 """
@@ -81,7 +81,7 @@ def project_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(data=st.data())
-def test_a_manifest(data: st.DataObject, project_dir: Path) -> None:
+def test_any_manifest_is_read_or_raises_an_error_of_the_package(data: st.DataObject, project_dir: Path) -> None:
     version = project_dir / VERSION
     content = data.draw(spoilt(json.loads((version / MANIFEST).read_text("utf-8"))))
     if isinstance(content, dict) and data.draw(st.booleans()):
@@ -99,7 +99,9 @@ def test_a_manifest(data: st.DataObject, project_dir: Path) -> None:
 
 
 @given(data=st.data())
-def test_the_settings_of_a_project(data: st.DataObject, project_dir: Path, tmp_path_factory: Any) -> None:
+def test_any_project_file_is_read_or_raises_an_error_of_the_package(
+    data: st.DataObject, project_dir: Path, tmp_path_factory: Any
+) -> None:
     directory = tmp_path_factory.getbasetemp() / "settings"
     directory.mkdir(exist_ok=True)
     content = data.draw(spoilt(json.loads((project_dir / PROJECT_FILE).read_text("utf-8"))))
@@ -111,13 +113,15 @@ def test_the_settings_of_a_project(data: st.DataObject, project_dir: Path, tmp_p
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ProjectConfig.model_fields)) | st.text(max_size=5), values, max_size=3))
-def test_settings(changes: dict[str, Any]) -> None:
+def test_any_settings_are_accepted_or_raise_an_error_of_the_package(changes: dict[str, Any]) -> None:
     passes_or_is_ours(lambda: ProjectConfig(**changes))
     passes_or_is_ours(lambda: ProjectConfig.local().changed(**changes))
 
 
 @given(st.binary(max_size=60) | st.from_regex(rb"(v\d{1,9}|none)\nnewest (v\d{1,9}|none)\nxxh3 [0-9a-f]{16}\n"))
-def test_which_version_is_live(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_current_file_is_read_or_raises_an_error_of_the_package(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     directory = tmp_path_factory.getbasetemp() / "current"
     directory.mkdir(exist_ok=True)
     _write_anew(directory / CURRENT, content)
@@ -125,18 +129,18 @@ def test_which_version_is_live(tmp_path_factory: pytest.TempPathFactory, content
 
 
 @given(st.lists(spoilt(ROW).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
-def test_lines_of_a_ledger(lines: list[bytes]) -> None:
+def test_any_ledger_lines_are_imported_or_raise_an_error_of_the_package(lines: list[bytes]) -> None:
     with closing(Ledger(None)) as ledger:
         passes_or_is_ours(lambda: import_contexts(ledger, _written(b"\n".join(lines))))
 
 
 @given(st.lists(spoilt(QUESTION).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=30), max_size=3))
-def test_questions(lines: list[bytes]) -> None:
+def test_any_question_file_is_parsed_or_raises_an_error_of_the_package(lines: list[bytes]) -> None:
     passes_or_is_ours(lambda: parse_questions(b"\n".join(lines)))
 
 
 @given(st.text(max_size=90))
-def test_names(name: str) -> None:
+def test_any_project_name_is_accepted_or_raises_an_error_of_the_package(name: str) -> None:
     passes_or_is_ours(lambda: check_name(name))
 
 
@@ -159,5 +163,5 @@ def _write_anew(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("what", sorted(CASES))
-def test_a_bad_input_gets_a_sentence(what: str, tmp_path: Path) -> None:
+def test_a_bad_input_raises_an_error_with_a_message(what: str, tmp_path: Path) -> None:
     assert message_of(what, tmp_path)

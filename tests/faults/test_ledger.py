@@ -1,4 +1,4 @@
-"""What was paid for and acknowledged is never lost, and a damaged ledger gives back what can still be read."""
+"""Committed results are never lost, and readable rows of a damaged ledger are recovered."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def entries(count: int) -> list[LedgerEntry]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_a_killed_process_loses_no_context_that_it_had_acknowledged(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_committed_context(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.faults.kills", str(tmp_path / LEDGER_FILE), "8", "1"]
     result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert (result["lost"], result["damaged"]) == (0, 0)
     assert result["acknowledged"] >= 8
 
 
-def test_a_commit_whose_journal_came_back_would_be_lost_so_its_removal_is_synced(tmp_path: Path) -> None:
+def test_the_removal_of_the_journal_is_synced_so_that_no_commit_is_undone(tmp_path: Path) -> None:
     path, journal = tmp_path / LEDGER_FILE, tmp_path / f"{LEDGER_FILE}-journal"
     with contextlib.closing(Ledger(path)) as ledger:
         with ledger._kv.transaction() as connection:
@@ -73,14 +73,12 @@ needs_fork = pytest.mark.skipif(not is_reachable(), reason="needs fork, and the 
 
 @needs_fork
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_is_killed_in_a_transaction_loses_nothing_and_raises_no_alarm(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_command_killed_in_a_transaction_loses_nothing_and_reports_no_damage(command: str, tmp_path: Path) -> None:
     check(kills(tmp_path, 3, 5, rows=400, commands=(command,)))
 
 
 @needs_fork
-def test_a_write_that_was_interrupted_is_undone_and_is_not_damage(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_rolled_back_and_not_reported_as_damage(tmp_path: Path) -> None:
     create(tmp_path)
     ingest(1)(tmp_path)
     project_dir = tmp_path / ROOT / NAME
@@ -95,14 +93,14 @@ def test_a_write_that_was_interrupted_is_undone_and_is_not_damage(tmp_path: Path
         assert all_rows_of(project_dir / LEDGER_FILE) == whole
 
 
-def test_a_flipped_bit_of_a_ledger_is_named_or_harmless_and_changes_no_answer(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_ledger_is_reported_or_harmless(tmp_path: Path) -> None:
     check(flips(tmp_path, 60, 11))
 
 
 @needs_fork
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts, limits and preloading as on Linux")
 @pytest.mark.parametrize("hindrance", HINDRANCES)
-def test_a_ledger_that_cannot_be_had_is_neither_damaged_nor_set_aside(hindrance: str, tmp_path: Path) -> None:
+def test_an_inaccessible_ledger_is_neither_damaged_nor_replaced(hindrance: str, tmp_path: Path) -> None:
     if why := unavailable(hindrance, tmp_path):
         pytest.skip(why)
     check(held(tmp_path, 2, 0, only=(hindrance,)))
@@ -126,7 +124,7 @@ class HoldingLLM(ScriptedLLM):
             self._holder.close()
 
 
-def test_answers_that_meet_a_held_ledger_are_not_asked_for_again(
+def test_answers_received_while_the_ledger_is_locked_are_not_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(tmp_path)
@@ -143,7 +141,7 @@ def test_answers_that_meet_a_held_ledger_are_not_asked_for_again(
         await real(self)
 
     monkeypatch.setattr(ContextWriter, "close", close)
-    with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is held by another program \(database is locked\)"):
+    with pytest.raises(LedgerBusyError, match=r"ledger.sqlite is locked by another program \(database is locked\)"):
         project.ingest(documents(2, 9))
     assert llm.history
     project.ingest(documents(2, 9))
@@ -151,7 +149,7 @@ def test_answers_that_meet_a_held_ledger_are_not_asked_for_again(
 
 
 @pytest.mark.parametrize("command", ["rebuild", "retry_failed", "forget", "import_contexts"])
-def test_a_command_that_meets_a_held_ledger_says_what_to_do(
+def test_a_command_that_meets_a_locked_ledger_gives_advice(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(tmp_path)
@@ -171,12 +169,12 @@ reachable = pytest.mark.skipif(library() is None, reason="the SQLite of this Pyt
 
 
 @reachable
-def test_a_commit_that_is_interrupted_is_there_or_not_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+def test_an_interrupted_commit_is_complete_or_absent_and_earlier_ones_stay(tmp_path: Path) -> None:
     lived = record(tmp_path / "whole")
-    for at, seed, found in power_cuts(tmp_path, lived, 3, every=17):
-        assert found == [], (at, seed)
-    for at, fault, found in faulty_commits(tmp_path, every=29):
-        assert found == [], (at, fault)
+    for at, seed, result in power_cuts(tmp_path, lived, 3, every=17):
+        assert result == [], (at, seed)
+    for at, fault, result in faulty_commits(tmp_path, every=29):
+        assert result == [], (at, fault)
 
 
 @reachable
@@ -184,18 +182,18 @@ def test_a_commit_that_is_interrupted_is_there_or_not_and_what_was_acknowledged_
 def test_with_fewer_syncs_an_acknowledged_commit_is_lost(tmp_path: Path, synchronous: str) -> None:
     lived = record(tmp_path / "whole", synchronous)
     ends = [end for end, _ in lived.acknowledged]
-    assert any(found for _, _, found in power_cuts(tmp_path, lived, 4, only=ends))
+    assert any(result for _, _, result in power_cuts(tmp_path, lived, 4, only=ends))
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be read" * 40, b"\0" * 8192])
-def test_a_ledger_that_is_none_is_named_with_the_way_out(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_ledger_is_refused_with_advice(tmp_path: Path, content: bytes) -> None:
     (tmp_path / LEDGER_FILE).write_bytes(content)
     with pytest.raises(CorruptVersionError, match=r"ledger.sqlite is damaged .* `verify --repair`") as raised:
         Ledger(tmp_path / LEDGER_FILE)
     assert raised.value.file == LEDGER_FILE
 
 
-def test_a_newer_ledger_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_ledger_of_a_newer_format_is_refused_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / LEDGER_FILE
     Ledger(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
@@ -204,7 +202,7 @@ def test_a_newer_ledger_is_refused_with_a_sentence(tmp_path: Path) -> None:
         Ledger(path)
 
 
-def test_repair_keeps_what_can_be_read_of_a_damaged_ledger(tmp_path: Path) -> None:
+def test_repair_recovers_all_readable_rows_of_a_damaged_ledger(tmp_path: Path) -> None:
     create(tmp_path)
     ingest(1)(tmp_path)
     project_dir = tmp_path / ROOT / NAME
@@ -248,7 +246,7 @@ def fill(path: Path) -> None:
         ledger.batches.closed("answered", replies)
 
 
-def test_a_repair_keeps_all_that_was_paid_for_but_what_stood_on_the_damaged_page(tmp_path: Path) -> None:
+def test_a_repair_loses_only_the_rows_of_the_damaged_page(tmp_path: Path) -> None:
     fill(tmp_path / "whole.sqlite")
     content, whole = (tmp_path / "whole.sqlite").read_bytes(), rows_of(tmp_path / "whole.sqlite")
     assert min(map(len, whole.values())) > 1
@@ -260,11 +258,11 @@ def test_a_repair_keeps_all_that_was_paid_for_but_what_stood_on_the_damaged_page
             salvage(tmp_path / "spoilt.sqlite", ledger)
         kept = rows_of(rescued)
         assert all(kept[table] <= whole[table] for table in TABLES)
-        lost = {table for table in TABLES if kept[table] < whole[table]}
+        missing_rows = {table for table in TABLES if kept[table] < whole[table]}
         # Requests of a batch that nobody knows any more would never be sent again.
-        assert len(lost) <= 1 or lost == {"batches", "batch_requests"}
+        assert len(missing_rows) <= 1 or missing_rows == {"batches", "batch_requests"}
         assert {row[1] for row in kept["batch_requests"]} <= {row[0] for row in kept["batches"]}
-        spoilt |= lost
+        spoilt |= missing_rows
     assert spoilt == set(TABLES), "every table was damaged once"
 
 
@@ -280,7 +278,7 @@ def test_a_repair_keeps_all_that_was_paid_for_but_what_stood_on_the_damaged_page
         "UPDATE batches SET batch_id = x'00ff' WHERE file_id = 'under way'",
     ],
 )
-def test_a_row_that_cannot_be_right_is_left_behind(tmp_path: Path, damage: str) -> None:
+def test_an_implausible_row_is_not_recovered(tmp_path: Path, damage: str) -> None:
     fill(tmp_path / "spoilt.sqlite")
     whole = rows_of(tmp_path / "spoilt.sqlite")
     with contextlib.closing(sqlite3.connect(tmp_path / "spoilt.sqlite")) as connection, connection:
@@ -292,7 +290,7 @@ def test_a_row_that_cannot_be_right_is_left_behind(tmp_path: Path, damage: str) 
     assert all(kept[name] == whole[name] for name in TABLES if name not in (table, "batch_requests"))
 
 
-def test_a_second_repair_leaves_what_the_first_has_put_aside(tmp_path: Path) -> None:
+def test_a_second_repair_keeps_the_file_saved_by_the_first(tmp_path: Path) -> None:
     create(tmp_path)
     ingest(1)(tmp_path)
     project_dir = tmp_path / ROOT / NAME

@@ -1,4 +1,4 @@
-"""Every operation on files fails once, in every way, and the power goes at every one of them."""
+"""Every operation on files fails once in every way, and the power is cut at each of them."""
 
 from __future__ import annotations
 
@@ -83,22 +83,22 @@ def _cases_until_missed(bench: Bench, place: str, scenarios: list[Scenario], see
     return 0
 
 
-def test_an_operation_that_fails_leaves_the_state_before_or_after_and_can_be_run_again(bench: Bench) -> None:
+def test_a_failed_operation_leaves_the_state_before_or_after_and_can_be_repeated(bench: Bench) -> None:
     for case in list(fault_cases(bench))[::SAMPLE]:
         assert run_fault(bench, *case) == [], case[1:]
 
 
-def test_a_power_cut_leaves_the_state_before_or_after_and_can_be_run_again(bench: Bench) -> None:
+def test_after_a_power_cut_the_state_is_before_or_after_and_the_operation_can_be_repeated(bench: Bench) -> None:
     for case in list(power_cases(bench, 3))[::SAMPLE]:
-        found, _ = run_power_loss(bench, *case)
-        assert found == [], case[1:]
+        result, _ = run_power_loss(bench, *case)
+        assert result == [], case[1:]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-def test_what_a_command_has_acknowledged_survives_a_power_cut(bench: Bench, scenario: Scenario) -> None:
+def test_completed_commands_survive_a_power_cut(bench: Bench, scenario: Scenario) -> None:
     for seed in range(2):
-        found, _ = run_power_loss(bench, scenario, None, seed)
-        assert found == [], seed
+        result, _ = run_power_loss(bench, scenario, None, seed)
+        assert result == [], seed
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_a_command_has_acknowledged_survives_a_power_cut(bench: Bench, scen
         ("remove, for good", "remove_scratch"),
     ],
 )
-def test_without_its_syncs_a_command_loses_what_it_has_acknowledged(bench: Bench, scenario: str, function: str) -> None:
+def test_without_syncs_a_completed_command_is_lost(bench: Bench, scenario: str, function: str) -> None:
     command = next(s for s in SCENARIOS if s.name == scenario)
     _, sites = run_power_loss(bench, command, None, 0)
     left_out = frozenset(site for site in sites if f".{function}:" in site)

@@ -1,4 +1,4 @@
-"""A project against a plain dictionary: whatever is done in whatever order, and wherever it is interrupted."""
+"""A project compared with a plain dictionary, for any sequence of operations and interruptions."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ class ProjectMachine(RuleBasedStateMachine):
 
     def _seen(self) -> Content | None:
         try:
-            found = self._loaded.retrieve(" ".join((*NAMES, *WORDS)), top_k=9)
+            response = self._loaded.retrieve(" ".join((*NAMES, *WORDS)), top_k=9)
         except NoVersionError:
             return None
-        return {str(c.source.doc_id): c.text.rstrip(".").rpartition(" ")[2] for c in found}
+        return {str(c.source.doc_id): c.text.rstrip(".").rpartition(" ")[2] for c in response}
 
     def _write(self, run: object, after: Content, fault: tuple[int, Fault, bool] | None) -> None:
         at, kind, late = fault or (None, "exit", False)
@@ -127,9 +127,9 @@ class ProjectMachine(RuleBasedStateMachine):
             raise error
         else:
             self.reopen()
-            seen = self._seen()
-            assert seen in (self.content, after)
-            self.content = seen
+            recorded = self._seen()
+            assert recorded in (self.content, after)
+            self.content = recorded
         live = next((version.name for version in self._loaded.versions() if version.live), None)
         if live is not None and self.content is not None:
             self.history[live] = self.content
@@ -182,22 +182,22 @@ class FileMachine(RuleBasedStateMachine):
         for file in written:
             self.written += 1
             (folder / file).write_text(f"Text number {self.written}.", encoding="utf-8")
-        given = sorted(folder.iterdir()) if name is None else [folder / name]
-        given = [path for path in given if path.exists()]
-        if not given:
+        inputs = sorted(folder.iterdir()) if name is None else [folder / name]
+        inputs = [path for path in inputs if path.exists()]
+        if not inputs:
             return
         before = dict(self.held)
-        report = self.project.ingest([folder] if name is None else given, replace=replace)
+        report = self.project.ingest([folder] if name is None else inputs, replace=replace)
         assert report.skipped == ()
         after = {} if replace else dict(before)
-        for path in given:
+        for path in inputs:
             former = next((old for old, text in before.items() if text == path.read_text("utf-8")), path)
             if former != path and path not in before and not former.exists():
                 after.pop(former, None)
             after[path] = path.read_text("utf-8")
         self.held = after
-        assert self.project.ingest([folder] if name is None else given, replace=replace).version == report.version
-        assert len(report.unchanged) <= len(given)
+        assert self.project.ingest([folder] if name is None else inputs, replace=replace).version == report.version
+        assert len(report.unchanged) <= len(inputs)
 
     @invariant()
     def every_document_is_there_once_under_the_name_of_its_file(self) -> None:

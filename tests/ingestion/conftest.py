@@ -1,4 +1,4 @@
-"""A project whose embedding model counts what it is asked for."""
+"""A project whose embedding model counts its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Money that never flatters: what the provider counted is never more than what the report and the project say."""
+"""Reported costs: neither a report nor a project states less than the provider charges."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def nodes(number: int, *, name: str = "n") -> list[TextNode]:
         "reasoning too long",
     ],
 )
-def test_what_the_provider_counted_is_never_more_than_what_is_said(name: str, tmp_path: Path) -> None:
+def test_the_stated_cost_is_at_least_what_the_provider_charges(name: str, tmp_path: Path) -> None:
     row = run_case(BY_NAME[name], tmp_path, parts=3)
     assert row.counted > 0
     assert row.holds, row
 
 
-def test_every_attempt_at_a_server_that_is_slower_than_the_timeout_is_booked(tmp_path: Path) -> None:
+def test_every_attempt_that_times_out_is_booked(tmp_path: Path) -> None:
     case = replace(BY_NAME["slower than the timeout"], config={"call_timeout": 0.05, "faiss": False}, share=0.5)
     row = run_case(case, tmp_path, parts=3)
     assert row.holds, row
@@ -83,19 +83,19 @@ def test_every_attempt_at_a_server_that_is_slower_than_the_timeout_is_booked(tmp
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def test_a_report_names_the_calls_whose_price_is_not_known(provider: LoopbackProvider, paid: Project) -> None:
+def test_a_report_states_the_calls_of_unknown_cost(provider: LoopbackProvider, paid: Project) -> None:
     provider.fault("drop_in_body", 2, CHAT_PATH)
     report = paid.ingest(nodes(4))
     assert report.failures == ()
     assert report.paid is not None
     assert (report.paid.contexts.calls, report.paid.unsettled_calls) == (4, 2)
     assert report.paid.dollars == paid.cost().dollars >= cost_at(provider.charged())
-    assert "for 2 calls of unknown cost (timed out or cut off)" in report.receipt()
+    assert "for 2 calls of unknown cost (timed out or interrupted)" in report.receipt()
     assert report.to_dict()["paid"]["unsettled_calls"] == 2  # type: ignore[index]
     assert paid.cost().booked == report.paid.unsettled_dollars > 0
 
 
-def test_at_the_limit_calls_in_flight_are_waited_for_and_their_answers_kept(
+def test_at_the_limit_calls_in_flight_are_completed_and_their_answers_kept(
     provider: LoopbackProvider, paid: Project
 ) -> None:
     provider.latency = 0.05
@@ -108,7 +108,7 @@ def test_at_the_limit_calls_in_flight_are_waited_for_and_their_answers_kept(
     assert raised.value.spent == pytest.approx(cost_at(provider.charged()))
 
 
-def test_embeddings_count_attempt_by_attempt(provider: LoopbackProvider, manager: ProjectManager) -> None:
+def test_each_attempt_to_embed_is_booked(provider: LoopbackProvider, manager: ProjectManager) -> None:
     project = manager.create("embedded", ProjectConfig(context="none"))
     provider.fault("drop_in_body", 1, "/v1/embeddings")
     report = project.ingest(nodes(3))
@@ -118,10 +118,10 @@ def test_embeddings_count_attempt_by_attempt(provider: LoopbackProvider, manager
     assert project.cost().runs[0].embedding_tokens == report.paid.embedding_tokens
 
 
-# ---- what a project has cost -----------------------------------------------------------------------------------------
+# ---- cost of a project -----------------------------------------------------------------------------------------------
 
 
-def test_a_project_says_what_it_has_cost_in_all_and_by_run(provider: LoopbackProvider, paid: Project) -> None:
+def test_a_project_states_its_cost_in_total_and_by_run(provider: LoopbackProvider, paid: Project) -> None:
     assert paid.cost().dollars == 0.0
     reports = [paid.ingest(nodes(3)), paid.ingest(nodes(2, name="m"))]
     paid.ingest(nodes(2, name="m"))  # unchanged: nothing is sent, and there is no receipt
@@ -136,7 +136,7 @@ def test_a_project_says_what_it_has_cost_in_all_and_by_run(provider: LoopbackPro
     assert paid.info().cost == cost
 
 
-def test_what_the_ledger_holds_or_is_imported_costs_nothing(
+def test_contexts_from_the_ledger_or_an_import_cost_nothing(
     provider: LoopbackProvider, manager: ProjectManager, paid: Project, tmp_path: Path
 ) -> None:
     paid.ingest(nodes(3))
@@ -150,9 +150,7 @@ def test_what_the_ledger_holds_or_is_imported_costs_nothing(
     assert len(paid.cost().runs) == 1
 
 
-def test_receipts_outlive_forgetting_and_a_damaged_ledger(
-    provider: LoopbackProvider, paid: Project, tmp_path: Path
-) -> None:
+def test_receipts_survive_forgetting_and_salvage(provider: LoopbackProvider, paid: Project, tmp_path: Path) -> None:
     paid.ingest(nodes(3))
     before = paid.cost()
     paid.forget()
@@ -162,7 +160,7 @@ def test_receipts_outlive_forgetting_and_a_damaged_ledger(
         assert ledger.receipts.cost() == before
 
 
-def test_a_receipt_that_is_not_as_it_was_written_is_named_and_not_counted(tmp_path: Path) -> None:
+def test_a_changed_receipt_is_reported_and_not_counted(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
         for paid in (1.0, 2.0):
             ledger.receipts.write(RunCost(paid=paid, ended=1.0))
@@ -171,7 +169,7 @@ def test_a_receipt_that_is_not_as_it_was_written_is_named_and_not_counted(tmp_pa
         assert (cost.dollars, cost.damaged) == (2.0, 1)
 
 
-def test_a_receipt_is_written_before_money_is_spent_and_not_at_every_call(
+def test_a_receipt_is_written_before_money_is_spent_but_not_for_every_call(
     provider: LoopbackProvider, paid: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[RunCost] = []
@@ -190,7 +188,7 @@ def test_a_receipt_is_written_before_money_is_spent_and_not_at_every_call(
     assert all(run.dollars is not None for run in written)
 
 
-def test_a_batch_under_way_is_booked_until_its_replies_are_here(provider: LoopbackProvider, paid: Project) -> None:
+def test_a_batch_in_progress_is_booked_until_its_replies_arrive(provider: LoopbackProvider, paid: Project) -> None:
     provider.batch_plan = BatchPlan(polls=None)
 
     def stop(state: IngestProgress) -> None:
@@ -210,7 +208,7 @@ def test_a_batch_under_way_is_booked_until_its_replies_are_here(provider: Loopba
     assert paid.cost().dollars == pytest.approx(cost_at(provider.charged()))
 
 
-def test_a_run_whose_price_is_not_known_is_counted_as_such(manager: ProjectManager) -> None:
+def test_a_run_with_an_unknown_price_is_counted_separately(manager: ProjectManager) -> None:
     llm = ScriptedLLM()
     llm.enqueue(TimeoutError("late"))
     project = manager.create("unknown", ProjectConfig(**CONFIG), llm=llm)

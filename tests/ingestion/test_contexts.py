@@ -1,4 +1,4 @@
-"""Contexts of an LLM in a whole ingestion: batches in flight together, a provider that goes away, what is kept."""
+"""Contexts of an LLM during an ingest: concurrent batches, outages of the provider, and reused results."""
 
 from __future__ import annotations
 
@@ -59,25 +59,25 @@ def documents(count: int, *, sentences: int = 6) -> list[Document]:
     ]
 
 
-def test_several_batches_are_in_flight_and_the_version_is_that_of_one_after_the_other(
+def test_concurrent_batches_give_the_same_version_as_sequential_ones(
     manager: ProjectManager, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = documents(6)
+    inputs = documents(6)
     one = manager.create("one", CONFIG.changed(llm_concurrency=1))
-    one.ingest(given)
+    one.ingest(inputs)
     expected = [(node.node_id, node.metadata["context"]) for node in one.storage_context.docstore.docs.values()]
     monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 2)
     many = manager.create("many", CONFIG.changed(llm_concurrency=16))
     provider.clear_history()
     with ThreadPoolExecutor(1) as thread:
         with provider.hold():
-            running = thread.submit(many.ingest, given)
+            running = thread.submit(many.ingest, inputs)
             provider.wait_in_flight(2 * len(expected) // 6)
         running.result()
     assert [(n.node_id, n.metadata["context"]) for n in many.storage_context.docstore.docs.values()] == expected
 
 
-def test_documents_are_read_as_there_is_room_for_their_chunks(
+def test_documents_are_read_only_when_their_chunks_can_be_processed(
     project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "BATCH_CHUNKS", 1)
@@ -93,13 +93,13 @@ def test_documents_are_read_as_there_is_room_for_their_chunks(
         with provider.hold():
             running = thread.submit(project.ingest, documents(12))
             provider.wait_in_flight(4)
-            begun = len(parsed)
+            started = len(parsed)
         running.result()
-    assert begun <= 4, "two batches ahead of the one that is worked on, and one that is being read"
+    assert started <= 4, "two batches ahead of the one that is worked on, and one that is being read"
     assert len(parsed) == 12
 
 
-def test_a_provider_that_goes_away_publishes_nothing_and_the_next_run_goes_on(
+def test_after_an_outage_nothing_is_published_and_the_next_run_continues(
     project: Project, provider: LoopbackProvider
 ) -> None:
     fault = provider.fault("drop", times=None, after=7)
@@ -114,7 +114,7 @@ def test_a_provider_that_goes_away_publishes_nothing_and_the_next_run_goes_on(
     assert report.contexts_paid == len(provider.chat_calls) == report.chunks - 7
 
 
-def test_chunks_per_call_is_a_setting_that_needs_no_new_version(project: Project, provider: LoopbackProvider) -> None:
+def test_a_change_of_chunks_per_call_needs_no_rebuild(project: Project, provider: LoopbackProvider) -> None:
     first = project.ingest(documents(2))
     assert project.update_config(chunks_per_call="all", llm_concurrency=2, tokens_per_minute=10**7) == []
     provider.clear_history()
@@ -124,7 +124,7 @@ def test_chunks_per_call_is_a_setting_that_needs_no_new_version(project: Project
     assert second.failures == ()
 
 
-def test_what_failed_is_asked_again_and_only_that(project: Project, provider: LoopbackProvider) -> None:
+def test_only_failed_contexts_are_requested_again(project: Project, provider: LoopbackProvider) -> None:
     fault = provider.fault("content_filter_error", times=None, match=lambda request: "document 1" in request.chunk)
     report = project.ingest(documents(3))
     assert {failure.doc_id for failure in report.failures} == {"doc-1"}
@@ -134,7 +134,7 @@ def test_what_failed_is_asked_again_and_only_that(project: Project, provider: Lo
     assert (again.failures, len(provider.chat_calls)) == ((), len(report.failures))
 
 
-def test_a_call_for_a_context_may_take_as_long_as_the_settings_say(
+def test_calls_for_contexts_use_the_call_timeout_setting(
     project: Project, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, allowed = httpx.AsyncClient.send, list[float]()
@@ -157,11 +157,11 @@ def test_the_prompt_and_its_variables_are_settings(manager: ProjectManager) -> N
     )
     manager.create("terms", config, llm=llm).ingest(documents(1))
     assert all(prompt.startswith("Terms: TS: sensor.\nSentence 0 of") for prompt in llm.history)
-    with pytest.raises(ConfigurationError, match=r"\{glossary\} is no variable"):
+    with pytest.raises(ConfigurationError, match=r"\{glossary\} is not a variable"):
         manager.create("wrong", CONFIG.changed(context_prompt="{glossary} {segment} {chunk}"))
 
 
-def test_a_service_tier_goes_with_every_call_and_is_refused_where_there_is_none(
+def test_a_service_tier_is_sent_with_every_call_or_refused_if_unsupported(
     project: Project, manager: ProjectManager, provider: LoopbackProvider, tmp_path: Path
 ) -> None:
     project.update_config(service_tier="flex")

@@ -1,4 +1,4 @@
-"""Embeddings are kept the moment they are paid for."""
+"""Embeddings are stored as soon as they are paid for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FailsOnce(CountingEmbedding):
         return await super()._aget_text_embeddings(texts)
 
 
-def test_what_was_answered_before_a_request_failed_is_not_paid_again(tmp_path: Path) -> None:
+def test_embeddings_received_before_a_failure_are_not_paid_for_again(tmp_path: Path) -> None:
     model = FailsOnce(embed_batch_size=4)
     config = ProjectConfig(context="none", prices={NAME: TokenPrice(input=1.0)})
     project = ProjectManager(tmp_path).create("a", config, embed_model=model)

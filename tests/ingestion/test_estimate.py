@@ -1,4 +1,4 @@
-"""What an ingestion costs: said before, kept within a limit, and accounted for afterwards."""
+"""Cost of an ingestion: the estimate, the limit, the receipt, and batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two documents, of three segments and of one."""
+    """Two documents, with three segments and with one."""
     folder = tmp_path / "docs"
     folder.mkdir()
     for name, parts in (("long.md", 12), ("short.md", 2)):
@@ -76,13 +76,13 @@ def test_an_estimate_sends_nothing_writes_nothing_and_needs_no_key(
     json.dumps(found.to_dict())
 
 
-def test_every_way_of_asking_stands_side_by_side(manager: ProjectManager, folder: Path) -> None:
+def test_all_options_are_compared(manager: ProjectManager, folder: Path) -> None:
     found = project_of(manager).estimate([folder])
     by = {(option.chunks_per_call, option.sender): option for option in found.options}
     assert set(by) == {(n, sender) for n in (1, 4, "all") for sender in ("live", "flex", "batch")}
     assert by[1, "live"].calls == found.chunks > by[4, "live"].calls > by["all", "live"].calls
     assert by[1, "flex"].dollars == pytest.approx(by[1, "live"].dollars / 2)  # type: ignore[operator]
-    # The tokens of a batch are taken to be fresh: with a cache it would cost half of what live costs.
+    # A batch is assumed to read nothing from the cache; otherwise it would cost half of the live price.
     assert by[1, "batch"].cached_tokens == 0
     assert by[1, "batch"].dollars_if_cached == by[1, "flex"].dollars
     assert by[1, "live"].cached_tokens > 0
@@ -127,7 +127,9 @@ def test_the_receipt_agrees_with_the_estimate_and_with_the_log(
     assert "estimated" in str(report)
 
 
-def test_what_the_ledger_holds_costs_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
+def test_contexts_and_embeddings_in_the_ledger_cost_nothing(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
     project = project_of(manager)
     project.ingest([folder / "short.md"])
     found = project.estimate([folder])
@@ -142,7 +144,7 @@ def test_what_the_ledger_holds_costs_nothing(provider: LoopbackProvider, manager
     assert (rebuilt.options, rebuilt.embedding_tokens, rebuilt.dollars) == ([], 0, 0.0)
 
 
-def test_without_a_price_there_are_tokens_and_a_sentence(manager: ProjectManager, folder: Path) -> None:
+def test_an_estimate_without_a_price_has_tokens_and_a_note(manager: ProjectManager, folder: Path) -> None:
     project = project_of(manager, llm="openai:of-tomorrow")
     found = project.estimate([folder])
     assert found.options[0].input_tokens
@@ -164,7 +166,7 @@ def test_without_an_llm_only_embeddings_cost(provider: LoopbackProvider, manager
     assert manager.create("local", ProjectConfig.local()).estimate([folder]).dollars == 0.0
 
 
-def test_words_at_the_head_of_a_file_are_paid_for_in_its_first_segment_only(
+def test_a_new_first_sentence_is_paid_for_in_the_first_segment_only(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     project = project_of(manager)
@@ -181,7 +183,7 @@ def test_words_at_the_head_of_a_file_are_paid_for_in_its_first_segment_only(
 # ---- limit ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_stops_before_it_is_passed_and_what_was_paid_is_kept(
+def test_a_run_stops_before_its_limit_and_keeps_the_contexts_paid_for(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     project = project_of(manager, llm_concurrency=2)
@@ -207,14 +209,14 @@ def cost(usage: dict[str, object]) -> float:
     return ((given - cached) * 2 + cached * 0.5 + int(usage["completion_tokens"]) * 8) / 1e6  # type: ignore[call-overload]
 
 
-def test_a_limit_of_nothing_sends_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
+def test_a_limit_of_zero_sends_nothing(provider: LoopbackProvider, manager: ProjectManager, folder: Path) -> None:
     with pytest.raises(BudgetExceededError):
         project_of(manager).ingest([folder], max_cost=0.0)
     assert provider.calls() == []
 
 
 @pytest.mark.parametrize("unknown", [{"llm": "openai:of-tomorrow"}, {"embed_model": "openai:of-tomorrow"}], ids=str)
-def test_a_limit_is_refused_where_a_price_is_not_known(
+def test_a_limit_is_refused_without_a_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, unknown: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigurationError, match="the price of 'openai:of-tomorrow' is unknown"):
@@ -224,7 +226,7 @@ def test_a_limit_is_refused_where_a_price_is_not_known(
 
 @pytest.mark.parametrize("batch", [False, True], ids=["live", "batch"])
 @pytest.mark.parametrize("chunks_per_call", [1, 4, "all"])
-def test_a_run_with_the_limit_that_the_estimate_names_completes(
+def test_a_run_with_the_limit_of_the_estimate_completes(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object, batch: bool
 ) -> None:
     project = project_of(manager, chunks_per_call=chunks_per_call)
@@ -240,7 +242,7 @@ def test_a_run_with_the_limit_that_the_estimate_names_completes(
 
 
 @pytest.mark.parametrize("chunks_per_call", [1, 4])
-def test_a_run_at_exactly_its_price_is_not_stopped_by_what_is_put_aside(
+def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object
 ) -> None:
     sizes = {"chunks_per_call": chunks_per_call, "faiss": False}
@@ -263,21 +265,21 @@ def test_a_small_budget_is_used_to_the_last_call_that_fits(
         project.ingest([folder], max_cost=limit)
     assert raised.value.spent == pytest.approx(spent_at(provider))
     assert limit * 0.8 <= raised.value.spent <= limit
-    assert project.info().ledger.contexts == len(provider.chat_calls), "answers in flight were waited for and kept"
+    assert project.info().ledger.contexts == len(provider.chat_calls), "the answers to calls in flight are kept"
     assert project.cost().dollars == pytest.approx(raised.value.spent)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_gives_the_same_version_at_half_the_price(
+def test_a_batch_builds_the_same_version_at_half_the_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     live, batched = project_of(manager, "live"), project_of(manager, "batched")
     live.ingest([folder])
     calls = len(provider.chat_calls)
-    told: list[IngestProgress] = []
-    report = batched.ingest([folder], batch=True, progress=told.append)
+    states: list[IngestProgress] = []
+    report = batched.ingest([folder], batch=True, progress=states.append)
     assert len(provider.chat_calls) == calls, "nothing was sent live"
     assert len(provider.batch_history) == calls
     assert contexts_of(batched) == contexts_of(live)
@@ -288,13 +290,13 @@ def test_a_batch_gives_the_same_version_at_half_the_price(
     assert found.documents == 0
     estimate = project_of(manager, "third").estimate([folder], batch=True)
     assert report.paid.dollars == pytest.approx(estimate.dollars, rel=0.05)
-    assert any(state.stage == "batch" and state.batch_total == calls for state in told)
-    assert told[-1].dollars == report.paid.dollars
+    assert any(state.stage == "batch" and state.batch_total == calls for state in states)
+    assert states[-1].dollars == report.paid.dollars
     with closing(Ledger(batched.directory / LEDGER_FILE)) as ledger:
         assert not ledger.batches.has_replies()
 
 
-def test_several_chunks_a_call_go_in_batches_too(
+def test_calls_for_several_chunks_are_sent_in_batches_too(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     report = project_of(manager, chunks_per_call="all").ingest([folder], batch=True)
@@ -303,7 +305,7 @@ def test_several_chunks_a_call_go_in_batches_too(
     assert 0 < len(provider.batch_history) < report.chunks
 
 
-def test_a_process_that_stops_leaves_the_batch_and_a_later_ingest_takes_it(
+def test_a_later_ingest_collects_the_batch_of_an_interrupted_process(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(polls=None)
@@ -349,12 +351,12 @@ def test_a_batch_under_way_brings_nothing_back_that_was_forgotten(
         assert ledger.info().contexts == report.chunks
 
 
-def test_what_an_expired_batch_did_not_reach_goes_into_another_one(
+def test_unanswered_requests_of_an_expired_batch_are_sent_again(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(ending="expired")
     report = project_of(manager).ingest([folder], batch=True)
-    # Half of the rest is reached each time; after the third batch what is left is sent live.
+    # Each batch answers half of its requests; after the third, the others are sent live.
     assert 0 < len(provider.chat_calls) < len(provider.batch_history)
     assert len(provider.chat_calls) + len(provider.batch_history) == report.chunks
     assert report.failures == ()
@@ -365,24 +367,24 @@ def batch_cost(usage: dict[str, object]) -> float:
 
 
 def spent_at(provider: LoopbackProvider) -> float:
-    """Return what everything that the provider has answered costs, contexts only."""
+    """Return the cost of all calls for contexts that the provider has answered."""
     live = sum(cost(record.usage) for record in provider.chat_calls if record.usage)
     return live + sum(batch_cost(record.usage) for record in provider.batch_history if record.usage)
 
 
-def most_of(project: Project, folder: Path) -> float:
-    """Return the most that one batch with all chunks of a folder can cost."""
+def maximum_of(project: Project, folder: Path) -> float:
+    """Return the maximum cost of one batch with all chunks of a folder."""
     chosen = project.estimate([folder], batch=True).chosen
     assert chosen is not None
     return (chosen.input_tokens * 2 + chosen.calls * 400 * 8) / 2e6 + 0.001
 
 
-def test_a_limit_holds_over_all_rounds_of_batches_and_refuses_none_that_it_allows(
+def test_a_limit_applies_to_all_rounds_of_batches_together(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(ending="expired")
     project = project_of(manager, faiss=False)
-    limit = most_of(project, folder)
+    limit = maximum_of(project, folder)
     report = project.ingest([folder], batch=True, max_cost=limit)
     batches = {record.batch_id for record in provider.batch_history}
     assert len(batches) == 3
@@ -392,7 +394,7 @@ def test_a_limit_holds_over_all_rounds_of_batches_and_refuses_none_that_it_allow
     assert spent_at(provider) <= limit
 
 
-def test_calls_beside_a_batch_leave_the_limit_the_money_that_the_batch_has_taken(
+def test_live_calls_leave_room_in_the_limit_for_a_batch_in_progress(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.batch_plan = BatchPlan(polls=None)
@@ -417,13 +419,13 @@ def test_equal_requests_of_a_batch_count_once_against_a_limit(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     text = (folder / "short.md").read_text()
-    limit = most_of(project_of(manager, "one", faiss=False), folder / "short.md")
+    limit = maximum_of(project_of(manager, "one", faiss=False), folder / "short.md")
     twins = [Document(text=text, id_=name, metadata={"title": "Twins"}) for name in ("a", "b")]
     report = project_of(manager, "two", faiss=False).ingest(twins, batch=True, max_cost=limit)
     assert len(provider.batch_history) == report.chunks / 2
 
 
-def test_a_reply_that_is_no_context_is_asked_again_live(
+def test_a_chunk_with_an_unusable_reply_is_requested_again_live(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     provider.enqueue("", "I'm sorry, but I can't help with that.")
@@ -433,7 +435,7 @@ def test_a_reply_that_is_no_context_is_asked_again_live(
     assert report.failures == ()
 
 
-def test_a_batch_that_could_pass_the_limit_is_not_sent(
+def test_a_batch_that_could_exceed_the_limit_is_not_sent(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path
 ) -> None:
     with pytest.raises(BudgetExceededError):

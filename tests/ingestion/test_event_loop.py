@@ -1,4 +1,4 @@
-"""Whoever awaits an ingestion can do other things meanwhile: what takes long is done in other threads."""
+"""Async ingestion does not block the event loop: slow work is done in threads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer import base as contextualizer
 from llama_index_contextual.contextualizer import llm as engine
 from llama_index_contextual.contextualizer import structural
+from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.embeddings import batching
-from llama_index_contextual.ingestion import pipeline as batched
-from llama_index_contextual.ingestion import pipeline as stages
 from llama_index_contextual.ingestion.builder import VersionBuilder
+from llama_index_contextual.ingestion.pipeline import Stages
 from llama_index_contextual.project import project as project_base
 from llama_index_contextual.project import project as project_module
 from llama_index_contextual.project import project as project_writing
@@ -37,13 +37,13 @@ ALWAYS = [
     (VersionBuilder, "append"),
 ]
 OF_AN_LLM = [
-    (stages, "expect"),
+    (Stages, "add_estimate"),
     (engine, "keyed"),
     (engine, "plan_keyed"),
     (Ledger, "contexts"),
     (Ledger, "add_contexts"),
 ]
-OF_BATCHES = [(batched, "missing"), (batched, "requests_of")]
+OF_BATCHES = [(LLMContextualizer, "missing"), (LLMContextualizer, "requests")]
 DOCUMENTS = [Document(id_=name, text=f"Pump {name} runs dry.\n\nValve {name} is shut.") for name in "abc"]
 
 
@@ -94,7 +94,7 @@ async def beside_a_clock(watched: list[tuple[Any, str]], work: Callable[[], Any]
     [("llm", OF_AN_LLM), ("structural", [(structural, "characteristic_terms")])],
     ids=["llm", "structural"],
 )
-async def test_the_event_loop_goes_on_while_documents_are_ingested(
+async def test_the_event_loop_is_not_blocked_during_an_ingest(
     manager: ProjectManager, model: CountingEmbedding, context: str, more: list[tuple[Any, str]]
 ) -> None:
     config = ProjectConfig(context=context, bm25=False)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ async def test_the_event_loop_goes_on_while_documents_are_ingested(
     ],
     ids=["rebuild", "retry", "estimate", "remove"],
 )
-async def test_the_event_loop_goes_on_while_a_project_is_opened_counted_or_lessened(
+async def test_the_event_loop_is_not_blocked_by_opening_estimating_or_removing(
     manager: ProjectManager,
     model: CountingEmbedding,
     watched: list[tuple[Any, str]],
@@ -123,7 +123,7 @@ async def test_the_event_loop_goes_on_while_a_project_is_opened_counted_or_lesse
     await beside_a_clock(watched, lambda: work(project))
 
 
-async def test_a_removal_that_is_cancelled_comes_to_its_end_first(
+async def test_a_cancelled_removal_is_completed_first(
     manager: ProjectManager, model: CountingEmbedding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = manager.create("loop", ProjectConfig.local(), embed_model=model)
@@ -158,7 +158,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
         yield running
 
 
-async def test_the_event_loop_goes_on_while_batches_are_put_together(
+async def test_the_event_loop_is_not_blocked_while_batches_are_prepared(
     provider: LoopbackProvider, manager: ProjectManager
 ) -> None:
     project = manager.create("loop", ProjectConfig(faiss=False))

@@ -1,4 +1,4 @@
-"""Which document a file is: no file overwrites a document from elsewhere, and a renamed file takes its new name."""
+"""Identity of files: no file overwrites a document from another folder, and a renamed file gets its new name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ OLD, NEW = "# Annual report\n\nThe year was 2023.", "# Annual report\n\nThe year
 # ---- an id belongs to one file ---------------------------------------------------------------------------------------
 
 
-def test_a_file_of_the_same_id_from_elsewhere_overwrites_no_document(counted: Project, years: dict[int, Path]) -> None:
+def test_a_file_from_another_folder_with_the_same_id_overwrites_no_document(
+    counted: Project, years: dict[int, Path]
+) -> None:
     counted.ingest([years[2023]])
     report = counted.ingest([years[2024]])
     assert (list(report.added), list(report.updated)) == (["2024/reports/annual.md"], [])
@@ -52,13 +54,13 @@ def test_a_file_of_the_same_id_from_elsewhere_overwrites_no_document(counted: Pr
         (
             str(years[2024] / "annual.md"),
             "its document gets the id '2024/reports/annual.md', because 'reports/annual.md' is the id of another"
-            " document; if that one was moved here, say so: `moved=True`, on the command line --moved",
+            " document; if that file was moved here, pass `moved=True`, or --moved on the command line",
         )
     ]
     assert counted.retrieve("The year was 2024.").results[0].source.file_path == "2024/reports/annual.md"
 
 
-def test_one_call_gives_the_ids_that_two_calls_give(counted: Project, years: dict[int, Path]) -> None:
+def test_one_call_assigns_the_same_ids_as_two_calls(counted: Project, years: dict[int, Path]) -> None:
     report = counted.ingest(list(years.values()))
     assert list(report.added) == ["reports/annual.md", "2024/reports/annual.md"]
     assert "because 'reports/annual.md' is the id of another document" in str(report)
@@ -66,7 +68,7 @@ def test_one_call_gives_the_ids_that_two_calls_give(counted: Project, years: dic
     assert (list(again.unchanged), again.warnings) == (["2024/reports/annual.md"], ())
 
 
-def test_single_files_of_one_name_are_two_documents(counted: Project, years: dict[int, Path]) -> None:
+def test_files_with_the_same_name_are_two_documents(counted: Project, years: dict[int, Path]) -> None:
     for folder in years.values():
         counted.ingest([folder / "annual.md"])
     assert listed(counted) == {"annual.md": OLD, "reports/annual.md": NEW}
@@ -74,7 +76,7 @@ def test_single_files_of_one_name_are_two_documents(counted: Project, years: dic
     assert listed(counted) == {"annual.md": OLD}
 
 
-def test_a_file_is_known_again_however_it_is_named(
+def test_a_file_is_recognised_by_any_path(
     counted: Project, years: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.ingest([years[2023]])
@@ -93,7 +95,7 @@ def test_a_file_given_alone_keeps_its_id_when_its_folder_is_given(counted: Proje
     assert (list(report.updated), list(report.added)) == (["annual.md"], [])
 
 
-def test_a_name_in_other_capitals_is_the_same_file_where_the_system_says_so(
+def test_names_that_differ_in_case_are_one_file_on_case_insensitive_systems(
     counted: Project, years: dict[int, Path]
 ) -> None:
     counted.ingest([years[2023]])
@@ -104,7 +106,7 @@ def test_a_name_in_other_capitals_is_the_same_file_where_the_system_says_so(
     assert (list(report.updated), list(report.added)) == (["reports/annual.md"], [])
 
 
-def test_names_that_differ_in_capitals_are_different_documents_elsewhere(
+def test_names_that_differ_in_case_are_two_documents_on_case_sensitive_systems(
     counted: Project, years: dict[int, Path]
 ) -> None:
     if (years[2023] / "ANNUAL.md").exists():
@@ -115,7 +117,7 @@ def test_names_that_differ_in_capitals_are_different_documents_elsewhere(
     assert set(listed(counted)) == {"annual.md", "ANNUAL.md"}
 
 
-def test_a_link_that_leads_elsewhere_by_now_overwrites_nothing(counted: Project, years: dict[int, Path]) -> None:
+def test_a_link_with_a_new_target_overwrites_nothing(counted: Project, years: dict[int, Path]) -> None:
     link = years[2023].parent.parent / "current"
     link.symlink_to(years[2023])
     counted.ingest([link])
@@ -140,12 +142,12 @@ def test_files_and_documents_do_not_overwrite_each_other(counted: Project, years
     assert counted.read("2023/reports/annual.md") == "By hand, too."
 
 
-def test_documents_of_one_id_are_one_document(counted: Project) -> None:
+def test_documents_with_the_same_id_are_one_document(counted: Project) -> None:
     counted.ingest([Document(id_="a", text="One.")])
     assert list(counted.ingest([Document(id_="a", text="Two.")]).updated) == ["a"]
 
 
-def test_a_copy_of_a_document_is_not_taken_and_said_to_be_one(counted: Project, years: dict[int, Path]) -> None:
+def test_a_copy_of_a_document_is_skipped_and_reported_as_a_copy(counted: Project, years: dict[int, Path]) -> None:
     counted.ingest([years[2023]])
     copy = write(years[2023].parent / "copy of it.md", OLD)
     report = counted.ingest([copy, years[2024]])
@@ -166,7 +168,7 @@ def test_a_file_with_the_same_name_and_content_elsewhere_is_the_same_document_un
     assert listed(counted) == {"reports/annual.md": OLD, "2024/reports/annual.md": NEW}
 
 
-def test_replacing_makes_the_project_as_if_it_were_new(counted: Project, years: dict[int, Path]) -> None:
+def test_replacing_gives_the_same_result_as_a_new_project(counted: Project, years: dict[int, Path]) -> None:
     counted.ingest([years[2023]])
     report = counted.ingest([years[2024]], replace=True)
     assert (list(report.added), list(report.removed)) == (["reports/annual.md"], ["reports/annual.md"])
@@ -178,7 +180,9 @@ def test_replacing_makes_the_project_as_if_it_were_new(counted: Project, years: 
 # ---- a folder that was moved -----------------------------------------------------------------------------------------
 
 
-def test_a_moved_folder_is_the_same_when_it_is_said(counted: Project, years: dict[int, Path], tmp_path: Path) -> None:
+def test_a_moved_folder_keeps_its_documents_with_moved_true(
+    counted: Project, years: dict[int, Path], tmp_path: Path
+) -> None:
     write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
     counted.ingest([years[2023]])
     moved = tmp_path / "archive" / "reports"
@@ -195,7 +199,7 @@ def test_a_moved_folder_is_the_same_when_it_is_said(counted: Project, years: dic
     assert list(counted.ingest([years[2023]]).added) == ["2023/reports/annual.md"]
 
 
-def test_a_moved_folder_of_which_nothing_is_said_loses_nothing(
+def test_a_moved_folder_without_moved_true_loses_nothing(
     counted: Project, years: dict[int, Path], tmp_path: Path
 ) -> None:
     write(years[2023] / "notes.md", "# Notes\n\nNothing new.")
@@ -210,7 +214,7 @@ def test_a_moved_folder_of_which_nothing_is_said_loses_nothing(
     assert counted.read("reports/annual.md") == OLD
 
 
-def test_a_moved_file_takes_the_longest_id_and_none_of_a_file_that_is_there(
+def test_a_moved_file_takes_the_longest_matching_id_of_a_missing_file(
     counted: Project, years: dict[int, Path], tmp_path: Path
 ) -> None:
     counted.ingest([years[2023]])
@@ -227,7 +231,7 @@ def test_a_moved_file_takes_the_longest_id_and_none_of_a_file_that_is_there(
     assert (list(report.unchanged), list(report.added)) == (["reports/annual.md"], ["y/reports/annual.md"])
 
 
-def test_an_estimate_knows_the_documents_that_the_run_will_know(
+def test_an_estimate_recognises_the_same_documents_as_the_run(
     manager: ProjectManager, years: dict[int, Path], tmp_path: Path
 ) -> None:
     llm = ScriptedLLM()
@@ -254,12 +258,12 @@ def paid(manager: ProjectManager, text_folder: Path) -> tuple[Project, ScriptedL
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_renamed_file_takes_its_new_name_everywhere_and_nothing_is_asked_again(
+def test_a_renamed_file_is_renamed_everywhere_without_new_calls(
     replace: bool, paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
 ) -> None:
     project, llm, model = paid
     contexts = list(map(written, nodes_of(project, MANUAL)))
-    asked, embedded = len(llm.history), len(model.texts)
+    calls, embedded = len(llm.history), len(model.texts)
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     assert project.estimate([text_folder], replace=replace).known_contexts == 0
     report = project.ingest([text_folder], replace=replace)
@@ -268,11 +272,11 @@ def test_a_renamed_file_takes_its_new_name_everywhere_and_nothing_is_asked_again
     assert (list(report.unchanged), report.contexts_paid) == ([QUARTER], 0)
     assert "1 renamed, 1 unchanged" in report.summary()
     assert f"renamed {MANUAL} to reports/handbook.txt" in str(report)
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
     assert len(model.texts) == embedded + 1  # the structural line of a document without a title names the file
     assert listed(project) == {QUARTER: MARKDOWN, "reports/handbook.txt": TEXT}
-    found = project.retrieve("The pump runs dry").results[0]
-    assert (found.source.file_name, found.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
+    response = project.retrieve("The pump runs dry").results[0]
+    assert (response.source.file_name, response.source.doc_id) == ("handbook.txt", "reports/handbook.txt")
     nodes = nodes_of(project, "reports/handbook.txt")
     assert list(map(written, nodes)) == contexts
     assert {node.metadata["context_source"] for node in nodes} == {"llm"}
@@ -282,29 +286,29 @@ def test_a_renamed_file_takes_its_new_name_everywhere_and_nothing_is_asked_again
     assert (again.version, sorted(again.unchanged)) == (report.version, ["reports/handbook.txt", QUARTER])
 
 
-def test_a_new_file_under_the_old_name_does_not_clash_with_the_renamed_one(
+def test_a_new_file_with_the_old_name_does_not_conflict_with_the_renamed_one(
     paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
 ) -> None:
     project, llm, _ = paid
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     project.ingest([text_folder])
     (text_folder / "manual.txt").write_text(TEXT + "\nA new edition.\n", encoding="utf-8")
-    asked = len(llm.history)
+    calls = len(llm.history)
     assert list(project.ingest([text_folder]).added) == [MANUAL]
     assert listed(project)["reports/handbook.txt"] == TEXT
-    assert len(llm.history) > asked
+    assert len(llm.history) > calls
 
 
-def test_a_renamed_file_whose_name_was_taken_at_once_keeps_its_contexts(
+def test_a_renamed_file_keeps_its_contexts_if_its_old_name_is_reused(
     paid: tuple[Project, ScriptedLLM, CountingEmbedding], text_folder: Path
 ) -> None:
     project, llm, _ = paid
     (text_folder / "manual.txt").rename(text_folder / "handbook.txt")
     (text_folder / "manual.txt").write_text("Procedure manual. Nothing is left of it.", encoding="utf-8")
-    asked = len(llm.history)
+    calls = len(llm.history)
     report = project.ingest([text_folder])
     assert (list(report.added), list(report.updated)) == (["reports/handbook.txt"], [MANUAL])
-    assert len(llm.history) == asked + 1
+    assert len(llm.history) == calls + 1
     assert listed(project)["reports/handbook.txt"] == TEXT
 
 
@@ -316,7 +320,7 @@ def test_a_renamed_folder_takes_its_new_name(counted: Project, text_folder: Path
     assert set(listed(counted)) == {"papers/manual.txt", "papers/quarter.md"}
 
 
-def test_a_structural_context_names_the_file_anew(counted: Project, text_folder: Path) -> None:
+def test_the_structural_context_of_a_renamed_file_has_the_new_name(counted: Project, text_folder: Path) -> None:
     write(text_folder / "untitled.txt", "it runs dry.")
     counted.ingest([text_folder])
     assert "untitled.txt" in nodes_of(counted, "reports/untitled.txt")[0].metadata["context"]
@@ -325,7 +329,7 @@ def test_a_structural_context_names_the_file_anew(counted: Project, text_folder:
     assert nodes_of(counted, "reports/pump.txt")[0].metadata["context"] == "pump.txt."
 
 
-def test_a_renamed_file_that_cannot_be_read_any_more_keeps_its_former_document(
+def test_a_renamed_file_that_is_no_longer_readable_keeps_its_document(
     counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted.ingest([text_folder])

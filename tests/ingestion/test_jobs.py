@@ -1,4 +1,4 @@
-"""What `ingest` is given: paths, Documents and chunks, each with its id and content hash."""
+"""Inputs of `ingest`: paths, Documents and chunks, each with its id and content hash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_all(intake: Intake) -> tuple[list[Job], list[str]]:
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_known_by_the_path_seen_from_the_parent_of_their_folder(text_folder: Path) -> None:
+def test_the_id_of_a_file_is_its_path_relative_to_the_parent_of_its_folder(text_folder: Path) -> None:
     intake = Intake.of([str(text_folder)])
     assert list(intake.files) == ["reports/manual.txt", "reports/quarter.md"]
     assert intake.hashes["reports/manual.txt"] == xxhash.xxh3_128((text_folder / "manual.txt").read_bytes()).hexdigest()
@@ -44,7 +44,7 @@ def test_files_are_known_by_the_path_seen_from_the_parent_of_their_folder(text_f
     assert not any(str(text_folder) in str(record) for record in records_of(intake))
 
 
-def test_a_file_that_is_known_keeps_its_id_however_it_is_named(text_folder: Path) -> None:
+def test_a_known_file_keeps_its_id_for_any_path(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     again = Intake.of([text_folder / "manual.txt"], before)
     assert list(again.files) == ["reports/manual.txt"]
@@ -53,7 +53,7 @@ def test_a_file_that_is_known_keeps_its_id_however_it_is_named(text_folder: Path
     assert list(Intake.of([link], before).files) == ["reports/manual.txt"]
 
 
-def test_a_file_that_was_moved_within_reach_takes_its_new_name(text_folder: Path) -> None:
+def test_a_file_moved_within_the_given_folders_gets_its_new_name(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     moved = text_folder.parent / "moved.txt"
     (text_folder / "manual.txt").rename(moved)
@@ -63,7 +63,7 @@ def test_a_file_that_was_moved_within_reach_takes_its_new_name(text_folder: Path
     assert intake.hashes["moved.txt"] == before[0].content_hash
 
 
-def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(text_folder: Path) -> None:
+def test_a_new_file_with_an_old_name_does_not_conflict_with_the_renamed_file(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     (text_folder / "manual.txt").rename(text_folder / "old manual.txt")
     (text_folder / "manual.txt").write_text("A new manual.", encoding="utf-8")
@@ -76,7 +76,7 @@ def test_a_new_file_under_an_old_name_does_not_clash_with_the_renamed_old_one(te
         assert hashes["old manual.txt"] == before[0].content_hash
 
 
-def test_a_file_whose_id_a_known_file_has_gets_a_longer_one(text_folder: Path, tmp_path: Path) -> None:
+def test_a_file_gets_a_longer_id_if_a_known_file_has_its_id(text_folder: Path, tmp_path: Path) -> None:
     before = records_of(Intake.of([text_folder / "manual.txt"]))
     assert [record.doc_id for record in before] == ["manual.txt"]
     (tmp_path / "elsewhere").mkdir()
@@ -92,7 +92,7 @@ def test_a_file_whose_id_a_known_file_has_gets_a_longer_one(text_folder: Path, t
     ]
 
 
-def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
+def test_a_file_deleted_from_an_ingested_folder_is_missing(
     text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (text_folder / "sub folder").mkdir()
@@ -109,7 +109,7 @@ def test_a_file_gone_from_a_folder_that_is_given_again_is_missing(
     assert Intake.of([text_folder / "quarter.md"], before).missing == []
 
 
-def test_a_file_that_is_there_but_not_taken_is_not_missing(text_folder: Path) -> None:
+def test_an_existing_file_that_is_skipped_is_not_missing(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     (text_folder / "a copy of the manual.txt").write_bytes((text_folder / "manual.txt").read_bytes())
     assert Intake.of([text_folder], before).missing == []
@@ -118,7 +118,7 @@ def test_a_file_that_is_there_but_not_taken_is_not_missing(text_folder: Path) ->
     assert Intake.of([text_folder], single).missing == ["quarter.md"]
 
 
-def test_files_of_equal_content_are_taken_once(text_folder: Path) -> None:
+def test_files_with_equal_content_are_ingested_once(text_folder: Path) -> None:
     (text_folder / "copy.txt").write_bytes((text_folder / "manual.txt").read_bytes())
     intake = Intake.of([text_folder])
     assert list(intake.files) == ["reports/copy.txt", "reports/quarter.md"]
@@ -127,7 +127,7 @@ def test_files_of_equal_content_are_taken_once(text_folder: Path) -> None:
     ]
 
 
-def test_a_known_file_that_equals_another_one_by_now_is_updated_and_not_skipped(text_folder: Path) -> None:
+def test_a_known_file_that_now_equals_another_is_updated_not_skipped(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     (text_folder / "quarter.md").write_bytes((text_folder / "manual.txt").read_bytes())
     intake = Intake.of([text_folder], before)
@@ -136,7 +136,7 @@ def test_a_known_file_that_equals_another_one_by_now_is_updated_and_not_skipped(
     assert intake.skipped == []
 
 
-def test_of_equal_files_the_known_one_is_taken(text_folder: Path) -> None:
+def test_of_equal_files_the_known_one_is_ingested(text_folder: Path) -> None:
     before = records_of(Intake.of([text_folder]))
     (text_folder / "a copy of the manual.txt").write_bytes((text_folder / "manual.txt").read_bytes())
     intake = Intake.of([text_folder], before)
@@ -144,7 +144,9 @@ def test_of_equal_files_the_known_one_is_taken(text_folder: Path) -> None:
     assert [Path(file.path).name for file in intake.skipped] == ["a copy of the manual.txt"]
 
 
-def test_a_file_made_to_collide_does_not_hide_another_one(text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_equal_hashes_and_different_content_are_an_error(
+    text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "content_hash", lambda _path: "the same for all")
     with pytest.raises(InputError, match=r"have the same xxh3 .* but different content"):
         Intake.of([text_folder])
@@ -163,7 +165,7 @@ def test_a_file_larger_than_the_limit_is_skipped_before_it_is_hashed_and_read_wi
     assert len(Intake.of([text_folder], limits=ReadLimits(max_bytes=2_000)).files) == 2
 
 
-def test_facts_are_part_of_a_files_content(text_folder: Path) -> None:
+def test_file_metadata_is_part_of_the_content_hash(text_folder: Path) -> None:
     plain = Intake.of([text_folder])
     with_facts = Intake.of([text_folder], file_metadata=lambda path: {"fund": "IV"} if path.endswith("md") else None)
     assert plain.hashes["reports/manual.txt"] == with_facts.hashes["reports/manual.txt"]
@@ -216,7 +218,7 @@ def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
     assert "'title' in its metadata contains a NUL character" in intake.skipped[0].reason
 
 
-def test_only_wanted_documents_are_read(text_folder: Path) -> None:
+def test_only_requested_documents_are_read(text_folder: Path) -> None:
     intake = Intake.of([text_folder, Document(id_="a", text="x"), Document(id_="b", text="y")])
     with DocumentReader() as reader:
         read = [job.doc_id for job in intake.jobs(reader, ["reports/quarter.md", "b"], [])]
@@ -226,7 +228,7 @@ def test_only_wanted_documents_are_read(text_folder: Path) -> None:
 # ---- Documents and chunks ------------------------------------------------------------------------------------------
 
 
-def test_documents_and_chunks_come_as_they_are_and_chunks_are_grouped_by_their_document() -> None:
+def test_documents_and_chunks_are_unchanged_and_chunks_are_grouped_by_document() -> None:
     document = Document(id_="report", text="Revenue grew.", metadata={"fund": "IV"})
     chunks = [chunk("a", doc_id="d"), chunk("b", doc_id="e"), chunk("c", doc_id="d"), chunk("alone")]
     intake = Intake.of([document, *chunks])
@@ -243,10 +245,10 @@ def test_documents_and_chunks_come_as_they_are_and_chunks_are_grouped_by_their_d
     assert intake.size("report") == len(document.text)
 
 
-def test_a_chunk_without_a_document_becomes_one_of_its_own_and_the_given_node_stays_as_it_is() -> None:
+def test_a_chunk_without_a_document_becomes_a_document_and_is_not_modified() -> None:
     node = chunk("alone")
     (job,) = Intake.of([node]).ready.values()
-    assert [given.ref_doc_id for given in job.nodes or []] == ["alone"]
+    assert [original.ref_doc_id for original in job.nodes or []] == ["alone"]
     assert node.relationships == {}
 
 
@@ -259,24 +261,24 @@ def test_a_chunk_without_a_document_becomes_one_of_its_own_and_the_given_node_st
         {"excluded_llm_metadata_keys": ["fund"]},
     ],
 )
-def test_whatever_changes_the_chunks_of_a_document_changes_its_hash(change: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"id_": "a", "text": "Revenue grew.", "metadata": {"fund": "IV"}}
-    same, again, other = Document(**given), Document(**given), Document(**{**given, **change})
+def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[str, Any]) -> None:
+    inputs: dict[str, Any] = {"id_": "a", "text": "Revenue grew.", "metadata": {"fund": "IV"}}
+    same, again, other = Document(**inputs), Document(**inputs), Document(**{**inputs, **change})
     hashes = [Intake.of([document]).hashes["a"] for document in (same, again, other)]
     assert hashes[0] == hashes[1] != hashes[2]
 
     def hash_of(**fields: Any) -> str:
         return Intake.of([chunk("n", doc_id="a", **{k: v for k, v in fields.items() if k != "id_"})]).hashes["a"]
 
-    assert hash_of(**given) == hash_of(**given) != hash_of(**{**given, **change})
+    assert hash_of(**inputs) == hash_of(**inputs) != hash_of(**{**inputs, **change})
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([42], r"ingest takes paths, LlamaIndex Documents and nodes; something else was given"),
-        ([b"reports"], r"ingest takes paths"),
-        ([None], r"ingest takes paths"),
+        ([42], r"ingest accepts only paths, LlamaIndex Documents and nodes"),
+        ([b"reports"], r"ingest accepts only paths"),
+        ([None], r"ingest accepts only paths"),
         ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
         ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': give each its own"),
@@ -288,11 +290,11 @@ def test_whatever_changes_the_chunks_of_a_document_changes_its_hash(change: dict
         ([Document(id_="", text="x")], r"A document has an empty id: give it one"),
     ],
 )
-def test_what_cannot_be_ingested_is_refused_with_a_sentence(inputs: list[Any], message: str) -> None:
+def test_invalid_inputs_are_refused_with_a_message(inputs: list[Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Intake.of(inputs)
 
 
-def test_a_document_and_a_file_of_one_id_are_refused(text_folder: Path) -> None:
+def test_a_document_and_a_file_with_the_same_id_are_refused(text_folder: Path) -> None:
     with pytest.raises(InputError, match=r"Two inputs have the document id 'reports/manual.txt'"):
         Intake.of([text_folder, Document(id_="reports/manual.txt", text="x")])

@@ -1,4 +1,4 @@
-"""What becomes of each document, from the records of the version before and the hashes of the inputs."""
+"""The action for each document, from the previous version and the hashes of the inputs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ BEFORE = [record("same"), record("changed"), record("absent"), record("failed", 
 GIVEN = {"same": "1", "changed": "2", "new": "1"}
 
 
-def test_each_document_has_one_fate() -> None:
+def test_each_document_gets_exactly_one_action() -> None:
     plan = make_plan(BEFORE, GIVEN)
     assert ids(plan.keep) == ["same", "absent", "failed"]
     assert (plan.add, plan.update, plan.drop, plan.rework) == (["new"], ["changed"], [], [])
 
 
-def test_replace_drops_what_is_not_given() -> None:
+def test_replace_drops_documents_that_are_not_inputs() -> None:
     plan = make_plan(BEFORE, GIVEN, replace=True)
     assert plan.drop == ["absent", "failed"]
     assert ids(plan.keep) == ["same"]
 
 
-def test_what_is_removed_is_dropped_even_if_it_is_given() -> None:
+def test_a_removed_document_is_dropped_even_if_it_is_an_input() -> None:
     plan = make_plan(BEFORE, GIVEN, remove=frozenset({"same", "changed"}))
     assert plan.drop == ["same", "changed"]
     assert plan.update == []
 
 
-def test_a_rebuild_takes_nothing_over_as_it_stands() -> None:
+def test_a_rebuild_processes_every_document() -> None:
     plan = make_plan(BEFORE, GIVEN, rebuild=True)
     assert plan.keep == []
     assert ids(plan.rework) == ["same", "absent", "failed"]
@@ -77,6 +77,6 @@ def test_no_document_is_lost_or_counted_twice(
     assert sorted(fates) == sorted(ids(before))
     assert sorted(plan.add) == sorted(set(given_) - set(ids(before)))
     assert plan.changes_nothing == (plan == Plan(keep=before))
-    for held in before:
-        if held.doc_id in ids(plan.keep):
-            assert given_.get(held.doc_id, held.content_hash) == held.content_hash
+    for stored in before:
+        if stored.doc_id in ids(plan.keep):
+            assert given_.get(stored.doc_id, stored.content_hash) == stored.content_hash

@@ -1,4 +1,4 @@
-"""Progress: numbers that only grow, and a bar that shows them."""
+"""Progress: counts that never decrease, and the progress bar."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from llama_index_contextual.ingestion.report import IngestProgress, ProgressCounter, progress_bar
 
 
-def test_it_begins_with_what_there_is_to_do_and_adds_up_what_was_done() -> None:
-    told: list[IngestProgress] = []
-    counter = ProgressCounter(told.append, documents_total=2, bytes_total=30)
+def test_progress_starts_with_the_total_and_adds_up_completed_work() -> None:
+    messages: list[IngestProgress] = []
+    counter = ProgressCounter(messages.append, documents_total=2, bytes_total=30)
     counter.read(1)
     counter.add(0, 5, 10)
     counter.add(1, 0, 2)
     counter.enter("publish")
     counter.enter("done")
-    assert told == [
+    assert messages == [
         IngestProgress(stage="ingest", documents_total=2, bytes_total=30),
         IngestProgress(stage="ingest", documents_total=2, bytes_total=30, documents_read=1),
         IngestProgress(
@@ -47,20 +47,20 @@ def test_it_begins_with_what_there_is_to_do_and_adds_up_what_was_done() -> None:
     ]
 
 
-def test_nobody_need_listen() -> None:
+def test_progress_works_without_a_listener() -> None:
     ProgressCounter(None, documents_total=1, bytes_total=1).add(1, 1, 1)
 
 
 def test_counts_from_many_threads_add_up_and_arrive_in_order() -> None:
-    told: list[IngestProgress] = []
-    counter = ProgressCounter(told.append, documents_total=400, bytes_total=800)
+    messages: list[IngestProgress] = []
+    counter = ProgressCounter(messages.append, documents_total=400, bytes_total=800)
     threads = [threading.Thread(target=lambda: [counter.add(1, 3, 2) for _ in range(100)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [state.documents_done for state in told] == list(range(401))
-    assert (told[-1].chunks_done, told[-1].bytes_done) == (1_200, 800)
+    assert [state.documents_done for state in messages] == list(range(401))
+    assert (messages[-1].chunks_done, messages[-1].bytes_done) == (1_200, 800)
 
 
 def test_the_bar_shows_documents_chunks_and_the_last_step_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

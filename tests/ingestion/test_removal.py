@@ -1,4 +1,4 @@
-"""Documents are taken out; nothing else changes, and nothing is paid for."""
+"""Removal of documents: nothing else changes, and nothing is paid for."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_removing_nothing_publishes_nothing(filled: Project, manager: ProjectMan
     assert version_names(filled.directory) == ["v000001"]
 
 
-def test_settings_that_wait_for_a_rebuild_wait_on_and_no_model_is_asked(
+def test_a_removal_applies_no_pending_settings_and_calls_no_model(
     filled: Project, llm: ScriptedLLM, model: CountingEmbedding
 ) -> None:
     nodes = {node.node_id: node for node in nodes_of(filled) if node.ref_doc_id != "tin"}
-    vectors, asked, embedded = vectors_of(filled), len(llm.history), len(model.texts)
+    vectors, calls, embedded = vectors_of(filled), len(llm.history), len(model.texts)
     assert filled.update_config(chunk_size=20, chunk_overlap=0, bm25=False, top_k=3, keep_versions=2)
     report = filled.remove("tin")
     assert (report.version, report.removed, report.unchanged) == ("v000002", ("tin",), ())
     assert report.chunks == len(nodes)
-    assert (len(llm.history), len(model.texts)) == (asked, embedded)
+    assert (len(llm.history), len(model.texts)) == (calls, embedded)
     assert {node.node_id: node for node in nodes_of(filled)} == nodes
     assert vectors_of(filled) == {node_id: vectors[node_id] for node_id in nodes}
     assert len(filled.retrieve("price of zinc", mode="lexical")) == 3
@@ -75,17 +75,17 @@ def test_an_empty_version_is_published_when_nothing_is_left(filled: Project) -> 
     assert filled.ingest(DOCUMENTS[:1]).contexts_paid == 0
 
 
-def test_what_failed_is_not_asked_again_by_other_settings(filled: Project, llm: ScriptedLLM) -> None:
+def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, llm: ScriptedLLM) -> None:
     filled.update_config(chunk_overlap=0)
     assert filled.retry_failed().version == "v000001", "nothing has failed"
     filled.update_config(chunk_overlap=4)
     llm.enqueue(ValueError("odd answer"))
     assert len(filled.ingest([Document(id_="lead", text="Lead is heavy.")]).failures) == 1
     filled.update_config(chunk_overlap=0, llm="openai:gpt-4.1-mini")
-    asked = len(llm.history)
+    calls = len(llm.history)
     with pytest.raises(ConfigurationError, match=r"have changed .*\(llm, chunk_overlap\): use `rebuild`"):
         filled.retry_failed()
-    assert len(llm.history) == asked
+    assert len(llm.history) == calls
     filled.update_config(chunk_overlap=4, llm="openai:gpt-4.1")
     assert filled.retry_failed().rebuilt == ("lead",)
-    assert len(llm.history) == asked + 1
+    assert len(llm.history) == calls + 1

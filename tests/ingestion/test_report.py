@@ -1,4 +1,4 @@
-"""The report: every document and file accounted for, in words and as JSON."""
+"""The report: lists every document and file, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.contextualizer.base import ChunkFailure
-from llama_index_contextual.ingestion.report import IngestReport, condensed, skipped_lines
+from llama_index_contextual.ingestion.report import IngestReport, condense, skipped_lines
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
 REPORT = IngestReport(
@@ -25,14 +25,14 @@ REPORT = IngestReport(
 )
 
 
-def test_it_says_in_words_what_was_done_to_whom() -> None:
+def test_the_summary_lists_documents_by_action() -> None:
     assert str(REPORT).splitlines() == [
         "Version v000002: 2 added, 1 updated, 1 missing, 1 skipped; 1,234 chunks.",
         "  missing d",
         "  skipped x.docx: has the type .docx",
         "  y.pdf: page 3 has no text",
         "  no LLM context for 1 chunk of a: the model answered nothing",
-        "  These chunks have the structural context. To ask again: project.retry_failed()",
+        "  These chunks have the structural context. To request it again: project.retry_failed()",
     ]
 
 
@@ -58,7 +58,7 @@ def test_failures_are_one_line_for_each_kind_with_a_count_and_an_example() -> No
     assert [failure["error"] for failure in report.to_dict()["failures"]] == [f.error for f in failures]  # type: ignore[attr-defined]
 
 
-def test_errors_of_other_status_are_of_another_kind() -> None:
+def test_errors_with_different_status_codes_are_different_kinds() -> None:
     failures = tuple(ChunkFailure("n", "d", f"'m' failed: Error code: {status}") for status in (400, 429, 500, 400))
     assert [line.partition(" ")[0] for line in IngestReport(version="v", failures=failures).failure_lines()] == [
         *("2", "1", "1")
@@ -76,7 +76,7 @@ def test_errors_of_other_status_are_of_another_kind() -> None:
     ],
 )
 def test_an_error_is_condensed_to_its_message(error: str, line: str) -> None:
-    assert condensed(error) == line
+    assert condense(error) == line
 
 
 def test_up_to_ten_skipped_files_are_named_one_by_one() -> None:
@@ -107,14 +107,14 @@ def test_more_skipped_files_are_grouped_by_type_and_reason() -> None:
 def test_every_file_and_every_chunk_is_counted(rows: list[tuple[str, str]]) -> None:
     lines = skipped_lines([SkippedFile(*row) for row in rows])
     many = [re.match(r"(\d+) (\.\w+ )?files, such as ", line) for line in lines]
-    assert sum(int(found[1]) if found else 1 for found in many) == len(rows)
+    assert sum(int(result[1]) if result else 1 for result in many) == len(rows)
     failures = tuple(ChunkFailure("n", name, error) for name, error in rows)
     counts = [int(line.partition(" ")[0]) for line in IngestReport(version="v", failures=failures).failure_lines()]
     assert sum(counts) == len(rows)
     assert counts == sorted(counts, reverse=True)
 
 
-def test_it_is_json() -> None:
+def test_a_report_is_converted_to_json() -> None:
     raw = json.loads(json.dumps(REPORT.to_dict()))
     assert raw["skipped"] == [{"path": "x.docx", "reason": "has the type .docx", "absent": False}]
     assert raw["failures"] == [{"node_id": "n", "doc_id": "a", "error": "the model answered nothing"}]
@@ -122,7 +122,7 @@ def test_it_is_json() -> None:
     assert set(raw) == set(IngestReport.__dataclass_fields__)
 
 
-def test_what_the_contextualizer_did_is_added_to_a_copy() -> None:
+def test_results_of_the_contextualizer_are_added_to_a_copy() -> None:
     done = IngestReport(version="v1").completed([ChunkFailure("n", "a", "e")], 7)
     assert (done.contexts_paid, len(done.failures)) == (7, 1)
     assert IngestReport(version="v1").contexts_paid == 0

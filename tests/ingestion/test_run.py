@@ -1,4 +1,4 @@
-"""Runs of `ingest`: what is added, updated, kept and skipped, and what an interruption leaves behind."""
+"""Runs of `ingest`: added, updated, unchanged and skipped documents, and interruptions."""
 
 from __future__ import annotations
 
@@ -60,23 +60,21 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the files that are read."""
-    seen: list[str] = []
+    recorded: list[str] = []
     real = DocumentReader.read
 
     def spy(self: DocumentReader, ref: Any) -> Any:
-        seen.append(ref.doc_id)
+        recorded.append(ref.doc_id)
         return real(self, ref)
 
     monkeypatch.setattr(DocumentReader, "read", spy)
-    return seen
+    return recorded
 
 
 # ---- add, update, keep, drop ---------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_every_format_is_ingested_and_its_text_read_back_to_the_character(
-    project: Project, tiny_folder: Path
-) -> None:
+def test_the_text_of_every_format_is_read_back_exactly_after_an_ingest(project: Project, tiny_folder: Path) -> None:
     report = project.ingest([tiny_folder])
     assert report.version == "v000001"
     assert list(report.added) == [MANUAL, QUARTER, TARIFF]
@@ -106,7 +104,7 @@ def test_a_second_run_over_unchanged_files_publishes_reads_and_embeds_nothing(
     assert files_of(counted.directory / "versions") == before
 
 
-def test_only_what_changed_is_read_and_embedded_again(
+def test_only_changed_documents_are_read_and_embedded_again(
     counted: Project, model: CountingEmbedding, text_folder: Path, read: list[str]
 ) -> None:
     counted.ingest([text_folder])
@@ -123,7 +121,7 @@ def test_only_what_changed_is_read_and_embedded_again(
     assert "TS-200" in counted.read(MANUAL)
 
 
-def test_what_is_taken_over_has_the_same_ids_contexts_and_vectors(counted: Project, text_folder: Path) -> None:
+def test_unchanged_documents_keep_ids_contexts_and_vectors(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     nodes, vectors = nodes_of(counted, QUARTER), vectors_of(counted)
     records = {record.doc_id: record for record in counted.documents()}
@@ -146,7 +144,7 @@ def test_the_same_documents_in_another_project_have_the_same_node_ids(
     assert vectors_of(counted).keys() & vectors_of(other).keys() == {n.node_id for n in nodes_of(counted, MANUAL)}
 
 
-def test_documents_that_are_not_named_stay_unless_the_version_is_replaced(counted: Project, text_folder: Path) -> None:
+def test_documents_that_are_not_inputs_stay_unless_replace_is_set(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     report = counted.ingest([Document(id_="note", text="A note.")])
     assert (list(report.added), list(report.unchanged)) == (["note"], [])
@@ -157,9 +155,7 @@ def test_documents_that_are_not_named_stay_unless_the_version_is_replaced(counte
     assert {node.ref_doc_id for node in nodes_of(counted)} == {QUARTER}
 
 
-def test_a_file_gone_from_its_folder_is_reported_and_kept_until_the_version_is_replaced(
-    counted: Project, text_folder: Path
-) -> None:
+def test_a_deleted_file_is_reported_and_kept_until_replace_is_set(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     (text_folder / "manual.txt").unlink()
     report = counted.ingest([text_folder])
@@ -170,7 +166,7 @@ def test_a_file_gone_from_its_folder_is_reported_and_kept_until_the_version_is_r
     assert (list(report.missing), list(report.removed)) == ([], [MANUAL])
 
 
-def test_new_facts_about_an_unchanged_file_are_an_update(counted: Project, text_folder: Path) -> None:
+def test_new_metadata_of_an_unchanged_file_is_an_update(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     report = counted.ingest([text_folder], file_metadata=lambda path: {"fund": "IV"} if path.endswith("md") else {})
     assert (list(report.updated), list(report.unchanged)) == ([QUARTER], [MANUAL])
@@ -188,11 +184,11 @@ def test_a_single_path_document_or_node_needs_no_list(counted: Project, text_fol
 
 
 def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, text_folder: Path) -> None:
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report of Orlen."})
+    original = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report of Orlen."})
     plain = chunk("p", "Orders rose.", doc_id="ready")
     alone = chunk("alone", "A single line.")
     document = Document(id_="note", text="Prices were stable.", metadata={"fund": "IV"})
-    report = counted.ingest([text_folder, given, plain, alone, document])
+    report = counted.ingest([text_folder, original, plain, alone, document])
     assert sorted(report.added) == ["alone", "note", "ready", MANUAL, QUARTER]
     nodes = {node.node_id: node for node in nodes_of(counted)}
     assert nodes["g"].metadata["context"] == "The cost report of Orlen."
@@ -201,7 +197,7 @@ def test_paths_documents_and_ready_chunks_go_into_one_version(counted: Project, 
     assert nodes["g"].get_content() == "Costs fell."
     assert nodes["p"].metadata["context_source"] == "structural"
     assert [node.metadata["fund"] for node in nodes_of(counted, "note")] == ["IV"]
-    assert given.metadata == {"context": "The cost report of Orlen."}
+    assert original.metadata == {"context": "The cost report of Orlen."}
     assert document.metadata == {"fund": "IV"}
     assert counted.read("note") == "Prices were stable."
 
@@ -218,7 +214,7 @@ def test_ready_chunks_are_unchanged_until_one_of_them_changes(counted: Project) 
     assert [node.get_content() for node in nodes_of(counted)] == ["Text of a.", "Changed."]
 
 
-def test_chunks_that_do_not_say_where_they_stand_cannot_be_read_back_as_a_text(counted: Project) -> None:
+def test_chunks_without_offsets_cannot_be_read_back_as_text(counted: Project) -> None:
     whole = "Revenue grew. Costs fell."
     placed = [
         chunk("p", whole[:13], doc_id="placed", start_char_idx=0, end_char_idx=13),
@@ -235,7 +231,7 @@ def test_chunks_that_do_not_say_where_they_stand_cannot_be_read_back_as_a_text(c
         counted.read("loose")
 
 
-def test_a_node_id_that_another_document_has_is_refused_and_nothing_is_published(counted: Project) -> None:
+def test_a_node_id_used_by_another_document_is_refused_and_nothing_is_published(counted: Project) -> None:
     counted.ingest([chunk("n", doc_id="d")])
     with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: give it its own"):
         counted.ingest([chunk("n", doc_id="e")])
@@ -254,13 +250,13 @@ def test_many_ready_chunks_keep_their_order_and_their_documents(counted: Project
     assert counted.retrieve("line 150 of copper", mode="lexical").results[0].node_id == "copper-150"
 
 
-def test_a_rebuild_writes_contexts_again_but_not_those_that_were_given(
+def test_a_rebuild_replaces_generated_contexts_but_not_given_ones(
     manager: ProjectManager, model: CountingEmbedding, text_folder: Path
 ) -> None:
     config = ProjectConfig.local(context="none")
     project = manager.create("plain", config, embed_model=model)
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
-    report = project.ingest([text_folder, given, chunk("p", "Orders rose.", doc_id="ready")])
+    inputs = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
+    report = project.ingest([text_folder, inputs, chunk("p", "Orders rose.", doc_id="ready")])
     assert report.contexts_paid == 0
     sources = {node.node_id: node.metadata["context_source"] for node in nodes_of(project)}
     assert (sources.pop("g"), set(sources.values())) == ("given", {"none"})
@@ -275,7 +271,7 @@ def test_a_rebuild_writes_contexts_again_but_not_those_that_were_given(
 
 
 @pytest.mark.parametrize("leg", ["faiss", "bm25"])
-def test_a_project_with_one_index_takes_over_what_it_has(leg: str, manager: ProjectManager, text_folder: Path) -> None:
+def test_a_project_with_one_index_keeps_it_on_updates(leg: str, manager: ProjectManager, text_folder: Path) -> None:
     config = ProjectConfig.local(**{leg: False})
     project = manager.create("one", config, embed_model=CountingEmbedding())
     project.ingest([text_folder])
@@ -290,7 +286,9 @@ def test_a_project_with_one_index_takes_over_what_it_has(leg: str, manager: Proj
 # ---- what cannot be read -------------------------------------------------------------------------------------------
 
 
-def test_a_bad_file_is_skipped_with_its_reason_and_the_rest_goes_on(counted: Project, text_folder: Path) -> None:
+def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
+    counted: Project, text_folder: Path
+) -> None:
     (text_folder / "empty.txt").write_bytes(b"")
     (text_folder / "letter.docx").write_bytes(b"PK")
     (text_folder / "copy.md").write_bytes((text_folder / "quarter.md").read_bytes())
@@ -317,7 +315,7 @@ def test_a_document_whose_new_file_cannot_be_read_keeps_its_former_content(count
     assert counted.read(MANUAL) == TEXT
 
 
-def test_a_file_that_can_never_be_read_does_not_make_every_run_publish(counted: Project, text_folder: Path) -> None:
+def test_an_unreadable_file_does_not_publish_a_version_at_every_run(counted: Project, text_folder: Path) -> None:
     (text_folder / "empty.txt").write_bytes(b"")
     counted.ingest([text_folder])
     for content in (b" ", b"  "):
@@ -336,7 +334,7 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons(
 ) -> None:
     empty = text_folder / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match=r"^There is nothing to ingest\. .*nowhere: is not there"):
+    with pytest.raises(InputError, match=r"^There is nothing to ingest\. .*nowhere: does not exist"):
         counted.ingest([text_folder / "nowhere"], replace=replace)
     with pytest.raises(InputError, match=r"^There is nothing to ingest\. .*empty: contains no file"):
         counted.ingest([empty], replace=replace)
@@ -348,7 +346,7 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons(
     assert current_name(counted.directory) is None
 
 
-def test_replacing_by_a_path_that_is_not_there_does_not_empty_the_project(counted: Project, text_folder: Path) -> None:
+def test_replacing_with_a_missing_path_does_not_empty_the_project(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     (text_folder / "blank.txt").write_bytes(b" ")
     for inputs in ([text_folder / "nowhere"], [text_folder / "blank.txt"], []):
@@ -367,7 +365,9 @@ def test_every_document_can_be_removed(counted: Project, text_folder: Path) -> N
     assert list(counted.ingest([text_folder]).added) == [MANUAL, QUARTER]
 
 
-def test_a_limit_skips_what_exceeds_it_and_a_higher_one_lets_it_in(counted: Project, text_folder: Path) -> None:
+def test_a_file_above_the_limit_is_skipped_and_ingested_with_a_higher_limit(
+    counted: Project, text_folder: Path
+) -> None:
     report = counted.ingest([text_folder], limits=ReadLimits(max_bytes=200))
     assert [Path(file.path).name for file in report.skipped] == ["quarter.md"]
     assert "raise ReadLimits.max_bytes to read it" in report.skipped[0].reason
@@ -377,7 +377,7 @@ def test_a_limit_skips_what_exceeds_it_and_a_higher_one_lets_it_in(counted: Proj
 # ---- the ledger ----------------------------------------------------------------------------------------------------
 
 
-def test_embeddings_of_a_provider_come_from_the_ledger_when_they_were_made_before(
+def test_embeddings_of_a_provider_are_reused_from_the_ledger(
     counted: Project, model: CountingEmbedding, text_folder: Path
 ) -> None:
     counted.ingest([text_folder])
@@ -390,7 +390,7 @@ def test_embeddings_of_a_provider_come_from_the_ledger_when_they_were_made_befor
     assert counted.info().ledger.embeddings == first
 
 
-def test_embeddings_of_other_dimensions_are_not_taken_for_the_same(manager: ProjectManager, text_folder: Path) -> None:
+def test_embeddings_of_other_dimensions_are_not_reused(manager: ProjectManager, text_folder: Path) -> None:
     project = manager.create("dims", ProjectConfig.local(), embed_model=CountingEmbedding(dimensions=8))
     project.ingest([text_folder])
     project.remove([MANUAL, QUARTER])
@@ -404,14 +404,14 @@ def test_contexts_are_paid_for_once(manager: ProjectManager, model: CountingEmbe
     project = manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
     llm.enqueue("The manual of the test bench.")
     report = project.ingest([text_folder])
-    asked = len(llm.history)
-    assert report.contexts_paid == asked == report.chunks
+    calls = len(llm.history)
+    assert report.contexts_paid == calls == report.chunks
     assert "The manual of the test bench." in set(map(written, nodes_of(project)))
     project.remove([MANUAL])
     report = project.ingest([text_folder])
     assert report.contexts_paid == 0
-    assert len(llm.history) == asked
-    assert project.info().ledger.contexts == asked
+    assert len(llm.history) == calls
+    assert project.info().ledger.contexts == calls
 
 
 def test_a_chunk_whose_context_fails_is_reported_and_retried(
@@ -440,14 +440,14 @@ class Stop(Exception):
 
 def interrupting(at: int, error: type[BaseException]) -> tuple[Callable[[IngestProgress], None], list[IngestProgress]]:
     """Return a progress callback that raises at its n-th call, and what it was told."""
-    told: list[IngestProgress] = []
+    messages: list[IngestProgress] = []
 
     def report(state: IngestProgress) -> None:
-        told.append(state)
-        if len(told) == at:
+        messages.append(state)
+        if len(messages) == at:
             raise error
 
-    return report, told
+    return report, messages
 
 
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
@@ -459,12 +459,12 @@ def test_an_interruption_anywhere_leaves_the_old_version_live_and_nothing_unfini
     steps = 0
     while True:
         steps += 1
-        report, told = interrupting(steps, error)
+        report, messages = interrupting(steps, error)
         try:
             counted.ingest([text_folder], progress=report)
         except error:
             if version_names(counted.directory) != ["v000001"]:
-                assert told[-1].stage == "done"
+                assert messages[-1].stage == "done"
                 break
             assert leftovers(counted.directory) == []
             assert files_of(counted.directory / "versions") == before
@@ -477,7 +477,7 @@ def test_an_interruption_anywhere_leaves_the_old_version_live_and_nothing_unfini
     assert len(counted.documents()) == 3
 
 
-def test_a_failing_model_leaves_the_old_version_and_keeps_what_was_paid_for(
+def test_if_a_model_fails_the_old_version_stays_live_and_paid_results_are_kept(
     manager: ProjectManager, text_folder: Path
 ) -> None:
     llm = ScriptedLLM()
@@ -495,7 +495,7 @@ def test_a_failing_model_leaves_the_old_version_and_keeps_what_was_paid_for(
     assert report.contexts_paid == 0
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next_one(counted: Project, text_folder: Path) -> None:
+def test_files_of_a_killed_writer_are_removed_by_the_next_one(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder / "manual.txt"])
     unfinished = counted.directory / "versions" / "v000002.building"
     unfinished.mkdir()
@@ -563,7 +563,7 @@ def locked_by_another_process(counted: Project) -> Iterator[subprocess.Popen[str
         child.kill()
 
 
-def test_a_second_writer_is_refused_until_the_first_has_gone_even_if_it_was_killed(
+def test_a_second_writer_is_refused_until_the_first_ends_or_is_killed(
     counted: Project, text_folder: Path, locked_by_another_process: subprocess.Popen[str]
 ) -> None:
     message = r"Another process is writing to project 'counted': wait until it has finished"
@@ -586,18 +586,18 @@ async def test_two_runs_in_one_event_loop_do_not_mix(counted: Project, text_fold
 # ---- progress ------------------------------------------------------------------------------------------------------
 
 
-def test_progress_counts_up_to_everything_that_there_was_to_do(counted: Project, text_folder: Path) -> None:
+def test_progress_ends_with_all_work_completed(counted: Project, text_folder: Path) -> None:
     (text_folder / "empty.txt").write_bytes(b" ")
     counted.ingest([Document(id_="old", text="The old version.")])
-    told: list[IngestProgress] = []
-    given = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
-    report = counted.ingest([text_folder, given], progress=told.append)
-    last = told[-1]
+    messages: list[IngestProgress] = []
+    inputs = chunk("g", "Costs fell.", doc_id="ready", metadata={"context": "The cost report."})
+    report = counted.ingest([text_folder, inputs], progress=messages.append)
+    last = messages[-1]
     assert (last.documents_total, last.documents_read, last.documents_done) == (4, 4, 3)
     assert last.chunks_done == report.chunks - 1  # the old document is taken over
     assert last.bytes_done == last.bytes_total == 1 + len(TEXT.encode()) + len(MARKDOWN.encode()) + len("Costs fell.")
-    assert list(dict.fromkeys(state.stage for state in told)) == ["ingest", "publish", "done"]
-    for earlier, later in itertools.pairwise(told):
+    assert list(dict.fromkeys(state.stage for state in messages)) == ["ingest", "publish", "done"]
+    for earlier, later in itertools.pairwise(messages):
         for name in ("documents_read", "documents_done", "chunks_done", "bytes_done"):
             assert getattr(earlier, name) <= getattr(later, name)
 
@@ -605,9 +605,7 @@ def test_progress_counts_up_to_everything_that_there_was_to_do(counted: Project,
 # ---- damage and handles --------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_pointer_does_not_keep_a_replacement_from_being_published(
-    counted: Project, text_folder: Path
-) -> None:
+def test_a_damaged_current_file_does_not_prevent_a_replacement(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     (counted.directory / "CURRENT").write_bytes(b"nonsense")
     with pytest.raises(CorruptVersionError, match=r"^CURRENT "):
@@ -649,29 +647,27 @@ def test_runs_and_queries_leave_no_file_open(counted: Project, text_folder: Path
     assert counts[1:] == [counts[0]] * 3
 
 
-def test_vectors_have_unit_length_whatever_the_model_gives(counted: Project, text_folder: Path) -> None:
+def test_vectors_are_normalised_to_unit_length(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     assert np.linalg.norm(list(vectors_of(counted).values()), axis=1) == pytest.approx(1.0, abs=1e-6)
 
 
-async def test_an_asynchronous_run_takes_over_and_publishes_in_other_threads(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_async_run_copies_and_publishes_in_threads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     await project.aingest([Document(id_="a", text="The first one.")])
-    seen: dict[str, bool] = {}
+    recorded: dict[str, bool] = {}
     for name in ("take_over", "publish"):
         work = getattr(VersionBuilder, name)
 
         def watched(*given: Any, work: Any = work, name: str = name, **options: Any) -> Any:
-            seen[name] = threading.current_thread() is not threading.main_thread()
+            recorded[name] = threading.current_thread() is not threading.main_thread()
             return work(*given, **options)
 
         monkeypatch.setattr(VersionBuilder, name, watched)
     await project.aingest([Document(id_="b", text="The second one.")])
-    assert seen == {"take_over": True, "publish": True}
+    assert recorded == {"take_over": True, "publish": True}
 
 
-async def test_a_run_that_is_cancelled_while_it_publishes_publishes_all_and_ends(
+async def test_a_run_cancelled_while_publishing_completes_the_publication(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, goes_on = threading.Event(), threading.Event()
@@ -696,7 +692,7 @@ async def test_a_run_that_is_cancelled_while_it_publishes_publishes_all_and_ends
     assert leftovers(project.directory) == []
 
 
-def test_chunks_that_only_say_where_they_begin_are_read_at_their_places(project: Project) -> None:
+def test_chunks_with_start_offsets_only_are_read_at_their_positions(project: Project) -> None:
     project.ingest(
         [
             chunk("n1", "Hello world.", doc_id="doc", start_char_idx=100),

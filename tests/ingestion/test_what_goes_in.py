@@ -1,4 +1,4 @@
-"""What is read is what was hashed; what has no text is skipped; what is not there is an error; and counts are right."""
+"""Inputs without text, missing paths, files that change during a run, unstorable metadata, and counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
 
 @pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_file_that_changes_between_hash_and_parsing_is_known_by_what_was_parsed(
+def test_a_file_that_changes_before_parsing_is_identified_by_the_parsed_content(
     name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine == "pdfium":
@@ -84,7 +84,7 @@ def test_a_file_that_changes_between_hash_and_parsing_is_known_by_what_was_parse
     assert list(project.ingest([path]).unchanged) == [name]
 
 
-def test_facts_that_change_between_hash_and_parsing_are_known_by_what_was_stored(
+def test_metadata_that_changes_before_parsing_is_identified_by_the_stored_values(
     counted: Project, text_folder: Path
 ) -> None:
     values = iter(["IV", "V", "IV", "IV", "IV"])
@@ -119,7 +119,7 @@ OCR = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 
 
 @pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
-def test_a_scan_is_skipped_and_says_what_to_do(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
+def test_a_scanned_pdf_is_skipped_with_advice(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
     if engine == "pdfium":
         pytest.importorskip("pypdfium2")
     project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine))
@@ -156,7 +156,7 @@ def test_files_without_text_are_skipped_each_with_its_own_reason(
         assert all("is empty" in reason for reason in reasons.values())
 
 
-def test_the_bytes_of_a_pdf_that_is_none_can_still_be_a_text(counted: Project, tmp_path: Path) -> None:
+def test_text_is_ingested_from_a_txt_file_but_not_from_a_file_named_pdf(counted: Project, tmp_path: Path) -> None:
     for name in ("a.pdf", "b.txt"):
         write(tmp_path / "docs" / name, "Only a text.")
     report = counted.ingest([tmp_path / "docs"])
@@ -165,19 +165,19 @@ def test_the_bytes_of_a_pdf_that_is_none_can_still_be_a_text(counted: Project, t
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
-def test_empty_documents_and_nodes_are_skipped_with_what_to_do(counted: Project, text: str) -> None:
-    given = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
-    report = counted.ingest(given)
+def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, text: str) -> None:
+    inputs = [Document(id_="full", text="Full."), Document(id_="void", text=text), TextNode(id_="n", text=text)]
+    report = counted.ingest(inputs)
     assert list(report.added) == ["full"]
     assert [(file.path, file.reason) for file in report.skipped] == [
         ("void", "is a Document without text: give it one, or leave it out"),
         ("n", "is a node without text: give it one, or leave it out"),
     ]
     with pytest.raises(InputError, match=r"There is nothing to ingest\. void: is a Document without text"):
-        counted.ingest(given[1:], replace=True)
+        counted.ingest(inputs[1:], replace=True)
 
 
-def test_a_document_without_chunks_from_before_leaves_with_its_reason(
+def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
     counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(text_folder / "scan.pdf", scan())
@@ -208,7 +208,7 @@ def test_a_document_without_chunks_from_before_leaves_with_its_reason(
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.txt", "nowhere/*.md", "*.docx", "manual.txt/x", ""])
-def test_a_path_that_is_not_there_is_an_error_and_nothing_is_published(
+def test_a_missing_path_is_an_error_and_nothing_is_published(
     counted: Project, text_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     counted.ingest([text_folder])
@@ -221,7 +221,7 @@ def test_a_path_that_is_not_there_is_an_error_and_nothing_is_published(
     assert version_names(counted.directory) == ["v000001"]
 
 
-def test_a_path_that_is_not_there_is_in_the_report_where_others_were_read(counted: Project, text_folder: Path) -> None:
+def test_a_missing_path_is_reported_if_other_files_were_read(counted: Project, text_folder: Path) -> None:
     report = counted.ingest([text_folder, text_folder / "nowhere"])
     assert len(report.added) == 2
     assert [(file.path, file.reason, file.absent) for file in report.skipped] == [
@@ -232,14 +232,16 @@ def test_a_path_that_is_not_there_is_in_the_report_where_others_were_read(counte
     assert counted.estimate([text_folder, text_folder / "nowhere"]).skipped[0].absent
 
 
-def test_a_path_that_is_not_there_takes_no_document_out(counted: Project, text_folder: Path) -> None:
+def test_a_missing_path_removes_no_document(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
-    with pytest.raises(InputError, match=r"nowhere: is not there\. Because all .* removed: correct the path, or leave"):
+    with pytest.raises(
+        InputError, match=r"nowhere: does not exist\. Because all .* removed: correct the path, or leave"
+    ):
         counted.ingest([text_folder / "manual.txt", text_folder / "nowhere"], replace=True)
     assert len(counted.documents()) == 2
 
 
-def test_an_empty_folder_is_not_a_path_that_is_not_there(counted: Project, text_folder: Path) -> None:
+def test_an_empty_folder_is_not_a_missing_path(counted: Project, text_folder: Path) -> None:
     counted.ingest([text_folder])
     for path in text_folder.iterdir():
         path.unlink()
@@ -251,7 +253,7 @@ def test_an_empty_folder_is_not_a_path_that_is_not_there(counted: Project, text_
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
 
-def test_counts_are_those_of_the_inputs_of_the_call(counted: Project, text_folder: Path) -> None:
+def test_counts_refer_to_the_inputs_of_the_call(counted: Project, text_folder: Path) -> None:
     counted.ingest([Document(id_=f"note {n}", text=f"Note {n}.") for n in range(5)])
     counted.ingest([text_folder])
     report = counted.ingest([text_folder])
@@ -268,7 +270,7 @@ def test_counts_are_those_of_the_inputs_of_the_call(counted: Project, text_folde
 
 @pytest.mark.parametrize("context", ["none", "structural", "llm"])
 @pytest.mark.parametrize("source", ["llm", "structural", "given", "none", None])
-def test_a_context_that_comes_with_a_node_stays_whatever_made_it(
+def test_a_context_that_comes_with_a_node_is_kept(
     manager: ProjectManager, model: CountingEmbedding, context: Any, source: str | None
 ) -> None:
     llm = ScriptedLLM(default="Written anew.")
@@ -342,7 +344,7 @@ def with_metadata(kind: type[TextNode], value: Any, key: Any = "odd") -> TextNod
 
 @pytest.mark.parametrize("kind", [Document, TextNode])
 @pytest.mark.parametrize("name", UNSTORABLE)
-def test_metadata_that_cannot_be_stored_is_refused_with_a_sentence(
+def test_metadata_that_cannot_be_stored_is_refused_with_a_message(
     counted: Project, name: str, kind: type[TextNode]
 ) -> None:
     make, message = UNSTORABLE[name]
@@ -354,16 +356,14 @@ def test_metadata_that_cannot_be_stored_is_refused_with_a_sentence(
 @pytest.mark.parametrize("parser", [SegmentNodeParser(), ChunkNodeParser()], ids=["segment", "chunk"])
 @pytest.mark.parametrize("kind", [Document, TextNode])
 @pytest.mark.parametrize("name", ODD)
-def test_a_node_parser_refuses_metadata_that_has_no_end_or_no_names(
-    name: str, kind: type[TextNode], parser: Any
-) -> None:
+def test_a_node_parser_refuses_metadata_that_cannot_be_stored(name: str, kind: type[TextNode], parser: Any) -> None:
     make, message = ODD[name]
     with pytest.raises(InputError) as caught:
         parser([with_metadata(kind, make())])
     assert f"Node 'n' cannot be parsed: the value of {message}" in str(caught.value)
 
 
-def test_a_key_that_is_not_text_is_refused_with_a_sentence(counted: Project) -> None:
+def test_a_metadata_key_that_is_not_a_string_is_refused(counted: Project) -> None:
     for kind in (Document, TextNode):
         with pytest.raises(InputError, match=r"'n' cannot be ingested: its metadata has a key of type tuple: use text"):
             counted.ingest([with_metadata(kind, "x", key=("a", "b"))])
@@ -392,7 +392,7 @@ def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
         (lambda _: {"odd": float("nan")}, r"file_metadata: the value of 'odd' is not a finite number"),
     ],
 )
-def test_facts_of_a_wrong_type_are_refused_with_a_sentence(
+def test_file_metadata_of_a_wrong_type_is_refused(
     counted: Project, text_folder: Path, facts: Any, message: str
 ) -> None:
     for call in (counted.ingest, counted.estimate, read_documents):

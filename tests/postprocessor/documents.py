@@ -14,7 +14,7 @@ from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc", **facts: Any) -> list[TextNode]:
     """Return linked chunks of a document at these spans."""
     ids = [f"{doc_id}-{number}" for number in range(len(spans))]
-    found = []
+    results = []
     for at, (start, end) in enumerate(spans):
         relationships = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc_id)}
         if at:
@@ -22,7 +22,7 @@ def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc
         if at + 1 < len(spans):
             relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=ids[at + 1])
         metadata = {"chunk_index": at, "file_name": f"{doc_id}.md", "page_start": at + 1, "page_end": at + 2, **facts}
-        found.append(
+        results.append(
             TextNode(
                 id_=ids[at],
                 text=text[start:end],
@@ -33,7 +33,7 @@ def chunks_of(text: str, spans: Sequence[tuple[int, int]], *, doc_id: str = "doc
                 relationships=relationships,  # type: ignore[arg-type]
             )
         )
-    return found
+    return results
 
 
 def hit(node: TextNode, score: float | None = 1.0, **evidence: LegScore) -> RetrievedChunk:

@@ -40,15 +40,15 @@ def stored(nodes: list[TextNode]) -> SQLiteDocumentStore:
 
 def test_the_overlap_of_two_hits_is_not_repeated() -> None:
     first, second, _ = chunks_of(TEXT, SPANS)
-    (found,) = AdjacentChunkMerger().postprocess_nodes([hit(second), hit(first, 0.5)])
-    assert found.node.text == TEXT[0:30]
-    assert (found.node.start_char_idx, found.node.end_char_idx) == (0, 30)
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(second), hit(first, 0.5)])
+    assert passage.node.text == TEXT[0:30]
+    assert (passage.node.start_char_idx, passage.node.end_char_idx) == (0, 30)
 
 
 def test_hits_with_a_chunk_between_them_stay_apart() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
-    found = AdjacentChunkMerger().postprocess_nodes([hit(nodes[0]), hit(nodes[2], 0.5)])
-    assert [result.node.node_id for result in found] == ["doc-0", "doc-2"]
+    passages = AdjacentChunkMerger().postprocess_nodes([hit(nodes[0]), hit(nodes[2], 0.5)])
+    assert [result.node.node_id for result in passages] == ["doc-0", "doc-2"]
 
 
 def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None:
@@ -57,9 +57,9 @@ def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None
     other = chunks_of("Something else.", [(0, 15)], doc_id="other")[0]
     leg = LegScore(score=7.5, rank=2, matched_terms=("gamma",))
     given_hits = [hit(other, 0.9), hit(nodes[1], 0.8, lexical=leg), hit(nodes[0], 0.1)]
-    found = AdjacentChunkMerger().postprocess_nodes(given_hits)
-    assert found[0] is given_hits[0]
-    merged = found[1]
+    passages = AdjacentChunkMerger().postprocess_nodes(given_hits)
+    assert passages[0] is given_hits[0]
+    merged = passages[1]
     assert isinstance(merged, MergedChunk)
     assert (merged.node.node_id, merged.score, merged.lexical) == ("doc-1", 0.8, leg)
     assert merged.node_ids == ["doc-0", "doc-1"]
@@ -69,20 +69,20 @@ def test_score_evidence_context_and_position_are_those_of_the_best_hit() -> None
 def test_pages_section_and_source_are_those_of_the_whole_passage() -> None:
     nodes = chunks_of(TEXT, SPANS, section="One", token_count=4, source="Source: doc.md, pages 1–2")
     nodes[2].metadata["section"] = "Two"
-    (found,) = AdjacentChunkMerger().postprocess_nodes([hit(nodes[2]), hit(nodes[1]), hit(nodes[0])])
-    facts = found.node.metadata
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(nodes[2]), hit(nodes[1]), hit(nodes[0])])
+    facts = passage.node.metadata
     assert (facts["page_start"], facts["page_end"], facts["chunk_index"], facts["section"]) == (1, 4, 0, "One; Two")
     assert facts["source"] == "Source: doc.md, pages 1–4, section One; Two"
     assert facts["token_count"] == 14
-    assert found.node.prev_node is None
-    assert found.node.next_node is None
+    assert passage.node.prev_node is None
+    assert passage.node.next_node is None
 
 
 def test_a_passage_without_sections_has_none_and_that_of_one_section_is_named_once() -> None:
     for section in (None, "One"):
         facts = {} if section is None else {"section": section}
-        (found,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in chunks_of(TEXT, SPANS, **facts)])
-        assert found.node.metadata.get("section") == section
+        (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(node) for node in chunks_of(TEXT, SPANS, **facts)])
+        assert passage.node.metadata.get("section") == section
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_a_single_hit_and_a_node_without_offsets_are_not_changed() -> None:
 
 def test_the_same_chunk_twice_is_one_result() -> None:
     node = chunks_of(TEXT, SPANS)[0]
-    (found,) = AdjacentChunkMerger().postprocess_nodes([hit(node, 0.2), hit(node, 0.7)])
-    assert found.score == 0.7
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(node, 0.2), hit(node, 0.7)])
+    assert passage.score == 0.7
 
 
 def test_a_chunk_inside_another_adds_nothing() -> None:
     outer, inner = chunks_of(TEXT, [(0, 30), (12, 25)])
-    (found,) = AdjacentChunkMerger().postprocess_nodes([hit(inner), hit(outer)])
-    assert (found.node.text, found.node_ids) == (TEXT[:30], ["doc-0", "doc-1"])
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(inner), hit(outer)])
+    assert (passage.node.text, passage.node_ids) == (TEXT[:30], ["doc-0", "doc-1"])
 
 
 def test_equal_spans_of_two_documents_stay_apart() -> None:
@@ -128,8 +128,8 @@ def test_offsets_that_contradict_the_text_merge_nothing() -> None:
     lying = second.model_copy(update={"start_char_idx": 14, "end_char_idx": 32})
     short = second.model_copy(update={"end_char_idx": 31})
     for wrong in (lying, short):
-        found = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(wrong)])
-        assert [result.node.text for result in found] == [first.text, wrong.text]
+        passages = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(wrong)])
+        assert [result.node.text for result in passages] == [first.text, wrong.text]
 
 
 def test_the_given_nodes_are_not_changed() -> None:
@@ -144,8 +144,8 @@ def test_the_given_nodes_are_not_changed() -> None:
 
 def test_a_paragraph_break_between_linked_chunks_is_restored() -> None:
     first, second = chunks_of("One.\n\nTwo.", [(0, 4), (6, 10)])
-    (found,) = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])
-    assert found.node.text == "One.\n\nTwo."
+    (passage,) = AdjacentChunkMerger().postprocess_nodes([hit(first), hit(second)])
+    assert passage.node.text == "One.\n\nTwo."
 
 
 def test_a_wider_gap_is_not_guessed() -> None:
@@ -161,9 +161,9 @@ def test_the_white_space_comes_from_the_docstore_of_a_project(manager: ProjectMa
     read = project.read("valves.txt")
     nodes = list(project.storage_context.docstore.docs.values())
     merger = AdjacentChunkMerger(docstore=project.storage_context.docstore)
-    (found,) = merger.postprocess_nodes([hit(node) for node in nodes])
+    (passage,) = merger.postprocess_nodes([hit(node) for node in nodes])
     assert len(nodes) > 5
-    assert found.node.text == read[found.node.start_char_idx : found.node.end_char_idx] == read.strip()
+    assert passage.node.text == read[passage.node.start_char_idx : passage.node.end_char_idx] == read.strip()
 
 
 # ---- bridging and growing ------------------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ def test_the_white_space_comes_from_the_docstore_of_a_project(manager: ProjectMa
 def test_the_chunk_between_two_hits_is_included_on_request() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
     merger = AdjacentChunkMerger(bridge=True, docstore=stored(nodes))
-    (found,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
-    assert (found.node.text, found.node.node_id) == (TEXT[0:39], "doc-2")
-    assert found.node_ids == ["doc-0", "doc-1", "doc-2"]
+    (passage,) = merger.postprocess_nodes([hit(nodes[2]), hit(nodes[0], 0.5)])
+    assert (passage.node.text, passage.node.node_id) == (TEXT[0:39], "doc-2")
+    assert passage.node_ids == ["doc-0", "doc-1", "doc-2"]
 
 
 def test_two_missing_chunks_are_not_bridged() -> None:
@@ -187,8 +187,8 @@ def test_bridging_works_with_the_stock_docstore() -> None:
     nodes = chunks_of(TEXT, TOUCHING)
     store = SimpleDocumentStore()
     store.add_documents(nodes)
-    (found,) = AdjacentChunkMerger(bridge=True, docstore=store).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
-    assert found.node.text == TEXT[0:39]
+    (passage,) = AdjacentChunkMerger(bridge=True, docstore=store).postprocess_nodes([hit(nodes[0]), hit(nodes[2])])
+    assert passage.node.text == TEXT[0:39]
 
 
 def test_a_passage_grows_as_long_as_it_keeps_its_similarity() -> None:
@@ -196,8 +196,8 @@ def test_a_passage_grows_as_long_as_it_keeps_its_similarity() -> None:
     nodes = chunks_of(text, [(0, 11), (11, 28), (28, 44)])
     model = CountingEmbedding()
     merger = AdjacentChunkMerger(expand=True, keep=0.9, docstore=stored(nodes), embed_model=model)
-    (found,) = merger.postprocess_nodes([hit(nodes[0])], query_str="pump")
-    assert found.node.text == text[0:28]
+    (passage,) = merger.postprocess_nodes([hit(nodes[0])], query_str="pump")
+    assert passage.node.text == text[0:28]
     strict = AdjacentChunkMerger(expand=True, keep=1.0, docstore=stored(nodes), embed_model=model)
     (alone,) = strict.postprocess_nodes([hit(nodes[0])], query_str="pump")
     assert alone.node.text == text[0:11]
@@ -207,8 +207,8 @@ def test_passages_that_grow_into_each_other_become_one() -> None:
     text = "pump a. pump b. pump c. "
     nodes = chunks_of(text, [(0, 8), (8, 16), (16, 23)])
     merger = AdjacentChunkMerger(expand=True, keep=0.5, docstore=stored(nodes), embed_model=CountingEmbedding())
-    (found,) = merger.postprocess_nodes([hit(nodes[0], 0.4), hit(nodes[2], 0.6)], query_str="pump")
-    assert (found.node.text, found.score) == (text[:23], 0.6)
+    (passage,) = merger.postprocess_nodes([hit(nodes[0], 0.4), hit(nodes[2], 0.6)], query_str="pump")
+    assert (passage.node.text, passage.score) == (text[:23], 0.6)
 
 
 def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
@@ -216,8 +216,8 @@ def test_a_passage_does_not_grow_beyond_its_tokens() -> None:
     merger = AdjacentChunkMerger(
         expand=True, keep=0.01, max_tokens=6, docstore=stored(nodes), embed_model=CountingEmbedding()
     )
-    (found,) = merger.postprocess_nodes([hit(nodes[1])], query_str="gamma")
-    assert len(found.node_ids if isinstance(found, MergedChunk) else [1]) < 4
+    (passage,) = merger.postprocess_nodes([hit(nodes[1])], query_str="gamma")
+    assert len(passage.node_ids if isinstance(passage, MergedChunk) else [1]) < 4
 
 
 @pytest.mark.parametrize(("field", "missing"), [("bridge", "docstore"), ("expand", "embed_model")])
@@ -271,9 +271,9 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
     scores = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=8, max_size=8))
     hits = [hit(node, score) for node, score in zip(chosen, scores, strict=False)]
     merger = AdjacentChunkMerger(bridge=data.draw(st.booleans()), docstore=stored(nodes))
-    found = merger.postprocess_nodes(hits)
+    passages = merger.postprocess_nodes(hits)
     covered: dict[str, set[int]] = {"doc": set(), "other": set()}
-    for result in found:
+    for result in passages:
         node = result.node
         assert isinstance(node, TextNode)
         start, end = node.start_char_idx or 0, node.end_char_idx or 0
@@ -289,4 +289,4 @@ def test_no_character_comes_twice_and_every_passage_is_the_documents_text(
         text = texts[node.ref_doc_id or ""]
         assert all(at in covered[node.ref_doc_id or ""] for at in span if not text[at].isspace())
     # Merging the results again changes nothing.
-    assert merger.postprocess_nodes(found) == found or merger.bridge
+    assert merger.postprocess_nodes(passages) == passages or merger.bridge

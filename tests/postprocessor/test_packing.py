@@ -51,8 +51,8 @@ def test_the_budget_is_used_to_the_last_token() -> None:
 def test_passages_of_a_document_come_in_its_order_and_documents_by_their_best_result() -> None:
     one, other = chunks_of(TEXT, TOUCHING, doc_id="one"), chunks_of(TEXT, TOUCHING, doc_id="other")
     hits = [hit(other[3], 0.9), hit(one[2], 0.8), hit(other[0], 0.3), hit(one[1], 0.2)]
-    found = ContextWindowPacker().postprocess_nodes(hits)
-    assert [r.node.node_id for r in found] == ["other-0", "other-3", "one-1", "one-2"]
+    passages = ContextWindowPacker().postprocess_nodes(hits)
+    assert [r.node.node_id for r in passages] == ["other-0", "other-3", "one-1", "one-2"]
 
 
 def test_the_score_decides_because_a_reranker_writes_nothing_else() -> None:
@@ -87,10 +87,10 @@ def test_a_passage_that_does_not_fit_is_cut_to_the_sentences_that_answer() -> No
     text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
     (node,) = chunks_of(text, [(0, len(text))], token_count=999)
     packer = ContextWindowPacker(max_tokens=20, compress=True, min_tokens=5)
-    (found,) = packer.postprocess_nodes([hit(node)], query_str="What does error TS-999 mean?")
-    assert found.node.text == "Error TS-999 means a dry pump."
-    assert text[found.node.start_char_idx : found.node.end_char_idx] == found.node.text
-    assert found.node.metadata["token_count"] == count_tokens(found.node.text)
+    (passage,) = packer.postprocess_nodes([hit(node)], query_str="What does error TS-999 mean?")
+    assert passage.node.text == "Error TS-999 means a dry pump."
+    assert text[passage.node.start_char_idx : passage.node.end_char_idx] == passage.node.text
+    assert passage.node.metadata["token_count"] == count_tokens(passage.node.text)
     assert node.text == text
 
 
@@ -115,10 +115,10 @@ def test_the_best_result_is_cut_at_sentences_if_none_fits(compress: bool) -> Non
     text = "The plant opened in 1998. " * 20 + "Error TS-999 means a dry pump. Close valve V2. " + "Nothing more. " * 20
     best, other = (chunks_of(text, [(0, len(text))], doc_id=name)[0] for name in ("best", "other"))
     packer = ContextWindowPacker(max_tokens=20, compress=compress)
-    (found,) = packer.postprocess_nodes([hit(other, 0.1), hit(best, 0.9)], query_str="What does error TS-999 mean?")
-    assert found.node.ref_doc_id == "best"
-    assert found.node.text == "Error TS-999 means a dry pump."
-    assert text[found.node.start_char_idx : found.node.end_char_idx] == found.node.text
+    (passage,) = packer.postprocess_nodes([hit(other, 0.1), hit(best, 0.9)], query_str="What does error TS-999 mean?")
+    assert passage.node.ref_doc_id == "best"
+    assert passage.node.text == "Error TS-999 means a dry pump."
+    assert text[passage.node.start_char_idx : passage.node.end_char_idx] == passage.node.text
     assert best.text == text
 
 
@@ -129,8 +129,8 @@ def test_if_no_sentence_fits_the_error_names_a_sufficient_budget() -> None:
         ContextWindowPacker(max_tokens=3).postprocess_nodes([hit(node)], query_str="pump")
     assert raised.value.setting == "max_tokens"
     enough = int(str(raised.value).removesuffix(".").split()[-1])
-    (found,) = ContextWindowPacker(max_tokens=enough).postprocess_nodes([hit(node)], query_str="pump")
-    assert found.node.get_content().endswith("of a pump")
+    (passage,) = ContextWindowPacker(max_tokens=enough).postprocess_nodes([hit(node)], query_str="pump")
+    assert passage.node.get_content().endswith("of a pump")
     with pytest.raises(ConfigurationError, match=f"allow at least {enough}"):
         ContextWindowPacker(max_tokens=enough - 1).postprocess_nodes([hit(node)], query_str="pump")
 
@@ -214,26 +214,26 @@ def test_the_budget_is_not_exceeded_and_every_passage_is_the_documents_text(
     packer = ContextWindowPacker(max_tokens=budget, compress=compress, min_tokens=1)
     query = data.draw(st.sampled_from(["ab", "漢 de", "x"]))
     try:
-        found = packer.postprocess_nodes(hits, query_str=query)
+        passages = packer.postprocess_nodes(hits, query_str=query)
     except ConfigurationError as error:
         enough = int(str(error).removesuffix(".").split()[-1])
         assert enough > budget
         assert packer.model_copy(update={"max_tokens": enough}).postprocess_nodes(hits, query_str=query)
         return
-    assert bool(found) == bool(hits)
-    assert tokens(found) <= budget
-    whole = "\n\n".join(r.node.get_content(metadata_mode=MetadataMode.LLM) for r in found)
+    assert bool(passages) == bool(hits)
+    assert tokens(passages) <= budget
+    whole = "\n\n".join(r.node.get_content(metadata_mode=MetadataMode.LLM) for r in passages)
     assert count_tokens(whole) <= budget
-    for result in found:
+    for result in passages:
         node = result.node
         assert isinstance(node, TextNode)
         assert texts[node.ref_doc_id or ""][node.start_char_idx : node.end_char_idx] == node.text
     if not compress:
         best = max(hits, key=lambda h: h.score or 0.0, default=None)
         if best is not None and tokens([best]) <= budget:
-            assert best.node.node_id in {r.node.node_id for r in found}
+            assert best.node.node_id in {r.node.node_id for r in passages}
     for doc_id in texts:
-        starts = [getattr(r.node, "start_char_idx", 0) for r in found if r.node.ref_doc_id == doc_id]
+        starts = [getattr(r.node, "start_char_idx", 0) for r in passages if r.node.ref_doc_id == doc_id]
         assert starts == sorted(starts)
 
 
@@ -241,16 +241,16 @@ def test_the_budget_is_not_exceeded_and_every_passage_is_the_documents_text(
 def test_the_best_run_is_the_best_of_all_runs(words: list[list[str]], budget: int) -> None:
     text = " ".join(" ".join(["Xx", *sentence]) + "." for sentence in words)
     query, spans = "ab cd ef", split_sentences(text)
-    held = [{word for word in query.split() if word in text[start:end]} for start, end in spans]
-    weight = {word: math.log(1 + len(spans) / sum(word in row for row in held)) for word in set().union(*held)}
+    stored = [{word for word in query.split() if word in text[start:end]} for start, end in spans]
+    weight = {word: math.log(1 + len(spans) / sum(word in row for row in stored)) for word in set().union(*stored)}
     sizes = [count_tokens(text[a:b]) for a, b in pairwise([*(start for start, _ in spans), len(text)])]
     runs = []
     for first in range(len(spans)):
         for last in range(first, len(spans)):
             tokens = sum(sizes[first : last + 1])
-            value = round(math.fsum(weight[word] for word in set().union(*held[first : last + 1])), 9)
+            value = round(math.fsum(weight[word] for word in set().union(*stored[first : last + 1])), 9)
             if tokens <= budget and value:
                 runs.append((value, -tokens, -first, (spans[first][0], spans[last][1])))
-    found = best_run(text, query, budget)
+    result = best_run(text, query, budget)
     if weight:
-        assert found == (max(runs)[3] if runs else None)
+        assert result == (max(runs)[3] if runs else None)

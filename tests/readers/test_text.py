@@ -22,6 +22,9 @@ Reader = Callable[[bytes], ParsedFile]
 FRENCH = "Où qu'il soit, le siège du bailleur est à Nîmes ; les coûts déjà engagés restent dus. "
 GERMAN = "Der Mietvertrag läuft fünf Jahre. Für Schäden haftet der Mieter, außer bei höherer Gewalt. "
 SPANISH = "El año pasado la compañía publicó un informe. ¿Quién será el próximo señor director? "
+ITALIAN = "Il contratto è già scaduto, perché la società non può più pagare. Così sarà deciso lunedì. "
+SWEDISH = "Avtalet träder i kraft när båda parter har skrivit under. Hyran måste betalas på förhand. "
+ESTONIAN = "Leping jõustub allkirjastamise päeval. Üürnik peab maksma õigel ajal, välja arvatud õnnetuse korral. "
 POLISH = "Umowa wchodzi w życie z dniem podpisania. Każda ze stron może ją wypowiedzieć, jeśli chcą. "
 CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy. Každá strana může smlouvu vypovědět. "
 TURKISH = "Sözleşme imza tarihinde yürürlüğe girer. İstanbul'un ışıkları çok güzeldir. "
@@ -32,6 +35,8 @@ HEBREW = "ההסכם נכנס לתוקף ביום החתימה. כל צד רשא
 JAPANESE = "本契約は署名の日から効力を生じます。カタカナもあります。発生した費用はお客様の負担とします。"
 CHINESE = "本合同自签字之日起生效。任何一方均可提前一个月通知对方解除合同。费用由客户承担。"
 KOREAN = "이 계약은 서명한 날부터 효력이 발생합니다. 각 당사자는 한 달 전에 통지할 수 있습니다. "
+TABLE = "┌────┬───┐\n│ a  │ 1 │\n└────┴───┘\n" * 10
+FORMULA = "∀x ∈ ℝ: x² ≥ 0 ∧ ∃y ≤ x ⇒ √y ∉ ∅\n" * 10
 
 # Control characters apart from white space make a text binary, surrogates are no characters.
 any_text = st.text(st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n\r\t"), min_size=1)
@@ -63,15 +68,18 @@ class TestUnicode:
         assert read(text.encode()).text == text
 
     @pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-    @pytest.mark.parametrize("text", [FRENCH, RUSSIAN, CHINESE + " \n", JAPANESE * 3 + "\n", "Hi there\n"])
+    @pytest.mark.parametrize(
+        "text", [FRENCH, RUSSIAN, CHINESE + " \n", JAPANESE * 3 + "\n", "Hi there\n", TABLE, FORMULA]
+    )
     def test_utf_16_and_32_need_no_byte_order_mark(self, read: Reader, text: str, mark: str) -> None:
         parsed = read(text.encode(mark))
         assert parsed.text == text
         assert parsed.warnings == (f"has no byte order mark: read as {mark}; save it as UTF-8 if letters look wrong",)
 
     @pytest.mark.parametrize("mark", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-    def test_a_byte_order_mark_is_dropped(self, read: Reader, mark: str) -> None:
-        assert read(("\ufeff" + GREEK).encode(mark)).text == GREEK
+    @pytest.mark.parametrize("text", [GREEK, TABLE, FORMULA])
+    def test_a_byte_order_mark_is_dropped(self, read: Reader, text: str, mark: str) -> None:
+        assert read(("\ufeff" + text).encode(mark)).text == text
 
     def test_a_character_on_the_border_of_two_pieces_is_whole(self, read: Reader) -> None:
         text = "a" * (PIECE_BYTES - 2) + "😀 end"
@@ -109,6 +117,10 @@ class TestLegacyEncodings:
             (GERMAN, "cp1252"),
             (GERMAN, "cp850"),
             (SPANISH, "cp1252"),
+            (ITALIAN, "cp1252"),
+            (SWEDISH, "cp1252"),
+            (ESTONIAN, "cp1252"),
+            (ESTONIAN, "cp1257"),
             (POLISH, "cp1250"),
             (POLISH, "iso8859_2"),
             (CZECH, "cp1250"),

@@ -307,7 +307,7 @@ def test_a_shared_document_store_is_not_written_a_second_time(tmp_path: Path) ->
     LexicalRetriever.from_defaults(docstore=store).persist(str(tmp_path))
     assert not (tmp_path / "nodes.sqlite").exists()
     assert ids(LexicalRetriever.from_persist_dir(str(tmp_path), docstore=store).retrieve("TS-999"))[0] == "dry"
-    with pytest.raises(InputError, match="holds no nodes: give the document store"):
+    with pytest.raises(InputError, match="contains no nodes: pass the document store"):
         LexicalRetriever.from_persist_dir(str(tmp_path))
 
 
@@ -334,7 +334,7 @@ def test_saving_an_empty_index_removes_the_previous_files(tmp_path: Path) -> Non
 
 
 def test_loading_from_a_folder_without_an_index_names_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no lexical index: persist a LexicalRetriever there first"):
+    with pytest.raises(InputError, match="contains no lexical index: persist a LexicalRetriever there first"):
         LexicalRetriever.from_persist_dir(str(tmp_path))
 
 

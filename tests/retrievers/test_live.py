@@ -152,7 +152,7 @@ async def test_a_mode_without_its_index_falls_back_and_says_so(
     settings: dict[str, bool], wanted: Mode, used: Mode, missing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     project = project_of(tmp_path, **settings)
-    warning = f"Mode {wanted!r} was asked for, but there is no {missing} index: answered with {used!r}."
+    warning = f"Mode {wanted!r} was requested, but there is no {missing} index: answered with {used!r}."
     with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
         response = project.retrieve(QUERY, mode=wanted)
     assert (response.mode_requested, response.mode_used, list(response.warnings)) == (wanted, used, [warning])
@@ -180,7 +180,7 @@ async def test_another_embedding_model_than_the_one_indexed_is_refused(tmp_path:
     other = ProjectManager(tmp_path).load("p", embed_model=CountingEmbedding(model_name="other"))
     message = (
         "The index was built with the embedding model 'CountingEmbedding:counting', the project is loaded with"
-        " 'CountingEmbedding:other': load it with the first, or create a project for the second."
+        " 'CountingEmbedding:other': load it with the former, or create a new project for the latter."
     )
     for mode in ("semantic", "hybrid"):
         with pytest.raises(ConfigurationError) as raised:

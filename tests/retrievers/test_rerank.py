@@ -192,7 +192,7 @@ def test_a_reranker_that_returns_nothing_is_a_warning(tmp_path: Path) -> None:
     llm = ScriptedLLM(default="The first one, I think.")
     response = project_of(tmp_path, llm, rerank="llm").retrieve(QUERY)
     assert response.results == ()
-    assert response.warnings == ("The reranker 'llm' has left out all 3 hits.",)
+    assert response.warnings == ("The reranker 'llm' dropped all 3 hits.",)
 
 
 def test_an_error_with_a_readable_message_is_not_wrapped() -> None:

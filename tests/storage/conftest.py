@@ -1,4 +1,4 @@
-"""A project with one published version, made once and copied for each test."""
+"""A project with one published version, created once and copied for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RaBitQ in place of exact vectors: only where it is worthwhile and near enough, with filters, and through versions."""
+"""RaBitQ instead of exact vectors: chosen only if worthwhile and accurate, with filters, and stored in versions."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def flat() -> faiss.IndexFlatIP:
         ("rabitq", compact.WORTHWHILE_BYTES, 1.1, faiss.IndexRefine),
     ],
 )
-def test_auto_is_compact_only_where_it_pays_and_finds_enough(
+def test_auto_compresses_only_large_indexes_with_sufficient_recall(
     wanted: FaissIndex, worthwhile: int, min_recall: float, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compact, "WORTHWHILE_BYTES", worthwhile)
     monkeypatch.setattr(compact, "MIN_RECALL", min_recall)
-    assert isinstance(compact.compacted(flat(), wanted), kind)
+    assert isinstance(compact.compress(flat(), wanted), kind)
 
 
-def test_the_probe_sees_an_index_that_finds_other_rows() -> None:
-    good, bad = (compact.compacted(index, "rabitq") for index in (flat(), flat()))
+def test_the_recall_probe_detects_an_index_with_wrong_results() -> None:
+    good, bad = (compact.compress(index, "rabitq") for index in (flat(), flat()))
     bad.reset()
     bad.add(VECTORS[::-1].copy())
     assert compact.probed_recall(VECTORS, good) > 0.95
     assert compact.probed_recall(VECTORS, bad) < 0.2
 
 
-def test_hits_come_best_first_with_their_cosines_and_filtered_ones_are_all_looked_at() -> None:
-    index, query = compact.compacted(flat(), "rabitq"), VECTORS[:1]
+def test_hits_are_sorted_by_cosine_and_all_filtered_rows_are_searched() -> None:
+    index, query = compact.compress(flat(), "rabitq"), VECTORS[:1]
     scores, rows = compact.search(index, query, 10, None)
     assert rows[0] == 0
     assert (np.diff(scores) <= 0).all()
@@ -67,11 +67,11 @@ def test_hits_come_best_first_with_their_cosines_and_filtered_ones_are_all_looke
     assert mask[allowed].all()
 
 
-def test_more_hits_than_rows_are_all_rows() -> None:
-    assert len(compact.search(compact.compacted(flat(), "rabitq"), VECTORS[:1], 5_000, None)[1]) == len(VECTORS)
+def test_a_top_k_beyond_the_number_of_rows_returns_all_rows() -> None:
+    assert len(compact.search(compact.compress(flat(), "rabitq"), VECTORS[:1], 5_000, None)[1]) == len(VECTORS)
 
 
-def test_a_compact_index_survives_its_file_and_hands_its_vectors_on(tmp_path: Path) -> None:
+def test_a_compressed_index_is_read_back_with_its_vectors(tmp_path: Path) -> None:
     docstore = SQLiteDocumentStore(tmp_path / "docstore.sqlite")
     store = UnitFaissVectorStore(docstore=docstore)
     store.add_vectors([TextNode(id_=f"n{row:04d}", text="x") for row in range(len(VECTORS))], VECTORS)

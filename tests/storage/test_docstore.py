@@ -1,4 +1,4 @@
-"""SQLiteDocumentStore: equal nodes back, positions, LlamaIndex's own interface, and no change to a published file."""
+"""SQLiteDocumentStore: nodes read back equal, positions, LlamaIndex's interface, and read-only published files."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def filled(*nodes: BaseNode, path: Path | None = None) -> SQLiteDocumentStore:
 
 def statements_of(store: SQLiteDocumentStore, work: Callable[[], object]) -> list[str]:
     """Return the SQL statements that some work runs."""
-    seen: list[str] = []
+    recorded: list[str] = []
     connection = store._kv._connection
-    connection.set_trace_callback(seen.append)
+    connection.set_trace_callback(recorded.append)
     try:
         work()
     finally:
         connection.set_trace_callback(None)
-    return seen
+    return recorded
 
 
 def published(tmp_path: Path, *nodes: BaseNode) -> SQLiteDocumentStore:
@@ -61,7 +61,7 @@ def published(tmp_path: Path, *nodes: BaseNode) -> SQLiteDocumentStore:
 
 @settings(max_examples=60)
 @given(node_lists())
-def test_nodes_of_every_kind_come_back_equal_and_in_order(nodes: list[BaseNode]) -> None:
+def test_nodes_of_every_kind_are_read_back_equal_and_in_order(nodes: list[BaseNode]) -> None:
     store = filled(*nodes)
     assert list(store.iterate()) == nodes
     assert [type(node) for node in store.iterate()] == [type(node) for node in nodes]
@@ -72,18 +72,18 @@ def test_nodes_of_every_kind_come_back_equal_and_in_order(nodes: list[BaseNode])
 
 @settings(max_examples=15)
 @given(nodes=node_lists(max_size=3))
-def test_nodes_come_back_equal_from_a_file(nodes: list[BaseNode], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_nodes_are_read_back_equal_from_a_file(nodes: list[BaseNode], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("docstore") / "nodes.sqlite"
     filled(*nodes).persist(str(path))
     assert list(SQLiteDocumentStore(path, access="read").iterate()) == nodes
 
 
-def test_text_comes_back_to_the_character() -> None:
+def test_text_is_read_back_exactly() -> None:
     text = "tab\tNUL\0CR\r\nLS\u2028 e\u0301 🦙 \ufeff\u202e"
     assert filled(chunk("a", text)).get_node("a").get_content() == text
 
 
-def test_a_long_text_is_kept_compressed_and_a_short_one_as_it_is(tmp_path: Path) -> None:
+def test_long_texts_are_compressed_and_short_ones_are_not(tmp_path: Path) -> None:
     path = tmp_path / "nodes.sqlite"
     filled(chunk("a", "The pump runs dry. " * 100), chunk("b", "The pump runs dry.")).persist(str(path))
     with closing(sqlite3.connect(path)) as connection:
@@ -110,7 +110,7 @@ def test_a_long_text_is_kept_compressed_and_a_short_one_as_it_is(tmp_path: Path)
         (chunk("a", doc_id="d\ud800"), r"the id of a related node contains lone surrogates"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_with_a_sentence_and_nothing_is_added(node: TextNode, message: str) -> None:
+def test_nodes_that_cannot_be_stored_are_refused_and_nothing_is_added(node: TextNode, message: str) -> None:
     store = filled(chunk("kept"))
     with pytest.raises(InputError, match=message):
         store.add_documents([chunk("other"), node])
@@ -121,7 +121,7 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence_and_nothing_is_added(nod
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=12))
-def test_positions_are_those_of_a_dict_in_order_of_insertion(steps: list[tuple[str, bool]]) -> None:
+def test_nodes_keep_their_order_of_insertion(steps: list[tuple[str, bool]]) -> None:
     store, expected = SQLiteDocumentStore(), dict[str, str]()
     for number, (node_id, keep) in enumerate(steps):
         if keep:
@@ -143,7 +143,7 @@ def test_an_update_keeps_the_position() -> None:
     assert len(store) == 3
 
 
-def test_one_batch_is_one_transaction_and_takes_the_same_statements_for_each_node() -> None:
+def test_a_batch_is_one_transaction_with_equally_many_statements_per_node() -> None:
     def cost(size: int) -> list[str]:
         store = SQLiteDocumentStore()
         nodes = [chunk(str(n), doc_id="one document", start_char_idx=n) for n in range(size)]
@@ -167,18 +167,18 @@ def test_a_batch_that_fails_adds_nothing() -> None:
 
 def test_reading_many_nodes_takes_few_statements() -> None:
     store = filled(*(chunk(str(n)) for n in range(2_000)))
-    wanted = [str(n) for n in range(1_999, -1, -1)]
-    found: list[BaseNode] = []
-    seen = statements_of(store, lambda: found.extend(store.get_nodes(wanted)))
-    assert [node.node_id for node in found] == wanted
-    assert len(seen) <= 4
+    expected = [str(n) for n in range(1_999, -1, -1)]
+    results: list[BaseNode] = []
+    recorded = statements_of(store, lambda: results.extend(store.get_nodes(expected)))
+    assert [node.node_id for node in results] == expected
+    assert len(recorded) <= 4
     assert len(statements_of(store, lambda: list(store.iterate()))) <= 5
 
 
 def test_the_chunks_of_one_document_are_found_without_reading_the_others() -> None:
     store = filled(*(chunk(f"{d}-{n}", doc_id=f"d{d}") for d in range(20) for n in range(5)))
-    seen = statements_of(store, lambda: list(store.iterate(doc_id="d3")))
-    plan = [str(step) for statement in seen for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
+    recorded = statements_of(store, lambda: list(store.iterate(doc_id="d3")))
+    plan = [str(step) for statement in recorded for step in store._kv.query(f"EXPLAIN QUERY PLAN {statement}")]
     assert any("nodes_of_document" in step for step in plan)
     assert not any("SCAN" in step for step in plan)
 
@@ -238,13 +238,13 @@ def test_deleting_a_document_removes_its_nodes_and_their_hashes_and_nothing_else
     assert store.get_document_hash("c") is None
 
 
-def test_keeping_no_text_keeps_no_node() -> None:
+def test_store_text_false_stores_no_node() -> None:
     store = SQLiteDocumentStore()
     store.add_documents([chunk("a")], store_text=False)
     assert len(store) == 0
 
 
-async def test_the_asynchronous_twins_do_the_same() -> None:
+async def test_the_async_methods_do_the_same() -> None:
     store = SQLiteDocumentStore()
     await store.async_add_documents([chunk("a", doc_id="d"), chunk("b", doc_id="d"), chunk("c", doc_id="e")])
     assert await store.aget_document("a") == store.get_document("a")
@@ -261,12 +261,12 @@ async def test_the_asynchronous_twins_do_the_same() -> None:
     assert store.ids == ["c"]
 
 
-def test_an_empty_store_is_not_taken_for_none() -> None:
+def test_an_empty_store_is_truthy() -> None:
     store = SQLiteDocumentStore()
     assert StorageContext.from_defaults(docstore=store).docstore is store
 
 
-def test_it_is_the_document_store_of_a_storage_context(tmp_path: Path) -> None:
+def test_a_storage_context_accepts_it_as_document_store(tmp_path: Path) -> None:
     store = SQLiteDocumentStore()
     context = StorageContext.from_defaults(docstore=store)
     model = CountingEmbedding()
@@ -289,7 +289,7 @@ def run(pipeline: IngestionPipeline, *texts: tuple[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("strategy", list(DocstoreStrategy))
-def test_an_ingestion_pipeline_does_with_it_what_it_does_with_the_stock_store(strategy: DocstoreStrategy) -> None:
+def test_an_ingestion_pipeline_works_as_with_the_stock_store(strategy: DocstoreStrategy) -> None:
     def history(docstore: Any) -> list[Any]:
         pipeline = IngestionPipeline(
             transformations=[SentenceSplitter(), CountingEmbedding()],
@@ -313,7 +313,7 @@ def test_an_ingestion_pipeline_does_with_it_what_it_does_with_the_stock_store(st
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_persisting_writes_a_file_that_opens_and_leaves_the_store_in_memory(tmp_path: Path) -> None:
+def test_persist_writes_a_readable_file_and_leaves_the_store_in_memory(tmp_path: Path) -> None:
     store = filled(chunk("a"))
     path = tmp_path / "new folder" / "nodes.sqlite"
     store.persist(str(path))
@@ -324,7 +324,7 @@ def test_persisting_writes_a_file_that_opens_and_leaves_the_store_in_memory(tmp_
     assert os.listdir(path.parent) == ["nodes.sqlite"]
 
 
-def test_persisting_to_its_own_file_keeps_it(tmp_path: Path) -> None:
+def test_persisting_to_its_own_file_leaves_it_intact(tmp_path: Path) -> None:
     path = tmp_path / "nodes.sqlite"
     store = filled(chunk("a"), path=path)
     store.persist(str(tmp_path / "." / "nodes.sqlite"))
@@ -340,12 +340,12 @@ def test_a_store_read_from_a_file_can_be_changed_and_leaves_the_file_as_it_is(tm
     store.add_documents([chunk("b")])
     assert store.ids == ["a", "b"]
     assert path.read_bytes() == before
-    with pytest.raises(InputError, match=r"other.sqlite is not there"):
+    with pytest.raises(InputError, match=r"other.sqlite does not exist"):
         SQLiteDocumentStore.from_persist_path(str(tmp_path / "other.sqlite"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_a_file_is_as_private_as_the_umask_says(tmp_path: Path) -> None:
+def test_the_mode_of_a_file_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         filled(chunk("a")).persist(str(tmp_path / "nodes.sqlite"))
@@ -367,7 +367,7 @@ CHANGES: dict[str, Callable[[SQLiteDocumentStore], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_published_store_refuses_every_change_before_anything_changes(
+def test_a_published_store_refuses_every_change(
     change: Callable[[SQLiteDocumentStore], object], tmp_path: Path
 ) -> None:
     store = published(tmp_path, chunk("a", doc_id="d"))
@@ -378,10 +378,10 @@ def test_a_published_store_refuses_every_change_before_anything_changes(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_published_store_is_read_even_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_published_store_is_readable_on_a_read_only_file_system(tmp_path: Path) -> None:
     store = published(tmp_path, chunk("a", metadata={"year": 2023}))
-    wanted = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
-    mask = store.mask(wanted)
+    expected = MetadataFilters(filters=[MetadataFilter(key="year", value=2023)])
+    mask = store.mask(expected)
     assert mask is not None
     assert mask.dtype == np.bool_
     assert mask.tolist() == [True]
@@ -391,7 +391,7 @@ def test_a_published_store_is_read_even_where_nothing_can_be_written(tmp_path: P
 # ---- what the stock store does -------------------------------------------------------------------------------------
 
 
-def test_the_stock_base_persists_nothing_silently_and_refuses_batches_where_ours_does_both(tmp_path: Path) -> None:
+def test_the_stock_base_class_neither_persists_nor_accepts_batches(tmp_path: Path) -> None:
     stock = KVDocumentStore(SimpleKVStore())
     stock.add_documents([chunk("a")])
     stock.persist(str(tmp_path / "stock"))

@@ -1,4 +1,4 @@
-"""`export`: a directory that LlamaIndex's stock stores load, without this package."""
+"""`export` writes a directory that LlamaIndex's stock stores can load without this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 
 
-def test_the_stock_stores_load_an_export_and_answer_as_the_project_does(published: Project, tmp_path: Path) -> None:
+def test_an_export_loaded_into_the_stock_stores_gives_the_same_results(published: Project, tmp_path: Path) -> None:
     target = tmp_path / "exported"
     published.export(target)
     context = StorageContext.from_defaults(
@@ -34,7 +34,7 @@ def test_the_stock_stores_load_an_export_and_answer_as_the_project_does(publishe
     assert "TS-999" in lexical.retrieve("pump runs dry")[0].node.get_content()
 
 
-def test_a_directory_with_something_in_it_is_left_alone(published: Project, tmp_path: Path) -> None:
+def test_an_export_does_not_overwrite_a_directory_with_content(published: Project, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match=r"full is not empty: export into a new directory"):

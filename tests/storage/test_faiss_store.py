@@ -1,4 +1,4 @@
-"""UnitFaissVectorStore: cosine order, nodes in step with rows, LlamaIndex's own interface, and files."""
+"""UnitFaissVectorStore: cosine order, consistency with the nodes, LlamaIndex's interface, and files."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def ids_of(ranking: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def ask(store: UnitFaissVectorStore, vector: Sequence[float], k: int = 10, **restrictions: Any) -> list[str]:
-    found = store.query(VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k, **restrictions))
-    assert found.ids is not None
-    assert [node.node_id for node in found.nodes or []] == found.ids
-    return found.ids
+    results = store.query(VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k, **restrictions))
+    assert results.ids is not None
+    assert [node.node_id for node in results.nodes or []] == results.ids
+    return results.ids
 
 
 def year(value: int, operator: FilterOperator = FilterOperator.EQ) -> MetadataFilters:
@@ -69,7 +69,7 @@ vectors = npst.arrays(
 
 @settings(max_examples=60)
 @given(vectors, npst.arrays(np.float32, 3, elements=st.sampled_from([-1, -0.5, 0, 0.25, 1])), st.integers(1, 15))
-def test_it_ranks_by_cosine_whatever_the_lengths_of_the_vectors(rows: Any, query: Any, k: int) -> None:
+def test_results_are_ranked_by_cosine_regardless_of_vector_length(rows: Any, query: Any, k: int) -> None:
     store = store_of(*(embedded(str(n), row) for n, row in enumerate(rows)))
     ranking = store.rank(query, k)
     if not query.any():
@@ -85,7 +85,7 @@ def test_it_ranks_by_cosine_whatever_the_lengths_of_the_vectors(rows: Any, query
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from([(1, 0), (0, 1), (1, 1)]), min_size=1, max_size=40), st.integers(1, 12))
-def test_ties_stand_in_the_order_of_their_rows_also_at_the_cut(rows: list[tuple[int, int]], k: int) -> None:
+def test_ties_are_in_row_order_also_at_the_last_rank(rows: list[tuple[int, int]], k: int) -> None:
     store = store_of(*(embedded(str(n), row) for n, row in enumerate(rows)))
     order = {(1, 0): 0, (1, 1): 1, (0, 1): 2}
     expected = sorted(range(len(rows)), key=lambda n: (order[rows[n]], n))[:k]
@@ -98,7 +98,7 @@ def test_very_large_and_very_small_vectors_keep_their_direction() -> None:
     assert ids_of(store.rank(np.array([1e38, 1e38]), 1)) == ["large"]
 
 
-def test_zeros_and_nan_are_similar_to_nothing() -> None:
+def test_vectors_of_zeros_or_nan_are_never_similar() -> None:
     nan = float("nan")
     store = store_of(embedded("zero", [0, 0]), embedded("nan", [nan, nan]), embedded("a", [1, 0]))
     assert store.rank(np.array([1.0, 0.0]), 3) == [("a", 1.0), ("zero", 0.0), ("nan", 0.0)]
@@ -119,7 +119,7 @@ def test_an_empty_store_answers_nothing() -> None:
     store.delete_nodes(["no such node"])
 
 
-def test_more_or_fewer_results_than_nodes_are_what_there_is() -> None:
+def test_a_top_k_beyond_the_nodes_returns_all_and_zero_returns_none() -> None:
     store = store_of(embedded("a", [1, 0]), embedded("b", [0, 1]))
     query = np.array([1.0, 0.0])
     assert ids_of(store.rank(query, 100)) == ["a", "b"]
@@ -151,7 +151,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Any]]:
 
 @settings(max_examples=50)
 @given(histories())
-def test_after_any_changes_every_node_is_found_by_its_own_vector(history: list[tuple[str, Any]]) -> None:
+def test_after_any_changes_every_node_is_the_best_hit_for_its_own_vector(history: list[tuple[str, Any]]) -> None:
     store, expected = UnitFaissVectorStore(), dict[str, tuple[int, str]]()
     for action, argument in history:
         if action == "add":
@@ -162,10 +162,10 @@ def test_after_any_changes_every_node_is_found_by_its_own_vector(history: list[t
             expected.update({i: (angle, f"doc {doc}") for i, angle, doc in argument})
         elif action == "delete":
             store.delete(f"doc {argument}")
-            expected = {i: held for i, held in expected.items() if held[1] != f"doc {argument}"}
+            expected = {i: stored for i, stored in expected.items() if stored[1] != f"doc {argument}"}
         else:
             store.delete_nodes(argument)
-            expected = {i: held for i, held in expected.items() if i not in argument}
+            expected = {i: stored for i, stored in expected.items() if i not in argument}
         assert len(store) == len(store.docstore) == len(expected)
     for node_id, (angle, doc_id) in expected.items():
         assert dict(store.rank(np.array(direction(angle)), 10))[node_id] == pytest.approx(1.0)
@@ -176,7 +176,7 @@ def direction(degrees: int) -> list[float]:
     return [float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees)))]
 
 
-def test_adding_leaves_the_given_nodes_as_they_are_and_keeps_no_embedding_twice() -> None:
+def test_add_does_not_modify_the_nodes_or_store_embeddings_twice() -> None:
     node = embedded("a", [3, 4])
     store = store_of(node)
     assert node.embedding == [3, 4]
@@ -193,7 +193,7 @@ def test_adding_leaves_the_given_nodes_as_they_are_and_keeps_no_embedding_twice(
         ([embedded("a", [1, 2], metadata={"v": float("nan")})], r"cannot be stored"),
     ],
 )
-def test_what_cannot_be_added_is_refused_before_anything_changes(nodes: list[TextNode], message: str) -> None:
+def test_invalid_nodes_are_refused_before_anything_changes(nodes: list[TextNode], message: str) -> None:
     store = store_of(embedded("a", [1, 0]))
     with pytest.raises(InputError, match=message):
         store.add(nodes)
@@ -209,19 +209,19 @@ def test_a_first_batch_that_fails_leaves_the_store_empty_and_usable() -> None:
     assert store.dimensions == 3
 
 
-def test_adding_takes_the_same_statements_however_much_is_there() -> None:
+def test_the_number_of_statements_of_add_does_not_depend_on_the_store_size() -> None:
     def cost(before: int) -> int:
         store = store_of(*(embedded(str(n), [1, n]) for n in range(before)))
-        seen: list[str] = []
-        store.docstore._kv._connection.set_trace_callback(seen.append)
+        recorded: list[str] = []
+        store.docstore._kv._connection.set_trace_callback(recorded.append)
         store.add([embedded(f"new {n}", [1, n]) for n in range(10)])
-        assert not any("SELECT id FROM nodes ORDER BY position" in statement for statement in seen)
-        return len(seen)
+        assert not any("SELECT id FROM nodes ORDER BY position" in statement for statement in recorded)
+        return len(recorded)
 
     assert cost(10) == cost(500)
 
 
-def test_deleting_by_filter_removes_what_passes_and_an_empty_filter_nothing() -> None:
+def test_deleting_by_filter_removes_matches_and_an_empty_filter_removes_nothing() -> None:
     store = store_of(*(embedded(str(y), [1, y], metadata={"year": y}) for y in (2021, 2022, 2023)))
     store.delete_nodes(filters=MetadataFilters(filters=[]))
     store.delete_nodes([])
@@ -240,7 +240,7 @@ def years() -> UnitFaissVectorStore:
     return store_of(*(embedded(f"{d}{y}", [1, y], doc_id=d, metadata={"year": y}) for d in "pq" for y in (1, 2, 3)))
 
 
-def test_filters_node_ids_and_document_ids_all_restrict_before_ranking(years: UnitFaissVectorStore) -> None:
+def test_filters_node_ids_and_document_ids_apply_before_ranking(years: UnitFaissVectorStore) -> None:
     query = [1.0, 0.0]
     assert ask(years, query, filters=year(3)) == ["p3", "q3"]
     assert ask(years, query, doc_ids=["q"]) == ["q1", "q2", "q3"]
@@ -252,7 +252,7 @@ def test_filters_node_ids_and_document_ids_all_restrict_before_ranking(years: Un
     assert [node.node_id for node in years.get_nodes(filters=year(2))] == ["p2", "q2"]
 
 
-def test_empty_lists_restrict_nothing_and_unknown_names_leave_nothing(years: UnitFaissVectorStore) -> None:
+def test_empty_lists_do_not_restrict_and_unknown_ids_match_nothing(years: UnitFaissVectorStore) -> None:
     query = [1.0, 0.0]
     assert len(ask(years, query, node_ids=[], doc_ids=[])) == 6
     assert ask(years, query, node_ids=["other"]) == []
@@ -291,7 +291,7 @@ def test_an_index_and_a_document_store_of_different_versions_are_refused() -> No
         UnitFaissVectorStore(index)
 
 
-def test_nodes_that_others_add_to_a_shared_document_store_are_noticed_instead_of_answering_wrongly() -> None:
+def test_nodes_added_to_a_shared_document_store_by_others_are_an_error() -> None:
     docstore = SQLiteDocumentStore()
     store = store_of(embedded("a", [1, 0]), docstore=docstore)
     docstore.add_documents([chunk("without a vector")])
@@ -306,7 +306,7 @@ def test_nodes_that_others_add_to_a_shared_document_store_are_noticed_instead_of
             use()
 
 
-def test_nodes_that_are_in_the_document_store_before_their_vectors_come_are_found() -> None:
+def test_nodes_added_to_the_document_store_before_their_vectors_are_found() -> None:
     docstore = SQLiteDocumentStore()
     nodes = [embedded("a", [1, 0]), embedded("b", [0, 1])]
     docstore.add_documents(nodes)
@@ -318,7 +318,7 @@ def test_nodes_that_are_in_the_document_store_before_their_vectors_come_are_foun
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_with_its_own_nodes_comes_back_from_its_file_and_can_grow(tmp_path: Path) -> None:
+def test_a_store_with_its_own_nodes_is_read_back_and_can_be_extended(tmp_path: Path) -> None:
     path = str(tmp_path / "new folder" / "vectors.faiss")
     store_of(embedded("a", [1, 0], metadata={"year": 1}), embedded("b", [0, 1])).persist(path)
     assert sorted(os.listdir(tmp_path / "new folder")) == ["vectors.faiss", "vectors.faiss.nodes.sqlite"]
@@ -331,7 +331,7 @@ def test_a_store_with_its_own_nodes_comes_back_from_its_file_and_can_grow(tmp_pa
     assert ask(UnitFaissVectorStore.from_persist_path(path), [1.0, 1.0], k=1) == ["c"]
 
 
-def test_a_shared_document_store_is_not_written_a_second_time(tmp_path: Path) -> None:
+def test_a_shared_document_store_is_not_written_twice(tmp_path: Path) -> None:
     docstore = SQLiteDocumentStore()
     store = store_of(embedded("a", [1, 0]), docstore=docstore)
     store.persist(str(tmp_path / "vectors.faiss"))
@@ -343,25 +343,25 @@ def test_a_shared_document_store_is_not_written_a_second_time(tmp_path: Path) ->
         UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=SQLiteDocumentStore())
 
 
-def test_files_that_are_not_there_and_an_empty_store_are_named(tmp_path: Path) -> None:
+def test_missing_files_and_an_empty_store_are_errors_with_a_message(tmp_path: Path) -> None:
     path = tmp_path / "vectors.faiss"
-    with pytest.raises(InputError, match=r"vectors.faiss is not there"):
+    with pytest.raises(InputError, match=r"vectors.faiss does not exist"):
         UnitFaissVectorStore.from_persist_path(str(path))
     store_of(embedded("a", [1, 0]), docstore=SQLiteDocumentStore()).persist(str(path))
-    with pytest.raises(InputError, match=r"vectors.faiss.nodes.sqlite is not there"):
+    with pytest.raises(InputError, match=r"vectors.faiss.nodes.sqlite does not exist"):
         UnitFaissVectorStore.from_persist_path(str(path))
     with pytest.raises(InputError, match=r"The vector store is empty: add nodes before it is persisted"):
         UnitFaissVectorStore().persist(str(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"I", b"IxF2" + bytes(40), b"nonsense", b"IxFI" + bytes(60)])
-def test_a_file_that_is_no_index_is_named(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_index_is_an_error_that_names_it(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "vectors.faiss").write_bytes(content)
     with pytest.raises(CorruptVersionError, match=r"^vectors.faiss "):
         UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=SQLiteDocumentStore())
 
 
-def test_a_published_store_refuses_every_change_before_anything_changes(tmp_path: Path) -> None:
+def test_a_published_store_refuses_every_change(tmp_path: Path) -> None:
     store_of(embedded("a", [1, 0], doc_id="d")).persist(str(tmp_path / "vectors.faiss"))
     docstore = SQLiteDocumentStore(tmp_path / "vectors.faiss.nodes.sqlite", access="read")
     store = UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=docstore)
@@ -383,12 +383,12 @@ def test_a_published_store_refuses_every_change_before_anything_changes(tmp_path
 # ---- inside LlamaIndex ---------------------------------------------------------------------------------------------
 
 
-def test_an_empty_store_is_not_taken_for_none() -> None:
+def test_an_empty_store_is_truthy() -> None:
     store = UnitFaissVectorStore()
     assert StorageContext.from_defaults(vector_store=store).vector_store is store
 
 
-def test_it_is_the_vector_store_of_an_index_that_can_grow_shrink_and_filter() -> None:
+def test_it_works_in_a_vector_store_index_with_insert_delete_and_filters() -> None:
     store = UnitFaissVectorStore()
     documents = [Document(id_=name, text=f"the {name} duty", metadata={"year": n}) for n, name in enumerate("abc")]
     index = VectorStoreIndex.from_documents(
@@ -405,7 +405,7 @@ def test_it_is_the_vector_store_of_an_index_that_can_grow_shrink_and_filter() ->
     assert "duty" in str(index.as_query_engine(llm=MockLLM()).query("duty"))
 
 
-async def test_it_is_the_vector_store_of_a_pipeline_that_replaces_changed_documents() -> None:
+async def test_it_works_in_a_pipeline_that_replaces_changed_documents() -> None:
     store = UnitFaissVectorStore()
     pipeline = IngestionPipeline(
         transformations=[SentenceSplitter(), CountingEmbedding()],
@@ -432,7 +432,7 @@ def hits(index: VectorStoreIndex) -> list[str]:
     return [hit.node.get_content() for hit in fused.retrieve("iron")]
 
 
-def test_fusion_over_the_stock_store_puts_the_farthest_first_because_it_takes_distances_for_similarities() -> None:
+def test_stock_fusion_ranks_the_farthest_first_because_it_reads_distances_as_similarities() -> None:
     near, middle, far = "iron", "iron ore", "a note about the duty on bronze fittings"
     nodes = [chunk(str(n), text) for n, text in enumerate([middle, far, near])]
     model = CountingEmbedding()
@@ -454,7 +454,7 @@ def test_fusion_over_the_stock_store_puts_the_farthest_first_because_it_takes_di
     assert hits(ours) == [near, middle, far]
 
 
-def test_the_stock_store_neither_deletes_nor_filters_where_ours_does_both() -> None:
+def test_the_stock_store_neither_deletes_nor_filters() -> None:
     stock = FaissVectorStore(faiss.IndexFlatIP(2))
     stock.add([embedded("a", [1, 0], doc_id="d")])
     with pytest.raises(NotImplementedError):
@@ -468,10 +468,10 @@ def test_the_stock_store_neither_deletes_nor_filters_where_ours_does_both() -> N
     assert len(ours) == 0
 
 
-def test_the_index_can_be_handed_to_the_stock_store() -> None:
+def test_to_stock_gives_an_index_that_the_stock_store_accepts() -> None:
     stock = store_of(embedded("a", [1, 0]), embedded("b", [0, 2])).to_stock()
-    found = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
-    assert found.ids == ["1", "0"]
+    result = stock.query(VectorStoreQuery(query_embedding=[0.0, 1.0], similarity_top_k=2))
+    assert result.ids == ["1", "0"]
 
 
 def test_many_vectors_are_ranked_as_numpy_ranks_them() -> None:

@@ -1,4 +1,4 @@
-"""The one place that touches files: what is written is synced, and a replacement is all or nothing."""
+"""Operations on files: written data is synced, and replacements are atomic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_is_synced_after_it_was_written(tmp_path: Path, spy: FileSpy) -> 
     assert files.read(tmp_path / "a") == b"content"
 
 
-def test_a_replacement_is_written_and_synced_aside_and_its_name_is_synced_too(tmp_path: Path, spy: FileSpy) -> None:
+def test_a_replacement_is_synced_before_its_rename_and_the_directory_after(tmp_path: Path, spy: FileSpy) -> None:
     (tmp_path / "a").write_bytes(b"old")
     files.replace(tmp_path / "a", b"new")
     assert spy.calls == [("write", "a.new"), ("sync", "a.new"), ("rename", "a"), ("sync_directory", ".")]
@@ -37,7 +37,7 @@ def test_a_replacement_is_written_and_synced_aside_and_its_name_is_synced_too(tm
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_a_replacement_that_fails_leaves_the_old_content_or_the_new_one(at: int, tmp_path: Path, spy: FileSpy) -> None:
+def test_a_failed_replacement_leaves_the_old_or_the_new_content(at: int, tmp_path: Path, spy: FileSpy) -> None:
     (tmp_path / "a").write_bytes(b"old")
     spy.fail_at = at
     with pytest.raises(OSError, match="Input/output error"):
@@ -56,16 +56,14 @@ def test_a_short_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert caught.value.errno == errno.EIO
 
 
-def test_a_directory_is_made_with_those_above_it_and_syncing_is_left_to_the_caller(
-    tmp_path: Path, spy: FileSpy
-) -> None:
+def test_a_directory_is_created_with_its_parents_and_not_synced(tmp_path: Path, spy: FileSpy) -> None:
     files.make_directory(tmp_path / "a" / "b")
     assert spy.calls == [("make_directory", "a"), ("make_directory", "a/b")]
     files.make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_removing_what_is_gone_is_fine(tmp_path: Path) -> None:
+def test_removing_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     files.remove(tmp_path / "a")
     files.remove_tree(tmp_path / "b")
     (tmp_path / "b" / "c").mkdir(parents=True)
@@ -88,12 +86,12 @@ def test_files_are_walked_in_the_order_of_their_names(tmp_path: Path) -> None:
     for name in ("b/2", "a", "b/1/x", "b/0"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = [path.relative_to(tmp_path).as_posix() for path in files.walk(tmp_path)]
-    assert found == ["a", "b/0", "b/1/x", "b/2"]
+    discovery = [path.relative_to(tmp_path).as_posix() for path in files.walk(tmp_path)]
+    assert discovery == ["a", "b/0", "b/1/x", "b/2"]
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, (1 << 20) + 1])
-def test_hashes_are_those_of_the_whole_content(size: int, tmp_path: Path) -> None:
+def test_hashes_cover_the_whole_content(size: int, tmp_path: Path) -> None:
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
     assert files.xxh3(tmp_path / "a") == xxhash.xxh3_128(content).hexdigest()
@@ -101,7 +99,7 @@ def test_hashes_are_those_of_the_whole_content(size: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_not_everybody_may_change_what_is_written_even_under_an_open_umask(tmp_path: Path) -> None:
+def test_written_files_are_never_world_writable(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         files.make_directory(tmp_path / "folder")

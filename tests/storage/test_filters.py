@@ -1,4 +1,4 @@
-"""Metadata filters in SQL, against the same filters in plain Python."""
+"""Metadata filters in SQL, compared with the same filters in plain Python."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def passes(metadata: Metadata, item: MetadataFilter | MetadataFilters) -> bool:
     Where that one raises TypeError (text against a number), nothing matches.
     """
     if isinstance(item, MetadataFilters):
-        found = [passes(metadata, part) for part in item.filters]
-        if not found:
+        results = [passes(metadata, part) for part in item.filters]
+        if not results:
             return True
-        return {"and": all(found), "or": any(found), "not": not any(found)}[(item.condition or "and").lower()]
+        return {"and": all(results), "or": any(results), "not": not any(results)}[(item.condition or "and").lower()]
     return passes_one(metadata.get(item.key), item.operator, item.value)
 
 
@@ -59,9 +59,9 @@ def passes_one(held: Any, operator: FilterOperator, value: Any) -> bool:
         case FilterOperator.CONTAINS:
             return holds(held, value)
         case FilterOperator.ANY:
-            return any(holds(held, wanted) for wanted in value)
+            return any(holds(held, expected) for expected in value)
         case FilterOperator.ALL:
-            return all(holds(held, wanted) for wanted in value)
+            return all(holds(held, expected) for expected in value)
         case FilterOperator.TEXT_MATCH:
             return isinstance(held, str) and value in held
         case _:
@@ -147,9 +147,7 @@ nested_filters = st.recursive(
 @example([{"year": True}, {"year": 1}, {"year": "1"}], one("year", "==", 1))
 @example([{"year": ["a", None]}, {"year": "ab"}], one("year", "all", ["a", "b"]))
 @example([{"year": None}, {"year": []}, {"year": 1}, {}], one("year", "all", []))
-def test_every_filter_lets_pass_what_plain_python_lets_pass(
-    metadata: list[dict[str, Any]], filters: MetadataFilters
-) -> None:
+def test_every_filter_agrees_with_plain_python(metadata: list[dict[str, Any]], filters: MetadataFilters) -> None:
     assert chosen(metadata, filters) == [passes(data, filters) for data in metadata]
 
 
@@ -161,12 +159,12 @@ def test_every_filter_lets_pass_what_plain_python_lets_pass(
 def test_flat_filters_agree_with_the_stock_in_memory_filter(
     metadata: dict[str, Any], filters: list[MetadataFilter], condition: FilterCondition | None
 ) -> None:
-    wanted = MetadataFilters(filters=filters, condition=condition)
+    expected = MetadataFilters(filters=filters, condition=condition)
     try:
-        stock = build_metadata_filter_fn(lambda _id: metadata, wanted)("0")
+        stock = build_metadata_filter_fn(lambda _id: metadata, expected)("0")
     except TypeError:  # the stock filter compares text with numbers; ours matches nothing then
         return
-    assert chosen([metadata], wanted) == [stock]
+    assert chosen([metadata], expected) == [stock]
 
 
 @given(keys, texts, st.sampled_from(["==", "!=", "in", "contains", "text_match"]))
@@ -196,7 +194,7 @@ def test_a_missing_key_matches_only_unequal_not_in_and_empty() -> None:
     assert matched == {FilterOperator.NE, FilterOperator.NIN, FilterOperator.IS_EMPTY}
 
 
-def test_no_filter_and_empty_filters_restrict_nothing() -> None:
+def test_no_filters_and_empty_filters_match_everything() -> None:
     assert to_sql(None) is None
     for condition in FilterCondition:
         assert to_sql(MetadataFilters(filters=[], condition=condition)) is None
@@ -207,7 +205,7 @@ def test_a_list_of_a_hundred_thousand_values_is_one_parameter() -> None:
     assert chosen([{"k": "contract 99999"}, {"k": "contract x"}], one("k", "in", values)) == [True, False]
 
 
-def test_the_largest_filters_that_are_allowed_work() -> None:
+def test_the_largest_allowed_filters_work() -> None:
     flat = MetadataFilters(filters=[MetadataFilter(key="k", value=["v"], operator=FilterOperator.ALL)] * 500)
     assert chosen([{"k": ["v"]}, {}], flat) == [True, False]
     deep = MetadataFilters(filters=flat.filters[:3], condition=FilterCondition.NOT)
@@ -225,14 +223,14 @@ for _level in range(9):
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        (one("year", "==", None), r"'year' == needs one text or number"),
-        (one("year", ">", [1, 2]), r"'year' > needs one text or number"),
-        (one("year", "contains", ["a"]), r"'year' contains needs one text or number"),
-        (one("year", "in", "2023"), r"'year' in needs a list of texts or numbers"),
+        (one("year", "==", None), r"'year' == needs a string or a number"),
+        (one("year", ">", [1, 2]), r"'year' > needs a string or a number"),
+        (one("year", "contains", ["a"]), r"'year' contains needs a string or a number"),
+        (one("year", "in", "2023"), r"'year' in needs a list of strings or numbers"),
         (one("year", "any", 3), r"'year' any needs a list"),
         (one("year", "all", None), r"'year' all needs a list"),
-        (one("year", "text_match", 3), r"'year' text_match needs a text"),
-        (one("year", "text_match_insensitive", ["a"]), r"'year' text_match_insensitive needs a text"),
+        (one("year", "text_match", 3), r"'year' text_match needs a string"),
+        (one("year", "text_match_insensitive", ["a"]), r"'year' text_match_insensitive needs a string"),
         (one("year", "==", 2**63), r"'year': 9223372036854775808 does not fit into 64 bits"),
         (one("year", "in", [-(2**63) - 1]), r"does not fit into 64 bits"),
         (one("year", "==", "a\0b"), r"NUL character or a lone surrogate"),
@@ -241,14 +239,12 @@ for _level in range(9):
         (TOO_DEEP, r"nested more than 8 levels deep: join some of them"),
     ],
 )
-def test_a_value_that_an_operator_cannot_work_with_is_refused_with_a_sentence(
-    filters: MetadataFilters, message: str
-) -> None:
+def test_a_value_unsuitable_for_an_operator_is_refused_with_a_message(filters: MetadataFilters, message: str) -> None:
     with pytest.raises(InputError, match=message):
         chosen([{"year": 2023}], filters)
 
 
-def test_numbers_that_json_does_not_know_match_nothing() -> None:
+def test_nan_and_infinity_match_nothing() -> None:
     nan, infinite = float("nan"), float("inf")
     assert chosen([{"k": 1.0}], one("k", "in", [nan, infinite])) == [False]
     assert chosen([{"k": 1.0}], one("k", "==", nan)) == [False]

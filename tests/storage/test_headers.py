@@ -1,4 +1,4 @@
-"""FAISS and NumPy files: no library reads what is not as long as its header says."""
+"""Headers of FAISS and NumPy files that do not match the size of the file are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_index_of_another_kind_is_left_to_faiss(tmp_path: Path) -> None:
     check_faiss(tmp_path / "graph.faiss")
 
 
-def test_every_changed_byte_of_a_header_that_matters_is_found_before_faiss_reads_it(index: Path) -> None:
+def test_a_changed_byte_of_a_header_is_detected_before_faiss_reads_it(index: Path) -> None:
     sound = index.read_bytes()
     header = len(sound) - 4 * 3 * 4
     missed = []
@@ -48,21 +48,21 @@ def test_every_changed_byte_of_a_header_that_matters_is_found_before_faiss_reads
 
 
 @pytest.mark.parametrize("content", [b"", b"IxFI", b"nonsense", b"IxFI" + bytes(20)])
-def test_what_is_no_index_is_named(content: bytes, index: Path) -> None:
+def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> None:
     index.write_bytes(content)
     with pytest.raises(CorruptVersionError, match=r"^the index "):
         check_faiss(index, shown="the index")
 
 
 @pytest.mark.parametrize("cut", [-1, -5, 40])
-def test_an_index_of_another_size_is_named(cut: int, index: Path) -> None:
+def test_an_index_of_a_wrong_size_is_refused(cut: int, index: Path) -> None:
     content = index.read_bytes()
     index.write_bytes(content[:cut] if cut < 0 else content + bytes(cut))
     with pytest.raises(CorruptVersionError, match=r"claims to hold 3 vectors of 4 numbers, but has a different size"):
         check_faiss(index)
 
 
-def test_arrays_of_objects_of_another_size_and_no_arrays_are_named(tmp_path: Path) -> None:
+def test_arrays_of_objects_or_of_a_wrong_size_and_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "array.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(CorruptVersionError, match=r"is an array of object instead of numbers"):

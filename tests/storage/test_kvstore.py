@@ -1,4 +1,4 @@
-"""SQLiteKVStore: LlamaIndex's key-value interface, one transaction for a batch, and files that cannot be changed."""
+"""SQLiteKVStore: LlamaIndex's key-value interface, atomic batches, and read-only files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.lists(st.tuples(st.sampled_from(["put", "delete"]), keys, st.sampled_
 
 @settings(max_examples=50)
 @given(steps)
-def test_it_behaves_like_a_dict_for_each_collection(steps: list[tuple[str, str, str, dict[str, Any]]]) -> None:
+def test_each_collection_behaves_like_a_dict(steps: list[tuple[str, str, str, dict[str, Any]]]) -> None:
     store, expected = SQLiteKVStore(), dict[str, dict[str, Any]](data={}, kv={})
     for action, key, collection, value in steps:
         if action == "put":
@@ -45,7 +45,7 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
     assert store.get_all() == {"a": {"n": 1}, "b": {"n": 2}}
 
 
-async def test_the_asynchronous_twins_do_the_same() -> None:
+async def test_the_async_methods_do_the_same() -> None:
     store = SQLiteKVStore()
     await store.aput("a", {"n": 1})
     await store.aput_all([("b", {"n": 2}), ("c", {"n": 3})], batch_size=2)
@@ -66,14 +66,14 @@ def test_another_connection_sees_what_was_committed(tmp_path: Path) -> None:
             store.get("a")
 
 
-def test_what_must_survive_a_power_cut_is_synced_at_every_commit_and_never_in_a_write_ahead_log(tmp_path: Path) -> None:
+def test_durable_files_are_synced_at_every_commit_without_a_write_ahead_log(tmp_path: Path) -> None:
     store = SQLiteKVStore(tmp_path / "ledger.sqlite", access="durable")
     extra = 3
     assert store.query("PRAGMA synchronous") == [(extra,)]
     assert store.query("PRAGMA journal_mode") == [("delete",)]
 
 
-def test_a_published_file_refuses_changes_and_leaves_no_trace_beside_it(tmp_path: Path) -> None:
+def test_a_published_file_refuses_changes_and_gets_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "with 100 % ?odd#name.sqlite"
     with_content = SQLiteKVStore(path)
     with_content.put("a", {"n": 1})
@@ -104,7 +104,7 @@ def test_threads_share_one_connection() -> None:
     assert len(store.get_all()) == 200
 
 
-def test_it_serves_the_stores_that_llamaindex_builds_on_a_key_value_store() -> None:
+def test_llama_index_stores_work_on_this_key_value_store() -> None:
     from llama_index.core.data_structs.data_structs import IndexDict
 
     index_store = KVIndexStore(SQLiteKVStore())

@@ -1,4 +1,4 @@
-"""The ledger: what was paid for is never lost, never mixed up, and comes back from an export."""
+"""The ledger: no paid result is lost or confused, and an export restores it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def entry(key: str, context: str = "A context.", **fields: Any) -> LedgerEntry:
 
 @settings(max_examples=20)
 @given(st.integers(), st.integers(0, 300))
-def test_what_is_removed_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> None:
+def test_removed_data_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
@@ -62,19 +62,19 @@ def test_what_is_removed_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> N
             vectors = np.asarray([[number + 0.123] * 16 for number in range(300)], dtype=np.float32)
             ledger.add_vectors("m", [vector_key(name, "m", None) for name in names], vectors)
             chance.shuffle(names)
-            stay, gone = names[:kept], names[kept:]
-            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(gone), len(gone))
+            stay, removed = names[:kept], names[kept:]
+            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(removed), len(removed))
             ledger.copy_to(path.with_name("copy"))
         content = path.with_name("copy").read_bytes()
-        assert [name for name in gone if f"<{name[:4]}".encode() in content] == []
-        numbers = [int(name[:4]) for name in gone]
+        assert [name for name in removed if f"<{name[:4]}".encode() in content] == []
+        numbers = [int(name[:4]) for name in removed]
         assert [number for number in numbers if vectors[number].tobytes() in content] == []
         with closing(Ledger(path.with_name("copy"))) as copy:
             assert {name for name in names if copy.context(content_key(name))} == set(stay)
             assert len(copy.vectors([vector_key(name, "m", None) for name in names])) == kept
 
 
-def test_an_embedding_of_another_length_or_model_stays_with_its_text(ledger: Ledger) -> None:
+def test_an_embedding_of_another_length_or_model_is_kept_with_its_text(ledger: Ledger) -> None:
     rows = np.ones((1, 4), dtype=np.float32)
     for model, dimensions in (("m", None), ("m", 4), ("n", None)):
         ledger.add_vectors(model, [vector_key("stays", model, dimensions)], rows)
@@ -83,13 +83,13 @@ def test_an_embedding_of_another_length_or_model_stays_with_its_text(ledger: Led
     assert len(ledger.vectors([vector_key("stays", "m", 4), vector_key("stays", "n", None)])) == 2
 
 
-def test_replies_that_wait_to_become_contexts_are_removed_as_well(ledger: Ledger) -> None:
+def test_stored_replies_of_batches_are_removed_too(ledger: Ledger) -> None:
     ledger.batches.closed("file", [BatchReply(custom_id="one", text="About the secret.")])
     ledger.keep_only((), ())
     assert not ledger.batches.has_replies()
 
 
-def test_a_batch_under_way_does_not_bring_back_what_was_removed(ledger: Ledger) -> None:
+def test_a_pending_batch_does_not_restore_removed_data(ledger: Ledger) -> None:
     ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
     ledger.keep_only((), ())
     assert ledger.batches.open_batches() == []
@@ -106,31 +106,31 @@ def test_a_batch_under_way_does_not_bring_back_what_was_removed(ledger: Ledger) 
 @example(['a", "b'], ["a", "b"])
 @example(["\ud800"], ["\\ud800"])
 @example([], [""])
-def test_two_questions_have_one_key_only_if_all_their_parts_are_equal(one: list[str], other: list[str]) -> None:
+def test_keys_are_equal_only_if_all_parts_are_equal(one: list[str], other: list[str]) -> None:
     assert (content_key(*one) == content_key(*other)) == (one == other)
 
 
 @given(shared=st.lists(st.text(), min_size=1, max_size=3), rest=st.lists(st.text(), min_size=1, max_size=3))
-def test_a_key_is_the_same_where_its_beginning_was_hashed_before(shared: list[str], rest: list[str]) -> None:
+def test_a_key_with_a_precomputed_beginning_is_the_same(shared: list[str], rest: list[str]) -> None:
     keys = ContentKeys(*shared)
     assert [keys.key(*rest), keys.key(*rest)] == [content_key(*shared, *rest)] * 2
 
 
-def test_every_split_of_one_text_has_its_own_key() -> None:
+def test_different_splits_of_one_text_have_different_keys() -> None:
     text = "prompt"
     cuts = itertools.chain.from_iterable(itertools.combinations(range(1, len(text)), n) for n in range(len(text)))
     splits = [[text[a:b] for a, b in itertools.pairwise([0, *cut, len(text)])] for cut in cuts]
     assert len({content_key(*split) for split in splits}) == len(splits) == 2 ** (len(text) - 1)
 
 
-def test_keys_stay_the_same_from_release_to_release() -> None:
+def test_keys_do_not_change_between_releases() -> None:
     assert content_key("a", "é\n") == hashlib.sha256(b'["a", "\\u00e9\\n"]').hexdigest()
 
 
 # ---- contexts and vectors ------------------------------------------------------------------------------------------
 
 
-def test_a_context_is_there_for_every_later_reader(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_stored_context_is_returned_to_every_later_reader(tmp_path: Path, ledger: Ledger) -> None:
     assert ledger.context("k") is None
     ledger.add_contexts([entry("k", "First.\u2028 🦙"), entry("l", "Second.")])
     ledger.add_contexts([entry("l", "Replaced.")])
@@ -140,14 +140,14 @@ def test_a_context_is_there_for_every_later_reader(tmp_path: Path, ledger: Ledge
         assert reader.context("m") is None
 
 
-def test_vectors_come_back_bit_for_bit_and_only_those_that_are_known(ledger: Ledger) -> None:
+def test_known_vectors_are_read_back_exactly(ledger: Ledger) -> None:
     rows = np.random.default_rng(5).normal(size=(1_000, 3)).astype(np.float32)
     keys = [f"key {n}" for n in range(len(rows))]
     ledger.add_vectors("model", keys, rows)
-    found = ledger.vectors(["unknown", *keys])
-    assert list(found) != []
-    assert set(found) == set(keys)
-    assert all(np.array_equal(found[key], row) for key, row in zip(keys, rows, strict=True))
+    result = ledger.vectors(["unknown", *keys])
+    assert list(result) != []
+    assert set(result) == set(keys)
+    assert all(np.array_equal(result[key], row) for key, row in zip(keys, rows, strict=True))
     assert ledger.vectors([]) == {}
     with pytest.raises(ValueError, match="zip"):
         ledger.add_vectors("model", ["too", "many"], rows[:1])
@@ -159,7 +159,7 @@ def test_a_batch_is_committed_as_a_whole_or_not_at_all(ledger: Ledger) -> None:
     assert ledger.context("good") is None
 
 
-def test_it_tells_what_was_paid_for(ledger: Ledger) -> None:
+def test_info_and_usage_count_paid_results(ledger: Ledger) -> None:
     assert ledger.info() == LedgerInfo(contexts=0, embeddings=0, input_tokens=0, output_tokens=0)
     ledger.add_contexts([entry("a", input_tokens=100, cached_tokens=64, output_tokens=7), entry("b")])
     ledger.add_vectors("model", ["a"], np.ones((1, 2), dtype=np.float32))
@@ -182,7 +182,7 @@ for number in range(10_000):
 """
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+def test_committed_rows_survive_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -211,7 +211,7 @@ def test_opening_a_ledger_again_writes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_ledger_of_a_newer_release_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = Ledger(path)
     ledger._kv.put("format", {"version": FORMAT_VERSION + 1})
@@ -225,7 +225,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_what_is_no_ledger_is_named_with_a_way_out(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_ledger_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"not a database, but long enough to look like one" * 20)
     with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged .*`verify --repair` keeps all rows"):
@@ -336,17 +336,17 @@ def test_a_bad_row_is_named_with_its_line_and_nothing_is_added(
     assert ledger.info().contexts == 0
 
 
-def test_windows_line_ends_are_fine_and_a_missing_file_is_named(tmp_path: Path, ledger: Ledger) -> None:
+def test_windows_line_ends_are_accepted_and_a_missing_file_is_an_error(tmp_path: Path, ledger: Ledger) -> None:
     file = tmp_path / "contexts.jsonl"
     file.write_bytes(GOOD + b"\r\n" + row(key="l") + b"\r\n")
     assert import_contexts(ledger, file) == 2
-    with pytest.raises(InputError, match=r"other.jsonl is not there: name a file that `export_contexts` wrote"):
+    with pytest.raises(InputError, match=r"other.jsonl does not exist: name a file that `export_contexts` wrote"):
         import_contexts(ledger, tmp_path / "other.jsonl")
 
 
 @settings(max_examples=60)
 @given(st.one_of(st.binary(max_size=40), st.binary(max_size=10).map(lambda noise: GOOD + b"\n" + noise)))
-def test_no_file_makes_an_import_raise_anything_but_a_sentence(shared: Path, content: bytes) -> None:
+def test_an_import_of_any_file_raises_only_errors_of_the_package(shared: Path, content: bytes) -> None:
     with closing(Ledger(shared / "fuzzed.sqlite")) as ledger:
         before = ledger.info().contexts
         (shared / "fuzzed.jsonl").write_bytes(content)

@@ -1,4 +1,4 @@
-"""The file of a ledger: formats, checksums, identity, other programs that hold it, and what SQLite's errors mean."""
+"""The file of a ledger: formats, checksums, identity, locks of other programs, and translation of SQLite's errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llama_index_contextual.errors import ContextualError, CorruptVersionError, 
 from llama_index_contextual.storage import ledger_file
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key, vector_key
-from llama_index_contextual.storage.ledger_file import TABLES, explained, is_vector, row_checksum
+from llama_index_contextual.storage.ledger_file import TABLES, is_vector, row_checksum, translate_error
 from llama_index_contextual.storage.ledger_lines import export_contexts, import_contexts
 from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.storable import storable_text
@@ -78,7 +78,7 @@ def serves_everything(ledger: Ledger) -> bool:
     )
 
 
-def test_a_ledger_of_the_first_format_is_upgraded_and_serves_all_that_it_had(golden: Path) -> None:
+def test_a_ledger_of_format_1_is_upgraded_with_all_its_rows(golden: Path) -> None:
     with closing(Ledger(golden)) as ledger:
         assert serves_everything(ledger)
         assert ledger.damaged_rows() == {}
@@ -94,7 +94,7 @@ def test_a_ledger_of_the_first_format_is_upgraded_and_serves_all_that_it_had(gol
     assert golden.read_bytes() == upgraded, "it is upgraded once"
 
 
-def test_a_ledger_of_the_first_format_can_be_read_without_being_changed(golden: Path) -> None:
+def test_a_ledger_of_format_1_is_readable_without_an_upgrade(golden: Path) -> None:
     with closing(Ledger(golden, read_only=True)) as ledger:
         assert serves_everything(ledger)
         assert ledger.damaged_rows() == {}
@@ -103,7 +103,7 @@ def test_a_ledger_of_the_first_format_can_be_read_without_being_changed(golden: 
 
 
 @pytest.mark.skipif(library() is None, reason="the SQLite of this Python cannot be reached")
-def test_an_upgrade_that_fails_anywhere_leaves_the_one_format_or_the_other(tmp_path: Path) -> None:
+def test_a_failed_upgrade_leaves_format_1_or_format_2(tmp_path: Path) -> None:
     with recording(SQLiteFiles()) as system:
         Ledger(Path(shutil.copyfile(GOLDEN, tmp_path / "ledger.sqlite"))).close()
     assert len(system.events) > 10
@@ -126,27 +126,25 @@ def test_an_upgrade_that_fails_anywhere_leaves_the_one_format_or_the_other(tmp_p
         "UPDATE kv SET key = 'formau' WHERE key = 'format'",
     ],
 )
-def test_a_damaged_format_is_named_and_not_taken_for_another(path: Path, statement: str) -> None:
+def test_a_damaged_format_number_is_an_error(path: Path, statement: str) -> None:
     change(path, statement)
     for read_only in (True, False):
         with pytest.raises(CorruptVersionError, match=r"^ledger.sqlite is damaged \(.*format"):
             Ledger(path, read_only=read_only)
 
 
-def test_a_database_of_another_kind_is_not_taken_for_a_ledger(tmp_path: Path) -> None:
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection:
         connection.execute("CREATE TABLE songs (title TEXT)")
     before = (tmp_path / "ledger.sqlite").read_bytes()
     for read_only in (True, False):
-        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it holds the table 'songs'"):
+        with pytest.raises(CorruptVersionError, match=r"it is not a ledger: it contains the table 'songs'"):
             Ledger(tmp_path / "ledger.sqlite", read_only=read_only)
     assert (tmp_path / "ledger.sqlite").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_a_missing_or_empty_ledger_is_read_as_an_empty_one_and_not_created(
-    content: bytes | None, tmp_path: Path
-) -> None:
+def test_reading_a_missing_or_empty_ledger_does_not_create_one(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     if content is not None:
         path.write_bytes(content)
@@ -159,7 +157,7 @@ def test_a_missing_or_empty_ledger_is_read_as_an_empty_one_and_not_created(
 
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
-def test_a_row_that_was_changed_is_named_and_never_served(table: str, column: str, path: Path) -> None:
+def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, path: Path) -> None:
     key = TABLES[table][0]
     if table == "batch_requests" and column == "file_id":
         return  # see the next test: this one needs its batch
@@ -186,7 +184,7 @@ def test_a_row_that_was_changed_is_named_and_never_served(table: str, column: st
         assert ledger.context(content_key("7")) == "Context 7. " * 9
 
 
-def test_a_request_of_a_batch_that_is_not_known_is_sent_again(path: Path) -> None:
+def test_a_request_of_an_unknown_batch_is_sent_again(path: Path) -> None:
     change(path, "UPDATE batches SET file_id = 'another' WHERE file_id = 'file'")
     with closing(Ledger(path)) as ledger:
         assert not ledger.batches.knows("one")
@@ -194,7 +192,7 @@ def test_a_request_of_a_batch_that_is_not_known_is_sent_again(path: Path) -> Non
         assert ledger._kv.query("SELECT count(*) FROM batch_requests") == [(0,)]
 
 
-def test_damaged_rows_are_said_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_rows_are_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(path, "UPDATE contexts SET context = 'Another.' WHERE key = ?", content_key("3"))
     with closing(Ledger(path)) as ledger, caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -205,7 +203,7 @@ def test_damaged_rows_are_said_once(path: Path, caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_a_row_that_is_no_utf8_any_more_keeps_no_other_row_from_being_read(path: Path) -> None:
+def test_a_row_with_invalid_utf8_does_not_prevent_reading_the_others(path: Path) -> None:
     change(path, "UPDATE contexts SET context = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("3"))
     change(path, "UPDATE contexts SET key = CAST(x'ff41' AS TEXT) WHERE key = ?", content_key("4"))
     with closing(Ledger(path)) as ledger:
@@ -220,7 +218,7 @@ values = st.lists(st.one_of(st.none(), st.text(max_size=3), st.binary(max_size=3
 
 
 @given(values, values)
-def test_two_rows_have_one_checksum_only_if_they_are_equal(one: list[object], other: list[object]) -> None:
+def test_checksums_are_equal_only_if_rows_are_equal(one: list[object], other: list[object]) -> None:
     equal = list(map(repr, one)) == list(map(repr, other))
     assert (row_checksum("contexts", one) == row_checksum("contexts", other)) == equal
     assert row_checksum("contexts", one) != row_checksum("batches", one)
@@ -230,7 +228,7 @@ def test_two_rows_have_one_checksum_only_if_they_are_equal(one: list[object], ot
 
 
 @pytest.mark.parametrize("bad", [[0.0] * 8, [math.nan] * 8, [math.inf] + [0.0] * 7])
-def test_a_vector_that_no_index_can_use_counts_as_absent(bad: list[float], path: Path) -> None:
+def test_an_unusable_vector_counts_as_absent(bad: list[float], path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         ledger.add_vectors("m", ["v1"], np.array([bad], dtype=np.float32))
         assert set(ledger.vectors(["v0", "v1", "v2"])) == {"v0", "v2"}
@@ -254,7 +252,7 @@ def test_a_damaged_vector_of_the_first_format_does_not_get_a_checksum(damage: st
             assert ledger.damaged_rows() == {"embeddings": [VECTORS[2]]}
 
 
-def test_bytes_that_are_no_vector_are_told(path: Path) -> None:
+def test_is_vector_rejects_bytes_that_are_not_a_vector(path: Path) -> None:
     assert is_vector(np.ones(3, dtype="<f4").tobytes())
     assert not any(map(is_vector, (b"", b"abc", bytes(8), np.array([1, math.nan], dtype="<f4").tobytes())))
 
@@ -262,19 +260,19 @@ def test_bytes_that_are_no_vector_are_told(path: Path) -> None:
 # ---- texts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_made_storable() -> None:
+def test_characters_that_cannot_be_stored_are_removed() -> None:
     assert storable_text("a\0b\ud800c\x07d\x85e\x7f\r\n\tf\u2028🦙") == "abcde\n\tf\u2028🦙"
 
 
 @given(st.text())
-def test_what_is_storable_stays_as_it_is(text: str) -> None:
+def test_storable_text_is_unchanged(text: str) -> None:
     once = storable_text(text)
     assert storable_text(once) == once
     assert once.encode().decode() == once
     assert "\0" not in once
 
 
-def test_a_context_that_stands_there_with_control_characters_is_mended_when_it_is_read(tmp_path: Path) -> None:
+def test_control_characters_in_a_stored_context_are_removed_on_reading(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
         ledger.add_contexts([entry("nul", "A\0B\x07\n"), entry("empty", "\0"), entry("good", "Good.")])
         assert ledger.contexts(["nul", "empty", "good"]) == {"nul": "AB\n", "good": "Good."}
@@ -285,14 +283,14 @@ def test_a_context_that_stands_there_with_control_characters_is_mended_when_it_i
         assert ledger.keep_only({"AB\n", "Good."}, []) == (1, 0)
 
 
-def test_an_import_makes_contexts_storable(tmp_path: Path) -> None:
+def test_an_import_removes_characters_that_cannot_be_stored(tmp_path: Path) -> None:
     (tmp_path / "contexts.jsonl").write_bytes(rb'{"key": "k", "context": "A\u0000B\ud800C", "model": "m"}')
     with closing(Ledger(None)) as ledger:
         assert import_contexts(ledger, tmp_path / "contexts.jsonl") == 1
         assert ledger.context("k") == "ABC"
 
 
-def test_the_reply_of_a_batch_is_made_storable_and_takes_no_other_with_it() -> None:
+def test_an_unstorable_reply_of_a_batch_does_not_affect_the_others() -> None:
     with closing(Ledger(None)) as ledger:
         replies = [BatchReply(custom_id="bad", text="A\ud800B\0"), BatchReply(custom_id="good", text="Good.")]
         ledger.batches.closed("file", replies)
@@ -320,7 +318,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_ledger_that_another_program_holds_is_busy_and_not_damaged(path: Path) -> None:
+def test_a_ledger_locked_by_another_program_is_busy_not_damaged(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         with held(path):
             for use in (
@@ -329,13 +327,13 @@ def test_a_ledger_that_another_program_holds_is_busy_and_not_damaged(path: Path)
                 lambda: ledger.batches.open_batches(),
                 lambda: Ledger(path, read_only=True),
             ):
-                with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is held by another program \(database is"):
+                with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is locked by another program \(database is"):
                     use()
         ledger.add_contexts([entry("k")])
         assert ledger.context("k") == "A context."
 
 
-def test_a_commit_waits_until_another_program_has_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_waits_for_the_lock_of_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     with closing(Ledger(path)) as ledger, held(path) as holder:
         ledger._kv._connection.execute("PRAGMA busy_timeout = 0")
@@ -351,7 +349,7 @@ def test_a_commit_waits_until_another_program_has_let_go(path: Path, monkeypatch
     assert len(waits) == 3
 
 
-def test_a_reader_that_keeps_a_commit_waiting_does_not_cost_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_delayed_by_a_reader_is_not_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Ledger(path)) as ledger, closing(sqlite3.connect(path, isolation_level=None)) as reader:
         ledger._kv._connection.execute("PRAGMA busy_timeout = 0")
         reader.execute("BEGIN")
@@ -379,9 +377,9 @@ def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "kind", "sentence"),
     [
-        (sqlite3.SQLITE_BUSY, LedgerBusyError, "is held by another program"),
+        (sqlite3.SQLITE_BUSY, LedgerBusyError, "is locked by another program"),
         (sqlite3.SQLITE_BUSY_RECOVERY, LedgerBusyError, "wait until it has finished, or close it"),
-        (sqlite3.SQLITE_LOCKED, LedgerBusyError, "is held by another program"),
+        (sqlite3.SQLITE_LOCKED, LedgerBusyError, "is locked by another program"),
         (sqlite3.SQLITE_IOERR_LOCK, LedgerError, "cannot be locked"),
         (sqlite3.SQLITE_IOERR_WRITE, LedgerError, "check its disk, its mount, quotas and limits of file sizes"),
         (sqlite3.SQLITE_IOERR_READ, LedgerError, "check its disk"),
@@ -397,11 +395,11 @@ def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> 
         (sqlite3.SQLITE_NOTADB, CorruptVersionError, "is damaged"),
     ],
 )
-def test_an_error_of_sqlite_is_a_sentence_with_what_to_do(code: int, kind: type[Exception], sentence: str) -> None:
+def test_an_sqlite_error_becomes_a_message_with_advice(code: int, kind: type[Exception], sentence: str) -> None:
     error = sqlite3.OperationalError("it says so")
     error.sqlite_errorcode = code
-    found = explained(error, "ledger.sqlite")
-    assert type(found) is kind
-    assert str(found).startswith("ledger.sqlite ")
-    assert sentence in str(found)
-    assert "it says so" in str(found)
+    result = translate_error(error, "ledger.sqlite")
+    assert type(result) is kind
+    assert str(result).startswith("ledger.sqlite ")
+    assert sentence in str(result)
+    assert "it says so" in str(result)

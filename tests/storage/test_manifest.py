@@ -1,4 +1,4 @@
-"""The manifest of a version: what is written is read back, and nothing else is believed."""
+"""The manifest of a version: read back as written, and refused if anything is wrong."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_it_counts_chunks_and_finds_documents() -> None:
 
 
 @pytest.mark.parametrize("position", range(0, len(MANIFEST.to_json()), 3))
-def test_no_flipped_bit_is_believed(position: int) -> None:
+def test_every_flipped_bit_of_a_manifest_is_detected(position: int) -> None:
     for bit in range(8):
         data = bytearray(MANIFEST.to_json())
         data[position] ^= 1 << bit
@@ -119,7 +119,7 @@ def changed(**changes: Any) -> bytes:
         changed(version="v000002"),
     ],
 )
-def test_what_is_no_manifest_is_named_with_the_ways_out(data: bytes) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused_with_advice(data: bytes) -> None:
     with pytest.raises(CorruptVersionError, match=r"^versions/v000001/manifest.json ") as caught:
         Manifest.from_json(data, file="versions/v000001/manifest.json")
     assert caught.value.file == "versions/v000001/manifest.json"
@@ -127,7 +127,7 @@ def test_what_is_no_manifest_is_named_with_the_ways_out(data: bytes) -> None:
     assert "ledger" in str(caught.value)
 
 
-def test_a_manifest_of_a_newer_release_is_refused_whatever_else_it_holds() -> None:
+def test_a_manifest_of_a_newer_release_is_refused_regardless_of_its_content() -> None:
     data = changed(format_version=FORMAT_VERSION + 1, documents=[], shards=7)
     with pytest.raises(
         FormatError, match=r"manifest.json has format 3, this release reads up to 2: upgrade llama-index"
@@ -146,6 +146,6 @@ def test_a_manifest_of_a_newer_release_is_refused_whatever_else_it_holds() -> No
         ).map(lambda value: json.dumps(value).encode()),
     )
 )
-def test_nothing_but_a_sentence_comes_of_any_bytes(data: bytes) -> None:
+def test_any_bytes_raise_only_errors_of_the_package(data: bytes) -> None:
     with pytest.raises(ContextualError):
         Manifest.from_json(data, file="manifest.json")

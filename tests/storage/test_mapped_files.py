@@ -1,4 +1,4 @@
-"""Files of a published version are mapped by readers: nothing of ours writes into one, or cuts it off."""
+"""Published files are memory-mapped by readers: this package never modifies or truncates one."""
 
 from __future__ import annotations
 
@@ -128,43 +128,43 @@ def live_through(project: Project, folder: Path) -> Iterator[str]:
     project.remove("tariff")
     yield "remove"
     project.ingest(documents("quince", "medlar"))
-    asked = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
-    project.compare(asked, variants=("none", "structural"))
+    calls = [Question(text="quince", evidence=[Evidence(text="The quince runs dry")])]
+    project.compare(calls, variants=("none", "structural"))
     yield "compare"
     project.remove("quince", forget=True)
     yield "forget"
 
 
-def test_no_operation_writes_into_a_published_file_or_cuts_it_off(tmp_path: Path) -> None:
+def test_no_operation_modifies_or_truncates_a_published_file(tmp_path: Path) -> None:
     manager = ProjectManager(tmp_path / "root")
     project = manager.create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
-    held, done = OpenFiles(tmp_path / "root"), []
-    with watched() as seen:
+    stored, done = OpenFiles(tmp_path / "root"), []
+    with watched() as recorded:
         for name in live_through(project, tmp_path):
             done.append(name)
-            held.look()
-            assert held.changed() == [], name
+            stored.look()
+            assert stored.changed() == [], name
         manager.delete("p")
-    assert held.changed() == []
-    assert seen == []
+    assert stored.changed() == []
+    assert recorded == []
     assert len(set(done)) > 10
-    held.close()
+    stored.close()
 
 
-def test_a_version_that_is_persisted_where_it_is_leaves_its_mapped_files_as_they_are(tmp_path: Path) -> None:
+def test_persisting_a_version_in_place_does_not_change_mapped_files(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     project.ingest(documents("pump", "motor"))
-    held = OpenFiles(tmp_path)
-    held.look()
+    stored = OpenFiles(tmp_path)
+    stored.look()
     before = project.retrieve("pump").to_dict()
     project.storage_context.persist(str(project._live.current().directory))
     # LlamaIndex writes these two by itself; nobody maps them.
-    assert {Path(name).name for name in held.changed()} <= {"index_store.json", "graph_store.json"}
+    assert {Path(name).name for name in stored.changed()} <= {"index_store.json", "graph_store.json"}
     assert project.retrieve("pump").to_dict() == before
-    held.close()
+    stored.close()
 
 
-def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
+def test_a_mapped_index_can_be_replaced_in_place(tmp_path: Path) -> None:
     store = UnitFaissVectorStore()
     from llama_index.core.schema import TextNode
 
@@ -173,11 +173,11 @@ def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
     index = LexicalIndex.build(["pump dry", "valve"])
     DocumentIndex(index, np.array([0, 1], dtype=np.int32)).save(tmp_path / "documents")
     opened = DocumentIndex.load(tmp_path / "documents")
-    held = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
+    stored = {path: (os.open(path, os.O_RDONLY), path.read_bytes()) for path in files.walk(tmp_path)}
     store.delete_nodes([f"{at}" for at in range(90)])
     store.persist(str(tmp_path / "index"))
     DocumentIndex(LexicalIndex.build(["motor"]), np.array([0], dtype=np.int32)).save(tmp_path / "documents")
-    for path, (descriptor, content) in held.items():
+    for path, (descriptor, content) in stored.items():
         if "nodes.sqlite" not in path.name:
             assert os.pread(descriptor, 1 << 30, 0) == content, path
         os.close(descriptor)
@@ -185,7 +185,7 @@ def test_a_mapped_index_can_be_written_anew_where_it_is(tmp_path: Path) -> None:
     assert opened.lexical_index.scores("pump").tolist()[0] > 0
 
 
-def test_a_file_that_is_there_is_replaced_and_not_emptied(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_not_truncated(tmp_path: Path) -> None:
     path = tmp_path / "file"
     files.write(path, b"before, and longer")
     with path.open("rb") as reader:

@@ -52,13 +52,13 @@ def test_settings_may_be_changed_by_hand_once_their_checksum_is_removed(director
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"format_version": 1}']
 )
-def test_a_damaged_file_is_named_with_the_ways_out(content: bytes, directory: Path) -> None:
+def test_a_damaged_settings_file_is_an_error_with_advice(content: bytes, directory: Path) -> None:
     (directory / "project.json").write_bytes(content)
     with pytest.raises(ProjectError, match=r"reports/project.json is damaged \(\w+\): restore it, or delete it"):
         read_config(directory)
 
 
-def test_no_flipped_bit_changes_a_setting(directory: Path) -> None:
+def test_every_flipped_bit_of_the_settings_is_detected(directory: Path) -> None:
     sound = (directory / "project.json").read_bytes()
     for position in range(0, len(sound), 7):
         (directory / "project.json").write_bytes(
@@ -76,7 +76,7 @@ def test_a_project_of_a_newer_release_is_refused(directory: Path) -> None:
         read_config(directory)
 
 
-def test_there_is_one_writer_at_a_time_also_among_threads(directory: Path) -> None:
+def test_only_one_thread_or_process_writes_at_a_time(directory: Path) -> None:
     refused: list[str] = []
 
     def try_to_write() -> None:
@@ -95,7 +95,7 @@ def test_there_is_one_writer_at_a_time_also_among_threads(directory: Path) -> No
     assert refused[1:] == ["not refused"]
 
 
-def test_what_a_killed_comparison_left_is_removed_by_the_next_writer(directory: Path) -> None:
+def test_remains_of_a_killed_comparison_are_removed_by_the_next_writer(directory: Path) -> None:
     left = scratch_directory(directory) / "1" / "versions"
     left.mkdir(parents=True)
     (left / "half").write_text("text of a document")
@@ -103,7 +103,7 @@ def test_what_a_killed_comparison_left_is_removed_by_the_next_writer(directory: 
         assert not scratch_directory(directory).exists()
 
 
-def test_the_place_of_a_comparison_that_goes_on_is_left_alone(directory: Path) -> None:
+def test_the_workspace_of_a_running_comparison_is_not_removed(directory: Path) -> None:
     with scratch(directory) as place:
         (place / "1").mkdir()
         with write_lock(directory):
@@ -116,9 +116,9 @@ def test_the_place_of_a_comparison_that_goes_on_is_left_alone(directory: Path) -
     assert not scratch_directory(directory).exists()
 
 
-def test_a_project_that_is_gone_is_not_brought_back_by_its_lock(tmp_path: Path) -> None:
+def test_locking_a_deleted_project_does_not_recreate_it(tmp_path: Path) -> None:
     with (
-        pytest.raises(ProjectNotFoundError, match=r"'gone' is not there any more: it was deleted or moved"),
+        pytest.raises(ProjectNotFoundError, match=r"'gone' no longer exists: it was deleted or moved"),
         write_lock(tmp_path / "gone"),
     ):
         pass

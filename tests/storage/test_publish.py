@@ -1,4 +1,4 @@
-"""Publishing: a version is live as a whole or not at all, and what is live is never removed."""
+"""Publishing: a version becomes live as a whole or not at all, and the live version is never removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spy(small: Project, monkeypatch: pytest.MonkeyPatch) -> FileSpy:
 # ---- order ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_version_is_synced_described_verified_renamed_and_only_then_made_live(
+def test_a_version_is_synced_verified_and_renamed_before_it_is_live(
     small: Project, spy: FileSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = publishing._check_built
@@ -82,7 +82,7 @@ def test_a_version_is_synced_described_verified_renamed_and_only_then_made_live(
     assert not [call for call in after_description if call[0] in ("write", "let_write") and "building" in call[1]]
 
 
-def test_an_error_at_an_operation_leaves_a_version_that_opens_and_the_next_writer_clears_up(
+def test_an_error_at_any_operation_leaves_a_readable_version_and_is_cleaned_up_later(
     manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = manager.create("reports", ProjectConfig.local(keep_versions=2), embed_model=CountingEmbedding())
@@ -116,19 +116,19 @@ def test_an_error_at_an_operation_leaves_a_version_that_opens_and_the_next_write
 # ---- old versions --------------------------------------------------------------------------------------------------
 
 
-def test_pruning_keeps_the_live_version_its_predecessor_and_as_many_as_were_asked_for(
+def test_pruning_keeps_the_live_version_its_predecessor_and_the_requested_number(
     manager: ProjectManager,
 ) -> None:
     project = manager.create("many", ProjectConfig.local(keep_versions=3), embed_model=CountingEmbedding())
-    seen = []
+    recorded = []
     for number in range(1, 6):
         project.ingest([note(number)])
-        seen.append(version_names(project.directory))
-    assert seen[2] == ["v000001", "v000002", "v000003"]
-    assert seen[4] == ["v000003", "v000004", "v000005"]
+        recorded.append(version_names(project.directory))
+    assert recorded[2] == ["v000001", "v000002", "v000003"]
+    assert recorded[4] == ["v000003", "v000004", "v000005"]
 
 
-def test_after_a_rollback_the_version_that_was_live_is_kept_although_it_is_old(small: Project) -> None:
+def test_after_a_rollback_the_formerly_live_version_is_kept(small: Project) -> None:
     for number in (1, 2):
         small.ingest([note(number)])
     assert small.rollback() == "v000001"
@@ -141,7 +141,7 @@ def test_after_a_rollback_the_version_that_was_live_is_kept_although_it_is_old(s
     assert {"v000001", "v000004"} <= set(version_names(small.directory))
 
 
-def test_a_rollback_goes_to_what_is_there_and_sound_or_nowhere(small: Project) -> None:
+def test_a_rollback_needs_an_existing_sound_version(small: Project) -> None:
     small.ingest([note(1)])
     with pytest.raises(InputError, match=r"There is no version before the live one; versions: v000001"):
         small.rollback()
@@ -156,9 +156,7 @@ def test_a_rollback_goes_to_what_is_there_and_sound_or_nowhere(small: Project) -
     assert current_name(small.directory) == "v000002"
 
 
-def test_a_version_with_fewer_chunks_than_it_should_have_is_never_published(
-    small: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_with_missing_chunks_is_never_published(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from llama_index_contextual.ingestion.builder import SQLiteDocumentStore
 
     small.ingest([note(1)])
@@ -169,22 +167,20 @@ def test_a_version_with_fewer_chunks_than_it_should_have_is_never_published(
     assert leftovers(small.directory) == []
 
 
-def test_queries_go_on_during_a_publication_and_see_one_version_or_the_other(
-    small: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_during_a_publication_see_either_version(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     small.ingest([note(1)])
     retriever = small.as_retriever()
-    seen: list[str] = []
+    recorded: list[str] = []
 
     class Asking(files.System):
         def rename(self, source: Path, target: Path) -> None:
-            seen.append(retriever.retrieve("note")[0].node.get_content())
+            recorded.append(retriever.retrieve("note")[0].node.get_content())
             super().rename(source, target)
-            seen.append(retriever.retrieve("note")[0].node.get_content())
+            recorded.append(retriever.retrieve("note")[0].node.get_content())
 
     monkeypatch.setattr(files, "system", Asking())
     small.ingest([note(2)])
     one, two = note(1).text, note(2).text
-    assert seen == sorted(seen)
-    assert (seen[0], seen[-1]) == (one, two)
-    assert set(seen) == {one, two}
+    assert recorded == sorted(recorded)
+    assert (recorded[0], recorded[-1]) == (one, two)
+    assert set(recorded) == {one, two}

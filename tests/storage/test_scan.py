@@ -1,4 +1,4 @@
-"""The exact scan: right wherever the rows begin, the same for a query whatever others come with it."""
+"""The exact scan: correct for any alignment, and independent of other queries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ QUERIES = RNG.standard_normal((5, 17), dtype=np.float32)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 45])
-def test_rows_may_begin_at_any_byte(shift: int) -> None:
+def test_rows_need_no_alignment(shift: int) -> None:
     memory = bytearray(shift) + bytearray(ROWS.tobytes())
     matrix = np.frombuffer(memory, dtype=np.float32, offset=shift).reshape(ROWS.shape)
-    found = inner_products(faiss.swig_ptr(matrix), ROWS.shape, QUERIES)
-    np.testing.assert_allclose(found, QUERIES @ ROWS.T, rtol=1e-4, atol=1e-5)
+    result = inner_products(faiss.swig_ptr(matrix), ROWS.shape, QUERIES)
+    np.testing.assert_allclose(result, QUERIES @ ROWS.T, rtol=1e-4, atol=1e-5)
 
 
-def test_other_queries_change_no_bit_of_a_result() -> None:
+def test_results_do_not_depend_on_other_queries_of_a_batch() -> None:
     together = inner_products(faiss.swig_ptr(ROWS), ROWS.shape, QUERIES)
     alone = [inner_products(faiss.swig_ptr(ROWS), ROWS.shape, query[None])[0] for query in QUERIES]
     assert np.array_equal(together, np.stack(alone))
@@ -35,13 +35,13 @@ def test_a_query_of_another_length_is_refused_before_anything_is_read() -> None:
         products(ROWS, np.zeros(18, dtype=np.float32))
 
 
-def test_no_thread_setting_is_touched() -> None:
+def test_thread_settings_are_not_changed() -> None:
     before = faiss.omp_get_max_threads()
     inner_products(faiss.swig_ptr(ROWS), ROWS.shape, QUERIES)
     assert faiss.omp_get_max_threads() == before
 
 
-def test_the_best_come_first_and_ties_in_the_order_of_the_rows() -> None:
+def test_results_are_sorted_by_score_with_ties_in_row_order() -> None:
     scores, rows = top(np.array([1, 3, -np.inf, 3, 2, 3], dtype=np.float32), 4)
     assert (scores.tolist(), rows.tolist()) == ([3, 3, 3, 2], [1, 3, 5, 4])
     assert [part.tolist() for part in top(np.array([-np.inf], dtype=np.float32), 4)] == [[], []]

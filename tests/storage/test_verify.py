@@ -1,4 +1,4 @@
-"""`verify`: every damage is found, with the command that mends it; what is harmless is said to be."""
+"""`verify`: all damage is found, with the command that repairs it; harmless problems are marked as such."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_a_sound_project_has_no_problem(published: Project) -> None:
     assert published.verify().sound
 
 
-def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_again(
-    published: Project, version: Path
-) -> None:
+def test_a_damaged_live_version_is_repaired_by_rollback_or_ingest(published: Project, version: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
     flip(version.with_name("v000002") / "docstore.sqlite")
     report = published.verify()
@@ -58,7 +56,7 @@ def test_a_damaged_live_version_is_mended_by_a_rollback_or_else_by_ingesting_aga
 
 
 @pytest.mark.parametrize("content", [b"nonsense", None])
-def test_a_damaged_manifest_of_an_earlier_version_is_listed_and_the_others_are_too(
+def test_a_damaged_manifest_does_not_hide_other_versions(
     content: bytes | None, published: Project, version: Path
 ) -> None:
     published.ingest([Document(id_="note", text="A note.")])
@@ -83,7 +81,9 @@ def test_a_version_of_a_newer_release_is_neither_damaged_nor_removed(published: 
 
 
 @pytest.mark.parametrize("content", [b"nonsense", None, b"v000007\n"])
-def test_a_damaged_or_missing_pointer_is_mended_by_naming_a_version(content: bytes | None, published: Project) -> None:
+def test_a_damaged_or_missing_current_file_is_repaired_by_rollback_to(
+    content: bytes | None, published: Project
+) -> None:
     current = published.directory / "CURRENT"
     current.unlink()
     if content is not None:
@@ -114,7 +114,7 @@ def test_a_damaged_ledger_is_found(published: Project) -> None:
     assert "ledger.sqlite" in found(published.verify())
 
 
-def test_what_an_interrupted_writer_left_is_named_and_does_no_harm(published: Project, version: Path) -> None:
+def test_leftovers_of_an_interrupted_writer_are_reported_as_harmless(published: Project, version: Path) -> None:
     (version.with_name("v000002.building")).mkdir()
     (published.directory / "CURRENT.new").write_bytes(b"v0")
     report = published.verify()
@@ -122,7 +122,7 @@ def test_what_an_interrupted_writer_left_is_named_and_does_no_harm(published: Pr
     assert set(found(report)) == {"versions/v000002.building", "CURRENT.new"}
 
 
-def test_checking_changes_nothing_and_needs_no_lock(published: Project) -> None:
+def test_verify_changes_nothing_and_needs_no_lock(published: Project) -> None:
     before = {path: path.read_bytes() for path in published.directory.rglob("*") if path.is_file()}
     with sqlite3.connect(published.directory / "ledger.sqlite") as reader:
         reader.execute("SELECT count(*) FROM contexts").fetchone()
@@ -130,7 +130,7 @@ def test_checking_changes_nothing_and_needs_no_lock(published: Project) -> None:
     assert {path: path.read_bytes() for path in published.directory.rglob("*") if path.is_file()} == before
 
 
-def test_a_repair_keeps_what_can_be_read_of_a_damaged_ledger_and_the_damaged_file(published: Project) -> None:
+def test_a_repair_recovers_readable_rows_and_keeps_the_damaged_file(published: Project) -> None:
     path = published.directory / "ledger.sqlite"
     ledger = Ledger(path)
     rows = [LedgerEntry(key=f"{n:064}", context=f"context {n} " * 40, model="m", input_tokens=n) for n in range(200)]
@@ -153,9 +153,7 @@ def test_a_repair_keeps_what_can_be_read_of_a_damaged_ledger_and_the_damaged_fil
     ledger.close()
 
 
-def test_a_repair_removes_damaged_versions_that_are_not_live_and_what_was_left_behind(
-    published: Project, version: Path
-) -> None:
+def test_a_repair_removes_damaged_old_versions_and_leftovers(published: Project, version: Path) -> None:
     published.ingest([Document(id_="note", text="A note.")])
     flip(version / "docstore.sqlite")
     version.with_name("v000003.building").mkdir()
@@ -172,7 +170,7 @@ def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, 
     assert version.is_dir()
 
 
-def test_a_ledger_of_a_newer_release_is_not_taken_for_damage(published: Project) -> None:
+def test_a_ledger_of_a_newer_release_is_not_reported_as_damaged(published: Project) -> None:
     path = published.directory / "ledger.sqlite"
     ledger = Ledger(path)
     ledger._kv.put("format", {"version": 3})
@@ -209,7 +207,7 @@ def paid(published: Project) -> Project:
     return published
 
 
-def test_a_project_knows_its_ledger_from_the_first_write_on(published: Project) -> None:
+def test_the_identity_of_the_ledger_is_recorded_at_the_first_write(published: Project) -> None:
     ours, recorded = identities(published)
     assert ours is not None
     assert recorded == ours
@@ -219,7 +217,7 @@ def test_a_project_knows_its_ledger_from_the_first_write_on(published: Project) 
     assert published.verify().sound
 
 
-def test_a_project_of_an_earlier_release_gets_the_identity_at_the_next_write(published: Project) -> None:
+def test_the_identity_is_recorded_in_older_projects_at_the_next_write(published: Project) -> None:
     raw = json.loads((published.directory / "project.json").read_bytes())
     (published.directory / "project.json").write_text(json.dumps({"format_version": 1, "config": raw["config"]}))
     assert published.verify().sound
@@ -231,7 +229,7 @@ def test_a_project_of_an_earlier_release_gets_the_identity_at_the_next_write(pub
 
 
 @pytest.mark.parametrize(("content", "what"), [(None, "is missing: "), (b"", "is empty: ")])
-def test_a_missing_or_empty_ledger_is_named_until_a_new_one_is_taken(
+def test_a_missing_or_empty_ledger_is_reported_until_a_new_one_is_accepted(
     content: bytes | None, what: str, paid: Project
 ) -> None:
     path = paid.directory / "ledger.sqlite"
@@ -249,7 +247,7 @@ def test_a_missing_or_empty_ledger_is_named_until_a_new_one_is_taken(
     assert path.stat().st_size > 0
 
 
-def test_the_ledger_of_another_project_is_named_and_left_as_it_is(paid: Project, tmp_path: Path) -> None:
+def test_the_ledger_of_another_project_is_reported_and_unchanged(paid: Project, tmp_path: Path) -> None:
     path = paid.directory / "ledger.sqlite"
     with closing(Ledger(tmp_path / "other.sqlite")) as other:
         other.add_contexts([LedgerEntry(key="k", context="c", model="m")])
@@ -260,7 +258,7 @@ def test_the_ledger_of_another_project_is_named_and_left_as_it_is(paid: Project,
     assert path.read_bytes() == content
 
 
-def test_without_an_identity_a_missing_ledger_is_named_where_an_llm_wrote_the_contexts(tmp_path: Path) -> None:
+def test_without_an_identity_a_missing_ledger_is_reported_if_contexts_are_from_an_llm(tmp_path: Path) -> None:
     config = ProjectConfig.local(context="llm")
     project = ProjectManager(tmp_path).create("p", config, llm=ScriptedLLM(), embed_model=CountingEmbedding())
     assert project.verify().sound
@@ -272,7 +270,7 @@ def test_without_an_identity_a_missing_ledger_is_named_where_an_llm_wrote_the_co
     assert (ledger_problem(project) or "").startswith("is missing: restore it from a backup, or begin a new one")
 
 
-def test_damaged_rows_are_named_and_a_repair_removes_nothing_else(paid: Project) -> None:
+def test_damaged_rows_are_reported_and_only_they_are_removed_by_a_repair(paid: Project) -> None:
     path = paid.directory / "ledger.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE contexts SET context = 'Another.' WHERE key = ?", (content_key("3"),))
@@ -286,7 +284,7 @@ def test_damaged_rows_are_named_and_a_repair_removes_nothing_else(paid: Project)
     assert damaged_ledgers(paid.directory) == []
 
 
-def test_rows_that_cannot_be_reached_by_their_key_are_left_behind_by_a_new_file(paid: Project) -> None:
+def test_rows_unreachable_by_key_are_dropped_by_writing_a_new_file(paid: Project) -> None:
     path = paid.directory / "ledger.sqlite"
     keys = sorted(content_key(str(n)) for n in range(99))
     content = path.read_bytes()
@@ -298,7 +296,7 @@ def test_rows_that_cannot_be_reached_by_their_key_are_left_behind_by_a_new_file(
         assert set(ledger.contexts(keys)) == {*keys} - {keys[50]}
 
 
-def test_a_repair_keeps_the_identity_and_puts_the_journal_aside_with_the_file(paid: Project) -> None:
+def test_a_repair_keeps_the_identity_and_the_journal_of_the_damaged_file(paid: Project) -> None:
     path = paid.directory / "ledger.sqlite"
     before = identities(paid)
     content = bytearray(path.read_bytes())
@@ -316,7 +314,7 @@ def test_a_repair_keeps_the_identity_and_puts_the_journal_aside_with_the_file(pa
 
 
 @pytest.mark.parametrize("fault", ["copy", "rename"])
-def test_a_repair_that_is_interrupted_loses_nothing_that_could_be_read(
+def test_an_interrupted_repair_loses_no_readable_row(
     fault: str, paid: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = paid.directory / "ledger.sqlite"
@@ -336,16 +334,16 @@ def test_a_repair_that_is_interrupted_loses_nothing_that_could_be_read(
     assert paid.info().ledger.contexts > 50
 
 
-def test_a_ledger_that_another_program_holds_is_neither_damaged_nor_repaired(
-    paid: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_locked_by_another_program_is_not_repaired(paid: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "PATIENCE_READING", 0)
     path = paid.directory / "ledger.sqlite"
     before = path.read_bytes()
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
-        assert (ledger_problem(paid) or "").startswith("could not be checked: it is held by another program (database ")
-        with pytest.raises(LedgerBusyError, match="is held by another program"):
+        assert (ledger_problem(paid) or "").startswith(
+            "could not be checked: it is locked by another program (database "
+        )
+        with pytest.raises(LedgerBusyError, match="is locked by another program"):
             paid.verify(repair=True)
         for use in (paid.info, lambda: paid.export_contexts(paid.directory / "out"), lambda: paid.estimate(["x.md"])):
             with pytest.raises(LedgerBusyError):

@@ -1,4 +1,4 @@
-"""A published version: read-only, checked before it is parsed, and as good as any LlamaIndex store."""
+"""A published version: read-only, checked before it is parsed, and usable as a LlamaIndex store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 # ---- LlamaIndex ----------------------------------------------------------------------------------------------------
 
 
-def test_an_index_loads_from_it_answers_and_leaves_every_file_as_it_was(published: Project, version: Path) -> None:
+def test_an_index_loaded_from_a_version_answers_without_changing_files(published: Project, version: Path) -> None:
     before = contents(published.directory)
     index = load_index_from_storage(published.storage_context, embed_model=published.embed_model)
     answer = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("pump runs dry")
@@ -76,7 +76,7 @@ def test_a_version_opens_by_its_directory_alone(published: Project, version: Pat
     assert len(index.docstore.docs) == len(published.storage_context.docstore.docs)
 
 
-def test_the_index_struct_stays_empty_however_many_chunks_there_are(published: Project) -> None:
+def test_the_index_struct_stays_empty(published: Project) -> None:
     (struct,) = published.storage_context.index_store.index_structs()
     assert isinstance(struct, IndexDict)
     assert struct.nodes_dict == {}
@@ -100,9 +100,7 @@ CHANGES: dict[str, Callable[[Project], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_every_change_is_refused_before_anything_changes(
-    change: Callable[[Project], object], published: Project
-) -> None:
+def test_a_version_refuses_every_change(change: Callable[[Project], object], published: Project) -> None:
     before = contents(published.directory)
     chunks = len(published.storage_context.docstore.docs)
     with pytest.raises(
@@ -118,7 +116,7 @@ def test_every_change_is_refused_before_anything_changes(
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_span_of_the_original_is_read_back_with_what_stands_between_the_chunks(published: Project) -> None:
+def test_every_span_of_the_original_is_read_back_including_gaps_between_chunks(published: Project) -> None:
     texts = {MANUAL: TEXT, QUARTER: MARKDOWN}
     for doc_id, text in texts.items():
         chunks = [n for n in published.storage_context.docstore.docs.values() if n.ref_doc_id == doc_id]
@@ -132,24 +130,24 @@ def test_every_span_of_the_original_is_read_back_with_what_stands_between_the_ch
         assert published.read(doc_id, -5, 10) == text[:10]
 
 
-def test_a_span_is_read_from_the_chunks_that_it_touches_and_no_other(
+def test_a_span_is_read_only_from_the_chunks_that_overlap_it(
     published: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[BaseNode] = []
+    created: list[BaseNode] = []
     real = SQLiteDocumentStore._node
 
     def note(self: SQLiteDocumentStore, row: Any, unpack: Any) -> BaseNode:
-        made.append(real(self, row, unpack))
-        return made[-1]
+        created.append(real(self, row, unpack))
+        return created[-1]
 
     chunks = published.chunks(MANUAL)
     monkeypatch.setattr(SQLiteDocumentStore, "_node", note)
     for chunk in chunks:
         first, last = chunk.start_char_idx, chunk.end_char_idx  # type: ignore[attr-defined]
         touching = [c for c in chunks if c.start_char_idx < last and c.end_char_idx > first]  # type: ignore[attr-defined]
-        made.clear()
+        created.clear()
         assert published.read(MANUAL, first, last) == chunk.get_content()
-        assert made == touching
+        assert created == touching
     assert len(touching) < len(chunks)
 
 
@@ -158,7 +156,7 @@ def test_an_unknown_document_is_named(published: Project) -> None:
         published.read("other.txt")
 
 
-def test_a_document_is_had_again_as_it_was_ingested(published: Project, version: Path) -> None:
+def test_a_document_is_restored_as_it_was_ingested(published: Project, version: Path) -> None:
     opened = OpenVersion(version)
     record = opened.manifest.document(QUARTER)
     assert record is not None
@@ -198,7 +196,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "a directory", "emptied", "truncated", "appended", "flipped"])
-def test_damage_to_any_file_is_named_with_the_ways_out_before_the_file_is_parsed(
+def test_damage_to_any_file_is_reported_with_remedies_before_the_file_is_parsed(
     how: str, published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import faiss
@@ -220,7 +218,7 @@ def test_damage_to_any_file_is_named_with_the_ways_out_before_the_file_is_parsed
         sound.rename(version)
 
 
-def test_files_of_another_version_are_found(published: Project, version: Path) -> None:
+def test_files_of_another_version_are_detected(published: Project, version: Path) -> None:
     names = names_of_files(published)
     published.ingest([Document(id_="note", text="Something about tin.")])
     other = version.with_name("v000002")
@@ -235,13 +233,13 @@ def test_files_of_another_version_are_found(published: Project, version: Path) -
     OpenVersion(other).close()
 
 
-def test_a_whole_version_under_another_name_is_found(published: Project, version: Path) -> None:
+def test_a_whole_version_under_another_name_is_detected(published: Project, version: Path) -> None:
     shutil.copytree(version, version.with_name("v000002"))
     with pytest.raises(CorruptVersionError, match=r"versions/v000002/manifest.json belongs to version v000001"):
         OpenVersion(version.with_name("v000002"))
 
 
-def test_a_foreign_index_beside_the_others_is_not_read(published: Project, version: Path) -> None:
+def test_a_foreign_index_in_the_directory_is_not_read(published: Project, version: Path) -> None:
     lexical = ProjectManager(published.directory.parent).create("lexical", published.config.changed(faiss=False))
     lexical.ingest([Document(id_="note", text="Something about tin.")])
     directory = lexical.directory / "versions" / "v000001"
@@ -256,7 +254,7 @@ def test_a_foreign_index_beside_the_others_is_not_read(published: Project, versi
         _ = lexical.index
 
 
-def test_sha256_finds_what_the_quick_checks_do_not_look_for(
+def test_each_check_detects_what_it_compares(
     published: Project, version: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(version / "docstore.sqlite", "flipped")
@@ -270,7 +268,7 @@ def test_sha256_finds_what_the_quick_checks_do_not_look_for(
     assert checks == {"size": True, "xxh3": False, "sha256": False}
 
 
-def test_a_version_of_a_newer_release_is_refused_with_a_sentence(published: Project, version: Path) -> None:
+def test_a_version_of_a_newer_release_is_refused(published: Project, version: Path) -> None:
     raw = json.loads((version / "manifest.json").read_bytes())
     (version / "manifest.json").write_text(json.dumps({**raw, "format_version": 3}), encoding="utf-8")
     for use in (
@@ -285,7 +283,7 @@ def test_a_version_of_a_newer_release_is_refused_with_a_sentence(published: Proj
 
 
 @pytest.mark.parametrize("content", [b"", b"v000001 \n", b"../../elsewhere", b"v1", b"\xff\xfe", b"v000001\nv000002\n"])
-def test_a_damaged_pointer_to_the_live_version_is_named(content: bytes, published: Project) -> None:
+def test_a_damaged_pointer_to_the_live_version_is_reported(content: bytes, published: Project) -> None:
     (published.directory / "CURRENT").write_bytes(content)
     with pytest.raises(CorruptVersionError, match=r"^CURRENT ") as caught:
         published.retrieve("pump")
@@ -293,7 +291,7 @@ def test_a_damaged_pointer_to_the_live_version_is_named(content: bytes, publishe
     assert "rollback" in str(caught.value)
 
 
-def test_the_manifest_tells_what_is_in_the_version(published: Project, version: Path) -> None:
+def test_the_manifest_describes_the_version(published: Project, version: Path) -> None:
     manifest = Manifest.from_json((version / "manifest.json").read_bytes(), file="manifest.json")
     nodes = published.storage_context.docstore.docs
     assert (manifest.version, manifest.embed_model, manifest.dimensions) == (

@@ -1,4 +1,4 @@
-"""The lines of a batch: reading the input file, writing results."""
+"""Lines of a batch: reads the input file and writes results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BatchLine:
         return {"id": f"batch_req_{number}", "custom_id": self.custom_id, "response": response, "error": None}
 
     def expired(self, number: int) -> dict[str, Any]:
-        """Return the line of the error file for a request that was not reached in time."""
+        """Return the line of the error file for a request that was not processed in time."""
         message = "This request could not be executed before the completion window expired."
         error = {"code": "batch_expired", "message": message}
         return {"id": f"batch_req_{number}", "custom_id": self.custom_id, "response": None, "error": error}
@@ -43,7 +43,7 @@ def _problem(code: str, message: str, line: int | None = None, param: str | None
 
 
 def _parse(number: int, text: bytes, endpoint: str) -> BatchLine | dict[str, Any]:
-    """Return a line, or what is wrong with it."""
+    """Return a line, or its error."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -58,20 +58,20 @@ def _parse(number: int, text: bytes, endpoint: str) -> BatchLine | dict[str, Any
 
 
 def _conflicts(lines: list[BatchLine]) -> Iterator[dict[str, Any]]:
-    """Report lines that do not go together."""
-    seen: set[str] = set()
+    """Report inconsistent lines."""
+    recorded: set[str] = set()
     for line in lines:
-        if line.custom_id in seen:
+        if line.custom_id in recorded:
             message = f"The custom_id '{line.custom_id}' for this request is a duplicate of another request."
             yield _problem("duplicate_custom_id", message, line.number, "custom_id")
-        seen.add(line.custom_id)
+        recorded.add(line.custom_id)
         if line.body.get("model") != lines[0].body.get("model"):
             message = "The model of this request does not match the rest of the batch."
             yield _problem("mismatched_model", message, line.number, "body.model")
 
 
 def read_lines(content: bytes, endpoint: str, limit: int) -> tuple[list[BatchLine], list[dict[str, Any]]]:
-    """Return the requests of an input file and what is wrong with it."""
+    """Return the requests of an input file and its errors."""
     texts = [(number, text) for number, text in enumerate(content.split(b"\n"), 1) if text.strip()]
     if not texts:
         return [], [_problem("empty_file", "The input file is empty.")]

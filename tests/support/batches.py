@@ -30,7 +30,7 @@ _SCRIPTED_FAILURE = {"code": "token_limit_exceeded", "message": "Enqueued token 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How batches proceed.
+    """Plan of the status changes of batches.
 
     Attributes:
         ending: The last status.
@@ -49,7 +49,7 @@ class BatchPlan:
 
 @dataclass(eq=False)
 class Batch:
-    """A batch: its JSON object, its lines and what is left of its plan."""
+    """A batch: its JSON object, its lines and the rest of its plan."""
 
     info: dict[str, Any]
     plan: BatchPlan
@@ -142,7 +142,7 @@ class Batches:
         return Answer(payload={"object": "list", "data": page, "has_more": end < len(newest_first)})
 
     async def poll(self, batch_id: str) -> Answer:
-        """Return the state of a batch, which the poll may move on."""
+        """Return the state of a batch; the poll may advance it."""
         batch = self.batch(batch_id)
         async with batch.lock:
             batch.polls += 1

@@ -23,17 +23,17 @@ def check_chat(request: Request) -> None:
         ApiError: With status 400.
     """
     fields = request.fields
-    given = fields.get("messages")
-    if not isinstance(given, list) or not given:
+    inputs = fields.get("messages")
+    if not isinstance(inputs, list) or not inputs:
         raise ApiError(
             400, "Missing required parameter: 'messages'.", param="messages", code="missing_required_parameter"
         )
-    if len(request.messages) != len(given) or not all("role" in message for message in request.messages):
+    if len(request.messages) != len(inputs) or not all("role" in message for message in request.messages):
         raise ApiError(400, "Invalid type for 'messages'.", param="messages", code="invalid_type")
     if fields.get("n") not in (None, 1):
         raise ApiError(400, "Only n=1 is supported here.", param="n", code="unsupported_value")
-    wanted = (fields.get("response_format") or {}).get("type")
-    if wanted == "json_object" and "json" not in request.text.lower():
+    expected = (fields.get("response_format") or {}).get("type")
+    if expected == "json_object" and "json" not in request.text.lower():
         message = (
             "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'."
         )
@@ -99,11 +99,11 @@ def chat_answer(
     limit = output_limit(request.fields)
     hidden = reasoning if limit is None else min(reasoning, limit)
     reply = distort(_limited(reply, None if limit is None else limit - hidden))
-    said = _said(reply)
-    usage = _usage(factor * len(prompt) // TOKEN_BYTES, factor * (count(said) + hidden), factor * cached)
+    message = _said(reply)
+    usage = _usage(factor * len(prompt) // TOKEN_BYTES, factor * (count(message) + hidden), factor * cached)
     usage["completion_tokens_details"]["reasoning_tokens"] = hidden
     head = {"id": f"chatcmpl-{request.id}", "created": int(time.time()), "model": request.model}
-    answer = Answer(usage=usage, cached_tokens=cached, finish_reason=reply.finish_reason, reply=said, prompt=prompt)
+    answer = Answer(usage=usage, cached_tokens=cached, finish_reason=reply.finish_reason, reply=message, prompt=prompt)
     if request.fields.get("stream"):
         wants_usage = bool((request.fields.get("stream_options") or {}).get("include_usage"))
         answer.events = _events(head, reply, usage if wants_usage else None, hide_usage)

@@ -94,13 +94,13 @@ def check_embeddings(request: Request, encoding: str) -> tuple[list[str], int]:
 
 
 def _dimensions(request: Request, full: int) -> int:
-    wanted = request.fields.get("dimensions")
-    if wanted is None:
+    expected = request.fields.get("dimensions")
+    if expected is None:
         return full
-    if not isinstance(wanted, int) or not 1 <= wanted <= full:
-        message = f"Invalid value for 'dimensions' = {wanted}. Must be between 1 and {full}."
+    if not isinstance(expected, int) or not 1 <= expected <= full:
+        message = f"Invalid value for 'dimensions' = {expected}. Must be between 1 and {full}."
         raise ApiError(400, message, param="dimensions", code="invalid_value")
-    return wanted
+    return expected
 
 
 def embeddings_answer(

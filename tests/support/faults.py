@@ -1,4 +1,4 @@
-"""Faults: what goes wrong, for which requests and how often."""
+"""Scripted faults of the provider: kind, requests concerned, and frequency."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from llama_index_contextual.storage.files import System
 
 
 class FileSpy(System):
-    """Does what the real one does, and remembers it.
+    """Performs the real operations, and records them.
 
     Attributes:
         calls: (operation, path relative to `root`), in order.
@@ -28,41 +28,41 @@ class FileSpy(System):
             raise OSError(5, "Input/output error", str(path))
 
     def make_directory(self, path: Path) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("make_directory", path)
         super().make_directory(path)
 
     def write(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("write", path)
         super().write(path, fill)
 
     def let_write(self, path: Path, write: Callable[[], object]) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("let_write", path)
         super().let_write(path, write)
 
     def sync(self, path: Path) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("sync", path)
         super().sync(path)
 
     def sync_directory(self, path: Path) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("sync_directory", path)
         super().sync_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Note it under its target and do it."""
+        """Record the operation under its target and perform it."""
         self._note("rename", target)
         super().rename(source, target)
 
     def remove(self, path: Path) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("remove", path)
         super().remove(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Note and do it."""
+        """Record and perform the operation."""
         self._note("remove_tree", path)
         super().remove_tree(path)

@@ -178,8 +178,8 @@ def _prompt_key(call: Call) -> list[str]:
 
 
 def _embedding_tokens(call: Call, encoding: str) -> int:
-    given = call["body"]["input"]
-    items = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+    inputs = call["body"]["input"]
+    items = inputs if isinstance(inputs, list) and not isinstance(inputs[0], int) else [inputs]
     return sum(len(_tokens(item, encoding)) if isinstance(item, str) else len(item) for item in items)
 
 

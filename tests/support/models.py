@@ -1,4 +1,4 @@
-"""Models whose answers a test decides, and which remember what they were asked."""
+"""Models with scripted answers, which record their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a provider may do wrong, each in a mode of its own, and what must hold whatever it does.
+"""Modes of a misbehaving provider, and the guarantees that must hold in all of them.
 
 `run_mode` lets a project ingest documents while a loopback provider misbehaves, and once more when it is healthy again.
 The real `openai` client speaks to it, and the real settings, ledger and store are used.
@@ -39,7 +39,7 @@ Tamper = Callable[[Request, Answer], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One way of misbehaving.
+    """One mode of misbehaviour.
 
     Attributes:
         tamper: Changes the answers to the requests that are hit.
@@ -64,12 +64,12 @@ class Mode:
 
 @dataclass
 class Outcome:
-    """What came of a mode.
+    """Result of a mode.
 
     Attributes:
-        first: What the run under the mode ended with, in a few words.
-        calls: Calls that the provider got in all.
-        wrong: What should have held and did not.
+        first: How the run in this mode ended.
+        calls: Total number of calls to the provider.
+        wrong: Violated guarantees.
     """
 
     first: str = ""
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def text(change: Callable[[str], str | None]) -> Tamper:
-    """Change what the model says."""
+    """Change the text of the model."""
 
     def tamper(_: Request, answer: Answer) -> None:
         message = answer.payload["choices"][0]["message"]
@@ -311,7 +311,7 @@ def documents() -> list[Document]:
 
 
 def run_mode(mode: Mode, folder: Path) -> Outcome:
-    """Ingest while the provider misbehaves, and again when it is healthy; say what did not hold.
+    """Ingest while the provider misbehaves, and again when it is healthy; return the violated guarantees.
 
     Args:
         mode: What it does.
@@ -323,12 +323,14 @@ def run_mode(mode: Mode, folder: Path) -> Outcome:
     with LoopbackProvider(context_tokens=12, tamper=misbehaviour) as provider, _at(provider):
         logger.addHandler(records)
         try:
-            said = list(_runs(mode, misbehaviour, provider, folder, outcome))
+            message = list(_runs(mode, misbehaviour, provider, folder, outcome))
         finally:
             logger.removeHandler(records)
         outcome.calls = len(provider.calls())
     outcome.wrong += [f"{times} times: {what[:80]}" for what, times in misbehaviour.delivered.items() if times > 1]
-    outcome.wrong += [f"key in {where}" for where, text in [*said, ("logs", "\n".join(records.lines))] if leaks(text)]
+    outcome.wrong += [
+        f"key in {where}" for where, text in [*message, ("logs", "\n".join(records.lines))] if leaks(text)
+    ]
     files = (path for path in folder.rglob("*") if path.is_file())
     outcome.wrong += [f"key in {path.name}" for path in files if leaks(path.read_bytes().decode("latin-1"))]
     return outcome
@@ -342,7 +344,7 @@ def _at(provider: LoopbackProvider) -> Any:
 def _runs(
     mode: Mode, misbehaviour: _Misbehaviour, provider: LoopbackProvider, folder: Path, outcome: Outcome
 ) -> Iterator[tuple[str, str]]:
-    """Yield all that is said, with where."""
+    """Yield all output, with its place."""
     config = ProjectConfig(chunks_per_call=mode.chunks_per_call, call_timeout=mode.timeout, **SETTINGS)
     project = ProjectManager(folder / "knowledge").create("p", config)
     if mode.setup is not None:
@@ -376,16 +378,16 @@ def _runs(
     if not project.verify().sound:
         outcome.wrong.append("the project is damaged")
     misbehaviour.asked_only = True
-    found = project.retrieve("Which pump runs dry when valve 3 is shut?")
+    response = project.retrieve("Which pump runs dry when valve 3 is shut?")
     for chunk in chunks[:3]:
         best = project.retrieve(chunk.get_content(metadata_mode=MetadataMode.EMBED), mode="semantic", top_k=1)
         if best[0].node_id != chunk.node_id:
             outcome.wrong.append("vectors belong to other chunks")
-    yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in found)
+    yield "results", "\n".join(hit.node.get_content(metadata_mode=MetadataMode.EMBED) for hit in response)
 
 
 def _quick() -> Any:
-    """Wait hardly at all between attempts."""
+    """Retry almost without delay."""
     quick = RetryPolicy(attempts=4, base_delay=0.001, max_delay=0.02)
     delay = RetryPolicy.delay  # before it is patched
     return mock.patch.object(RetryPolicy, "delay", lambda _, attempt, error: delay(quick, attempt, error))
@@ -402,15 +404,15 @@ def leaks(said: str) -> bool:
 
 
 def all_of(error: BaseException) -> Iterator[str]:
-    """Yield all that an exception says: formatted with its causes, and its arguments and attributes and theirs."""
+    """Yield all texts of an exception and its causes: formatted, arguments and attributes."""
     yield "".join(traceback.format_exception(error))
-    seen: set[int] = set()
+    recorded: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
         one = chain.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in recorded:
             continue
-        seen.add(id(one))
+        recorded.add(id(one))
         yield f"{one} {one!r} {one.args!r} {vars(one)!r}"
         yield from (repr(getattr(value, "headers", "")) for value in vars(one).values())
         chain += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]

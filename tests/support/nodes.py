@@ -81,5 +81,5 @@ _kinds = st.one_of(
 @st.composite
 def node_lists(draw: st.DrawFn, *, max_size: int = 5) -> list[BaseNode]:
     """Draw nodes of every kind, each with its own id."""
-    drawn = draw(st.lists(_kinds, max_size=max_size))
-    return [node.model_copy(update={"id_": f"{draw(_metadata_texts)}-{number}"}) for number, node in enumerate(drawn)]
+    sampled = draw(st.lists(_kinds, max_size=max_size))
+    return [node.model_copy(update={"id_": f"{draw(_metadata_texts)}-{number}"}) for number, node in enumerate(sampled)]

@@ -50,7 +50,7 @@ class LoopbackOllama:
 
     def bodies(self, path: str) -> list[dict[str, Any]]:
         """Return the bodies of all requests to a path."""
-        return [body for asked, body in self.requests if asked == path]
+        return [body for calls, body in self.requests if calls == path]
 
     def lines(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield what is answered."""
@@ -106,8 +106,8 @@ class LoopbackOllama:
 
 
 def _said(body: dict[str, Any], piece: str, **more: Any) -> dict[str, Any]:
-    made = {"model": body["model"], "created_at": "2026-01-01T00:00:00Z", "done": False}
-    return {**made, "message": {"role": "assistant", "content": piece}, **more}
+    created = {"model": body["model"], "created_at": "2026-01-01T00:00:00Z", "done": False}
+    return {**created, "message": {"role": "assistant", "content": piece}, **more}
 
 
 def _vector(text: str) -> list[float]:

@@ -46,14 +46,14 @@ class Planter:
     def answer(self) -> Planted:
         """Return an answer of one to four statements, each sound or with one fault."""
         texts = self._random.sample(self._texts, self._random.randint(3, 6))
-        made = Planted([Passage(text) for text in texts])
+        created = Planted([Passage(text) for text in texts])
         for _ in range(self._random.randint(1, 4)):
             kind = self._random.choice(SOUND if self._random.random() < 0.5 else FAULTS)
-            statement = self._statement(kind, made)
+            statement = self._statement(kind, created)
             if statement is not None:
-                made.statements.append(statement)
-                made.kinds.append(kind)
-        return made
+                created.statements.append(statement)
+                created.kinds.append(kind)
+        return created
 
     def _statement(self, kind: str, made: Planted) -> str | None:
         at = self._random.randrange(len(made.passages))
@@ -115,8 +115,8 @@ class Planter:
         return [at for at, word in enumerate(words) if re.fullmatch(r"\d+", word)]
 
     def _new_number(self, made: Planted) -> str:
-        held = " ".join(passage.text for passage in made.passages)
-        return next(str(n) for _ in range(1000) if str(n := self._random.randint(10, 9999)) not in held)
+        stored = " ".join(passage.text for passage in made.passages)
+        return next(str(n) for _ in range(1000) if str(n := self._random.randint(10, 9999)) not in stored)
 
     @staticmethod
     def _inside(words: Sequence[str], text: str) -> bool:
@@ -166,26 +166,26 @@ def measure(
 
     The key "all" counts everything; "false" counts what was reported of sound statements, or by a wrong name.
     """
-    planter, planted, found = Planter(texts, seed), Counter[str](), Counter[str]()
+    planter, planted, result = Planter(texts, seed), Counter[str](), Counter[str]()
     misses: list[tuple[str, ...]] = []
     for _ in range(answers):
-        made = planter.answer()
-        report = check_citations(made.answer, made.passages)
+        created = planter.answer()
+        report = check_citations(created.answer, created.passages)
         invalid, start = list(report.invalid), 0
-        for kind, statement in zip(made.kinds, made.statements, strict=True):
+        for kind, statement in zip(created.kinds, created.statements, strict=True):
             shown = re.sub(r"\s*\[Source \d+\]", "", statement) if kind == "invalid_source" else statement
             start = report.text.index(shown, start)
-            said = found_fault(report, start, start + len(shown))
+            message = found_fault(report, start, start + len(shown))
             if kind == "invalid_source" and invalid:
                 invalid.pop(0)
-                said = "invalid"
+                message = "invalid"
             start += len(shown)
             planted[kind] += 1
             planted["faults"] += kind in EXPECTED
-            if said in EXPECTED.get(kind, {None}):
-                found[kind] += 1
-                found["faults"] += kind in EXPECTED
+            if message in EXPECTED.get(kind, {None}):
+                result[kind] += 1
+                result["faults"] += kind in EXPECTED
             else:
-                found["false"] += said is not None
-                misses.append((kind, str(said), statement))
-    return planted, found, misses
+                result["false"] += message is not None
+                misses.append((kind, str(message), statement))
+    return planted, result, misses

@@ -57,10 +57,10 @@ class Request:
     @property
     def inputs(self) -> list[Any]:
         """The embedding inputs, a single text or token list wrapped in a list."""
-        given = self.fields.get("input")
-        if isinstance(given, str) or (isinstance(given, list) and given and isinstance(given[0], int)):
-            return [given]
-        return given if isinstance(given, list) else []
+        original = self.fields.get("input")
+        if isinstance(original, str) or (isinstance(original, list) and original and isinstance(original[0], int)):
+            return [original]
+        return original if isinstance(original, list) else []
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""What the model says when a test does not say it."""
+"""Default replies of the model."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def group_reply(text: str, size: int) -> Reply:
     ids = [int(number) for number in re.findall(r"\[#(\d+)\]", named)]
     chunks = {number: re.search(rf"(?s)\[#{number}\](.*?)\[/#{number}\]", text) for number in ids}
     contexts = [
-        {"id": number, "context": context_for(re.sub(r"\[/?#\d+\]", "", found[1]), size)}
-        for number, found in chunks.items()
-        if found
+        {"id": number, "context": context_for(re.sub(r"\[/?#\d+\]", "", result[1]), size)}
+        for number, result in chunks.items()
+        if result
     ]
     return Reply(json.dumps({"contexts": contexts}))
 
@@ -90,8 +90,8 @@ def _forced_tool(fields: dict[str, Any]) -> dict[str, Any] | None:
     tools = [tool["function"] for tool in fields.get("tools") or [] if "function" in tool]
     choice = fields.get("tool_choice")
     if isinstance(choice, dict):
-        wanted = (choice.get("function") or {}).get("name")
-        return next((tool for tool in tools if tool.get("name") == wanted), None)
+        expected = (choice.get("function") or {}).get("name")
+        return next((tool for tool in tools if tool.get("name") == expected), None)
     return tools[0] if tools and choice == "required" else None
 
 
@@ -110,14 +110,14 @@ def default_reply(request: Request, size: int) -> Reply:
         function = {"name": tool.get("name"), "arguments": arguments}
         call = {"id": f"call_{request.id}", "type": "function", "function": function}
         return Reply(tool_calls=[call], finish_reason="tool_calls")
-    wanted = fields.get("response_format") or {}
-    if asked := _MARK.findall(text):
-        return Reply(json.dumps({"contexts": [_marked(request.text, number, size) for number in asked]}))
-    if "The chunks that begin and end in the document" in request.text and wanted:
+    expected = fields.get("response_format") or {}
+    if calls := _MARK.findall(text):
+        return Reply(json.dumps({"contexts": [_marked(request.text, number, size) for number in calls]}))
+    if "The chunks that begin and end in the document" in request.text and expected:
         return group_reply(request.text, size)
-    if wanted.get("type") == "json_schema":
-        schema = (wanted.get("json_schema") or {}).get("schema", {})
+    if expected.get("type") == "json_schema":
+        schema = (expected.get("json_schema") or {}).get("schema", {})
         return Reply(json.dumps(sample(schema, text, size)))
-    if wanted.get("type") == "json_object":
+    if expected.get("type") == "json_object":
         return Reply(json.dumps({"context": context_for(text, size)}))
     return Reply(context_for(text, size))

@@ -1,4 +1,4 @@
-"""What the provider answers: settings, checks, routes and the model endpoints."""
+"""The service of the provider: settings, checks, routes and the model endpoints."""
 
 from __future__ import annotations
 
@@ -219,11 +219,11 @@ class Service(Recorder, Faults):
     def _check_key(self, request: Request) -> None:
         if self.require_key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if not given:
+        inputs = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        if not inputs:
             raise ApiError(401, "You didn't provide an API key.")
-        if given != self.require_key:
-            shown = f"{given[:3]}***{given[-2:]}"
+        if inputs != self.require_key:
+            shown = f"{inputs[:3]}***{inputs[-2:]}"
             raise ApiError(401, f"Incorrect API key provided: {shown}.", code="invalid_api_key")
 
     def _check_model(self, name: str) -> None:

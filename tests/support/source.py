@@ -54,7 +54,7 @@ class Source:
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             for inner in ast.walk(node)
         }
-        found = []
+        results = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
@@ -63,21 +63,21 @@ class Source:
                 targets = [f"{node.module}.{alias.name}" for alias in node.names]
             else:
                 continue
-            found += [Import(target, node.lineno, id(node) in typing_only) for target in targets]
-        return found
+            results += [Import(target, node.lineno, id(node) in typing_only) for target in targets]
+        return results
 
     @cached_property
     def names(self) -> dict[str, str]:
         """What each imported name stands for ("np": "numpy")."""
-        found = {}
+        results = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
-                    found[alias.asname or top] = alias.name if alias.asname else top
+                    results[alias.asname or top] = alias.name if alias.asname else top
             elif isinstance(node, ast.ImportFrom):
-                found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-        return found
+                results.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+        return results
 
     @cached_property
     def calls(self) -> list[tuple[str, ast.Call]]:
@@ -95,12 +95,12 @@ class Source:
 def sources() -> tuple[Source, ...]:
     """Return every module of the package."""
     folder = ROOT / PACKAGE
-    found = []
+    results = []
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found.append(Source(name, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")))
-    return tuple(found)
+        results.append(Source(name, path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")))
+    return tuple(results)
 
 
 def module_of(target: str) -> str | None:

@@ -1,11 +1,14 @@
 """Text and widths of the codes of a PDF font.
 
-pypdf reads the font, its encoding and its widths. Its `Font` is not public, so `pypdf<8` is pinned.
+pypdf reads the font, its encoding and its widths.
 """
 
 from __future__ import annotations
 
 from pypdf.generic import DictionaryObject
+
+# The only private name of pypdf in this package, and a reason for `pypdf<8`. No public name gives the widths of codes:
+# the visitors of `PageObject.extract_text` receive text without widths. See https://github.com/py-pdf/pypdf/issues/3607
 from pypdf.generic._font import Font
 
 DEFAULT_SPACE = 200.0  # width in thousandths of the font size, for fonts without a space
