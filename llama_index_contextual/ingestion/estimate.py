@@ -288,7 +288,7 @@ class _Counter:
             for count in self._counts:
                 requests = self.writer.requests(segment, chunks, count.chunks_per_call)
                 count.add(requests, self._form, self._limit, self._context_tokens)
-            self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=writer.lines)
+            self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=self.writer.lines)
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
         """Return the option selected by the settings."""
