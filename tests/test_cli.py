@@ -141,7 +141,15 @@ def test_a_command_prints_json_and_nothing_else(
     name: str, ingested: Project, root: Path, text_folder: Path, tmp_path: Path
 ) -> None:
     contexts, empty = tmp_path / "contexts.jsonl", tmp_path / "empty"
-    contexts.write_text(json.dumps({"key": content_key("x"), "context": "A context.", "model": "openai:gpt-4.1"}))
+    contexts.write_text(
+        json.dumps(
+            {
+                "key": content_key("x"),
+                "context": "A context of the passage in its text, as long as it has to be here.",
+                "model": "openai:gpt-4.1",
+            }
+        )
+    )
     empty.mkdir()
     questions = tmp_path / "questions.jsonl"
     questions.write_text(json.dumps({"question": "error TS-999", "evidence": ["the pump runs dry"]}))
@@ -472,7 +480,15 @@ def test_delete_asks_and_lists_what_is_lost(ingested: Project, monkeypatch: pyte
     assert run("delete", "a", answer="y\n").code == 2, "there is no terminal to ask on"
     at_a_terminal(monkeypatch)
     with contextlib.closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
-        ledger.add_contexts([LedgerEntry(key="k", context="A context.", model="openai:gpt-4.1")])
+        ledger.add_contexts(
+            [
+                LedgerEntry(
+                    key="k",
+                    context="A context of the passage in its text, as long as it has to be here.",
+                    model="openai:gpt-4.1",
+                )
+            ]
+        )
     refused = run("delete", "a", answer="n\n")
     assert refused.code == 1
     assert "Delete project 'a' with 2 documents and 1 paid context?" in refused.err

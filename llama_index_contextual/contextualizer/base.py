@@ -204,6 +204,7 @@ class ChunkContext:
         error: Reason why it could not be written as requested, or None.
         paid: Whether this call requested it from a provider.
         structure: Structural line to put before the text; empty for none.
+        is_thin: Whether it is very short although it was requested twice.
     """
 
     text: str
@@ -211,6 +212,7 @@ class ChunkContext:
     error: str | None = None
     paid: bool = False
     structure: str = ""
+    is_thin: bool = False
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of a chunk with this context."""
@@ -226,11 +228,13 @@ class Contextualized(NamedTuple):
         nodes: Copies of the nodes; the input is not changed.
         failures: Chunks whose context could not be written as requested.
         paid: Number of contexts requested from a provider.
+        thin: Ids of the chunks whose context is very short although it was requested twice.
     """
 
     nodes: list[BaseNode]
     failures: list[ChunkFailure]
     paid: int
+    thin: Sequence[str] = ()
 
 
 class Contextualizer(TransformComponent):
@@ -317,6 +321,7 @@ def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> 
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],
         paid=sum(context.paid for context in contexts.values()),
+        thin=[node_id for node_id, context in contexts.items() if context.is_thin],
     )
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from llama_index.core.llms import LLM
@@ -38,6 +38,7 @@ from llama_index_contextual.contextualizer.prompts import (
     ChunksPerCall,
     ContextRequest,
     group_requests,
+    is_thin,
     judge,
     keyed,
     plan_keyed,
@@ -70,12 +71,14 @@ class Outcome:
         paid: Whether this call requested it from a provider.
         problem: Reason why there is no context, as a sentence.
         error: Exception that was raised, or None.
+        is_thin: Whether the context is very short although the LLM was asked twice.
     """
 
     context: str | None
     paid: bool = False
     problem: str = ""
     error: Exception | None = None
+    is_thin: bool = False
 
 
 OutcomeCallback = Callable[[Segment, BaseNode, Outcome], None]
@@ -90,21 +93,28 @@ class Work:
         segment: The segment.
         chunks: Chunks by the key of their context; chunks with the same key get the same context.
         on_outcome: Receives the outcome of each chunk.
+        thin: Contexts that are very short, by key; the LLM is asked once more.
     """
 
     segment: Segment
     chunks: dict[str, list[BaseNode]]
     on_outcome: OutcomeCallback
+    thin: dict[str, str] = field(default_factory=dict)
 
     def one_per_key(self, keys: Iterable[str]) -> dict[str, BaseNode]:
         """Return one chunk for each key."""
         return {key: self.chunks[key][0] for key in keys}
 
     def settle(self, key: str, outcome: Outcome) -> None:
-        """Pass the outcome on for all chunks of a key; only the first one counts as paid."""
+        """Pass the outcome on for all chunks of a key; only the first one counts as paid.
+
+        If the LLM fails when it is asked once more for a very short context, that context is kept.
+        """
+        if outcome.context is None and key in self.thin:
+            outcome = Outcome(self.thin[key], paid=True, is_thin=True)
         for chunk in self.chunks.pop(key):
             self.on_outcome(self.segment, chunk, outcome)
-            outcome = Outcome(outcome.context, False, outcome.problem, outcome.error)
+            outcome = replace(outcome, paid=False)
 
 
 def read_reply(request: ContextRequest, reply: Reply, model: str) -> tuple[dict[str, str], dict[str, Outcome]]:
@@ -296,11 +306,16 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - any LLM class may raise anything; the report shows it
                 return self._failed(work, request, error)
             good, bad = read_reply(request, reply, self._model)
+            good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
             for key, reason in (await self._store(reply, good)).items():
                 del good[key]
                 bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=reason)
         for key, context in good.items():
-            work.settle(key, Outcome(context, paid=True))
+            if is_thin(context) and key not in work.thin:
+                work.thin[key] = context
+                bad[key] = Outcome(context, paid=True, is_thin=True)
+            else:
+                work.settle(key, Outcome(context, paid=True, is_thin=is_thin(context)))
         return bad, bool(request.ids) and reply.finish_reason in _REFUSALS
 
     def _failed(self, work: Work, request: ContextRequest, error: Exception) -> tuple[dict[str, Outcome], bool]:
@@ -339,6 +354,9 @@ _CALLS_PER_BATCH = 64
 
 class LLMContextualizer(Contextualizer):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
+
+    An answer of fewer than 15 words (30 characters in scripts without spaces) is asked for once more; if it stays that
+    short, the longer one is kept and reported.
 
     The first call of a segment is sent alone, so that the provider caches the segment for the calls that follow. If the
     call for a chunk finally fails, the chunk gets the structural context and is reported; the other chunks are not
@@ -557,7 +575,7 @@ class LLMContextualizer(Contextualizer):
 
     def _context(self, segment: Segment, chunk: BaseNode, outcome: Outcome) -> ChunkContext:
         if outcome.context is not None:
-            return ChunkContext(outcome.context, "llm", paid=outcome.paid)
+            return ChunkContext(outcome.context, "llm", paid=outcome.paid, is_thin=outcome.is_thin)
         if self.on_error == "raise":
             raise ContextualizationError(outcome.problem, node_ids=(chunk.node_id,)) from outcome.error
         (fallback,) = self.structural.contexts(segment, [chunk])

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import metadata as keys
@@ -159,6 +160,10 @@ def _first_sentence(node: BaseNode) -> str:
 
 # ---- The evaluation of an answer -------------------------------------------------------------------------------------
 
+_MIN_WORDS = 15
+_MIN_CHARACTERS = 30
+
+_SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+", regex.V1)
 _TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
 _PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
@@ -224,6 +229,19 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
         if not text:
             return Verdict(None, "broke off at its limit of tokens before the end of a sentence")
     return Verdict(shorten(neutralise(text)))
+
+
+def is_thin(context: str) -> bool:
+    """Return whether a context is too short to situate a chunk.
+
+    The limit is 15 words, or 30 characters in scripts that write no spaces between words.
+
+    Example:
+        >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况，以及与上一季度的比较")
+        (True, False)
+    """
+    spaceless = sum(len(run) for run in _SPACELESS.findall(context))
+    return spaceless < _MIN_CHARACTERS if 2 * spaceless > len(context) else len(context.split()) < _MIN_WORDS
 
 
 def clean(answer: str) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.config import LOCAL, ProjectConfig
 from llama_index_contextual.contextualizer import Contextualizer, StructuralContextualizer
-from llama_index_contextual.contextualizer.base import ChunkContext, ChunkFailure, Contextualized, with_context
+from llama_index_contextual.contextualizer.base import ChunkContext, Contextualized, with_context
 from llama_index_contextual.contextualizer.batch import BatchProgress, BatchReplies, asend_batches
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
@@ -342,10 +342,9 @@ async def abuild(
         report: Called with the numbers of documents, chunks and bytes just finished.
 
     Returns:
-        The failures and the number of contexts paid for, without the nodes.
+        The failures, the number of contexts paid for and the very short contexts, without the nodes.
     """
-    failures: list[ChunkFailure] = []
-    paid = 0
+    total = Contextualized([], [], 0)
     batches = _batches(jobs, stages)
     async with stages.session() as session:
         running = _RunningBatches(session, report)
@@ -353,13 +352,13 @@ async def abuild(
             while batch := await asyncio.to_thread(next, batches, None):
                 running.start(batch)
                 while running.is_full:
-                    paid += await _finish(running, builder, failures)
+                    total = await _finish(running, builder, total)
             while running.tasks:
-                paid += await _finish(running, builder, failures)
+                total = await _finish(running, builder, total)
         except BaseException as error:
             await running.abort(error)
             raise
-    return Contextualized([], failures, paid)
+    return total
 
 
 Batch = list[tuple[Job, list[BaseNode]]]
@@ -443,15 +442,16 @@ class _ByteCounter:
         return self._size - self._bytes_done
 
 
-async def _finish(running: _RunningBatches, builder: VersionBuilder, failures: list[ChunkFailure]) -> int:
-    """Store the oldest batch, and return the number of contexts paid for."""
+async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Contextualized) -> Contextualized:
+    """Store the oldest batch, and return the results so far, without the nodes."""
     batch, counter, task = running.tasks[0]
     result, vectors = await task
     running.tasks.popleft()
-    failures += result.failures
     await asyncio.to_thread(_append, builder, batch, result, vectors)
     running.report(len(batch), 0, counter.rest())
-    return result.paid
+    return Contextualized(
+        [], [*total.failures, *result.failures], total.paid + result.paid, [*total.thin, *result.thin]
+    )
 
 
 def _append(

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Literal, TypeVar
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.contextualizer.base import ChunkFailure
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
 from llama_index_contextual.contextualizer.cost import money
 from llama_index_contextual.contextualizer.spending import Bill, Spending
 from llama_index_contextual.readers import FileWarning, SkippedFile
@@ -81,6 +81,7 @@ class IngestReport:
         skipped: Files and empty Documents that were not read, each with its reason.
         warnings: Warnings about files that were read.
         failures: Chunks for which the LLM wrote no context; they have the structural one.
+        short_contexts: Ids of chunks whose context has fewer than 15 words, although the LLM was asked twice.
         chunks: Number of chunks in the version.
         contexts_paid: Number of contexts requested from a provider in this run.
         seconds: Duration of the run.
@@ -102,6 +103,7 @@ class IngestReport:
     skipped: Sequence[SkippedFile] = ()
     warnings: Sequence[FileWarning] = ()
     failures: Sequence[ChunkFailure] = ()
+    short_contexts: Sequence[str] = ()
     chunks: int = 0
     contexts_paid: int = 0
     seconds: float = 0.0
@@ -110,9 +112,11 @@ class IngestReport:
     prices: str | None = None
     notices: Sequence[str] = ()
 
-    def completed(self, failures: Sequence[ChunkFailure], contexts_paid: int) -> IngestReport:
+    def completed(self, result: Contextualized) -> IngestReport:
         """Return the report with the results of the contextualizer."""
-        return replace(self, failures=tuple(failures), contexts_paid=contexts_paid)
+        return replace(
+            self, failures=tuple(result.failures), contexts_paid=result.paid, short_contexts=tuple(result.thin)
+        )
 
     def with_receipt(self, spending: Spending, *, writes: bool) -> IngestReport:
         """Return the report with the cost of the run, and the expected cost if an LLM writes the contexts."""
@@ -173,6 +177,9 @@ class IngestReport:
         lines += [f"  missing {doc_id}" for doc_id in self.missing]
         lines += [f"  skipped {line}" for line in skipped_lines(self.skipped)]
         lines += [f"  {warning.path}: {warning.message}" for warning in self.warnings]
+        if short := len(self.short_contexts):
+            what = "context has" if short == 1 else "contexts have"
+            lines.append(f"  {short:,} {what} fewer than 15 words, although the LLM was asked twice")
         lines += [f"  no LLM context for {line}" for line in self.failure_lines()]
         if self.failures:
             lines.append("  These chunks have the structural context. To request it again: project.retry_failed()")

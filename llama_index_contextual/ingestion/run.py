@@ -112,9 +112,7 @@ async def arun(
     if replies is not None:
         replies.forget_used()
     report = _report(plan, intake, named, manifest.version, manifest.documents, started, without=failed)
-    report = replace(
-        report.completed(outcome.failures, outcome.paid), notices=model_notices(stages, project=project_dir.name)
-    )
+    report = replace(report.completed(outcome), notices=model_notices(stages, project=project_dir.name))
     return report.with_receipt(spending, writes=config.context == "llm")
 
 

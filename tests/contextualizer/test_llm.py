@@ -124,7 +124,10 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
     assert done.failures[0].error == "'ScriptedLLM:scripted' failed: ValueError: content refused"
     assert failed.metadata["context_source"] == "structural"
     assert contexts([failed]) == contexts(StructuralContextualizer()(given_chunks)[1:2])
-    assert list(map(written, [done.nodes[0], *done.nodes[2:]])) == ["First.", *["A context."] * (len(given_chunks) - 2)]
+    assert list(map(written, [done.nodes[0], *done.nodes[2:]])) == [
+        "First.",
+        *["A context of the passage in its text, as long as it has to be here."] * (len(given_chunks) - 2),
+    ]
     assert done.paid == len(given_chunks) - 1
 
 
@@ -244,7 +247,7 @@ def test_contexts_written_before_a_stop_are_kept(ledger: Ledger) -> None:
 def test_a_complete_ledger_needs_no_model(ledger: Ledger) -> None:
     contextualizer(ScriptedLLM(), ledger=ledger)(loose("One."))
     keyless = LLMContextualizer(model="ScriptedLLM:scripted", ledger=ledger)
-    assert contexts(keyless(loose("One."))) == ["A context."]
+    assert contexts(keyless(loose("One."))) == ["A context of the passage in its text, as long as it has to be here."]
 
 
 # ---- event loops -----------------------------------------------------------------------------------------------------
@@ -342,10 +345,13 @@ def test_the_stock_extractor_mixes_context_with_metadata_and_this_package_does_n
     store, nodes = extractor_input()
     (stock, *_) = DocumentContextExtractor(docstore=store, llm=ScriptedLLM(), max_context_length=8000)(nodes)
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
-        assert "file_name: manual.txt\ncontext: A context.\nExcerpt:" in stock.get_content(metadata_mode=mode)
+        assert (
+            "file_name: manual.txt\ncontext: A context of the passage in its text, as long as it has to be here.\nExcerpt:"
+            in stock.get_content(metadata_mode=mode)
+        )
     (ours, *_) = contextualizer(ScriptedLLM())(extractor_input()[1])
     context = ours.metadata["context"]
-    assert context.endswith("\nA context.")
+    assert context.endswith("\nA context of the passage in its text, as long as it has to be here.")
     assert ours.get_content(metadata_mode=MetadataMode.EMBED) == f"{context}\n\n{ours.get_content()}"
 
 
@@ -367,11 +373,17 @@ def test_chunks_with_given_contexts_cost_nothing() -> None:
     given_chunks = loose("One.", "Two.", context="Written by hand.")
     done = contextualizer(llm).contextualize([*given_chunks, *loose("Three.", doc_id="other")])
     assert len(llm.history) == done.paid == 1
-    assert contexts(done.nodes) == ["Written by hand.", "Written by hand.", "A context."]
+    assert contexts(done.nodes) == [
+        "Written by hand.",
+        "Written by hand.",
+        "A context of the passage in its text, as long as it has to be here.",
+    ]
 
 
 async def test_a_single_segment_can_be_contextualized() -> None:
     llm = ScriptedLLM()
     (segment,) = segments(loose("One.", "Two."), segment_size=100)
     result = await contextualizer(llm)._acontexts(segment, segment.chunks[1:])
-    assert [(context.text, context.paid) for context in result] == [("A context.", True)]
+    assert [(context.text, context.paid) for context in result] == [
+        ("A context of the passage in its text, as long as it has to be here.", True)
+    ]

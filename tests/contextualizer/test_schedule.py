@@ -82,7 +82,7 @@ class Timed:
         finally:
             self.running -= 1
         self._answered.add(request.prefix)
-        return Reply("A context.", Usage(9, 0, 3), "stop")
+        return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
 
 
 def run(nodes: list[BaseNode], sender: Timed, workers: int, **options: object) -> tuple[float, Contextualized]:

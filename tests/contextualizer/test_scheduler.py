@@ -40,7 +40,7 @@ class Scripted:
         await asyncio.sleep(0)
         if self.errors.get(f"chunk_{name}"):
             raise self.errors[f"chunk_{name}"].pop(0)
-        return Reply("A context.", Usage(9, 0, 3), "stop")
+        return Reply("A context of the passage in its text, as long as it has to be here.", Usage(9, 0, 3), "stop")
 
 
 def scheduler(

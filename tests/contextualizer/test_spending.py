@@ -44,7 +44,9 @@ async def test_the_first_call_of_a_segment_pays_for_writing_to_the_cache() -> No
     spending = Spending(PriceTable())
     assert spending.bill(model, tokens).dollars == pytest.approx(expected / 1e6)
     charge = await CallBudget(spending, model).may_send(requests[0])
-    charge.settle(Reply("A context.", Usage(10_000, 0, 100, 9_000)))
+    charge.settle(
+        Reply("A context of the passage in its text, as long as it has to be here.", Usage(10_000, 0, 100, 9_000))
+    )
     assert spending.actual.dollars == pytest.approx((1_000 * 3 + 9_000 * 3.75 + 100 * 15) / 1e6)
 
 

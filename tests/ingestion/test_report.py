@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.contextualizer.base import ChunkFailure
+from llama_index_contextual.contextualizer.base import ChunkFailure, Contextualized
 from llama_index_contextual.ingestion.report import IngestReport, condense, skipped_lines
 from llama_index_contextual.readers import FileWarning, SkippedFile
 
@@ -123,6 +123,6 @@ def test_a_report_is_converted_to_json() -> None:
 
 
 def test_results_of_the_contextualizer_are_added_to_a_copy() -> None:
-    done = IngestReport(version="v1").completed([ChunkFailure("n", "a", "e")], 7)
+    done = IngestReport(version="v1").completed(Contextualized([], [ChunkFailure("n", "a", "e")], 7))
     assert (done.contexts_paid, len(done.failures)) == (7, 1)
     assert IngestReport(version="v1").contexts_paid == 0

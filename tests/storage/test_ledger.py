@@ -43,7 +43,9 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite")
 
 
-def entry(key: str, context: str = "A context.", **fields: Any) -> LedgerEntry:
+def entry(
+    key: str, context: str = "A context of the passage in its text, as long as it has to be here.", **fields: Any
+) -> LedgerEntry:
     return LedgerEntry(key=key, context=context, model="openai:gpt-4.1", **fields)
 
 

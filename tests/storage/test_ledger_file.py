@@ -35,7 +35,9 @@ COLUMNS = [(table, column) for table, names in TABLES.items() for column in (*na
 VECTORS = [vector_key(f"text {n}", MODEL, 16) for n in range(5)]
 
 
-def entry(key: str, context: str = "A context.") -> LedgerEntry:
+def entry(
+    key: str, context: str = "A context of the passage in its text, as long as it has to be here."
+) -> LedgerEntry:
     return LedgerEntry(key=key, context=context, model="m")
 
 
@@ -330,7 +332,7 @@ def test_a_ledger_locked_by_another_program_is_busy_not_damaged(path: Path) -> N
                 with pytest.raises(LedgerBusyError, match=r"^ledger.sqlite is locked by another program \(database is"):
                     use()
         ledger.add_contexts([entry("k")])
-        assert ledger.context("k") == "A context."
+        assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
 
 
 def test_a_commit_waits_for_the_lock_of_another_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +347,7 @@ def test_a_commit_waits_for_the_lock_of_another_program(path: Path, monkeypatch:
 
         monkeypatch.setattr(ledger_file.time, "sleep", let_go)
         ledger.add_contexts([entry("k")])
-        assert ledger.context("k") == "A context."
+        assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
     assert len(waits) == 3
 
 
@@ -356,7 +358,7 @@ def test_a_commit_delayed_by_a_reader_is_not_lost(path: Path, monkeypatch: pytes
         reader.execute("SELECT * FROM contexts").fetchone()
         monkeypatch.setattr(ledger_file.time, "sleep", lambda _: reader.in_transaction and reader.execute("ROLLBACK"))
         ledger.add_contexts([entry("k")])
-        assert ledger.context("k") == "A context."
+        assert ledger.context("k") == "A context of the passage in its text, as long as it has to be here."
 
 
 def test_threads_that_write_at_the_same_time_wait_for_each_other(path: Path) -> None:

@@ -101,7 +101,10 @@ class ScriptedLLM(CustomLLM):
     """
 
     model_name: str = Field(default="scripted", description="Name kept with the contexts.")
-    default: str = Field(default="A context.", description="Answer once nothing is enqueued.")
+    default: str = Field(
+        default="A context of the passage in its text, as long as it has to be here.",
+        description="Answer once nothing is enqueued.",
+    )
 
     _script: deque[str | BaseException] = PrivateAttr(default_factory=deque)
     _history: list[str] = PrivateAttr(default_factory=list)
