@@ -357,7 +357,7 @@ def test_a_missing_path_exits_with_2_or_with_1_if_others_were_read(
     for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
         result = run(*arguments, "a", nowhere)
         assert (result.code, result.out) == (2, "")
-        assert result.err == f"Error: There is nothing to ingest. {nowhere}: is not there\n"
+        assert result.err == f"Error: There is nothing to ingest. {nowhere}: does not exist\n"
     for arguments in (["ingest", "--quiet"], ["ingest", "--json"], ["estimate"], ["estimate", "--json"]):
         result = run(*arguments, "a", text_folder, nowhere)
         assert result.code == 1

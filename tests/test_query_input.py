@@ -169,7 +169,7 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
         lambda: legs.lexical.rank("pump", 1, filters),
         lambda: legs.semantic.rank("pump", 1, filters),
     ):
-        with pytest.raises(InputError, match=r"The filters are of type \w+: give MetadataFilters\(filters="):
+        with pytest.raises(InputError, match=r"The filters are of type \w+: pass MetadataFilters\(filters="):
             ask()
 
 

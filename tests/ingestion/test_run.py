@@ -298,7 +298,7 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     assert sorted(reasons) == ["empty.txt", "letter.docx", "nowhere.txt", "quarter.md"]
     assert "empty" in reasons["empty.txt"]
     assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.docx"]
-    assert reasons["nowhere.txt"] == "is not there"
+    assert reasons["nowhere.txt"] == "does not exist"
     assert "has the same content as" in reasons["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)
 
@@ -341,7 +341,7 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons(
     with pytest.raises(InputError, match=r"^There is nothing to ingest\.$"):
         counted.ingest([], replace=replace)
     many = [text_folder / f"nowhere {n}" for n in range(8)]
-    with pytest.raises(InputError, match=r"nowhere 4: is not there; and 3 more$"):
+    with pytest.raises(InputError, match=r"nowhere 4: does not exist; and 3 more$"):
         counted.ingest(many, replace=replace)
     assert current_name(counted.directory) is None
 

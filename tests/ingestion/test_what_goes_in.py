@@ -225,7 +225,7 @@ def test_a_missing_path_is_reported_if_other_files_were_read(counted: Project, t
     report = counted.ingest([text_folder, text_folder / "nowhere"])
     assert len(report.added) == 2
     assert [(file.path, file.reason, file.absent) for file in report.skipped] == [
-        (str(text_folder / "nowhere"), "is not there", True)
+        (str(text_folder / "nowhere"), "does not exist", True)
     ]
     assert counted.ingest([text_folder, text_folder / "nowhere"]).version == "v000001"
     assert version_names(counted.directory) == ["v000001"]

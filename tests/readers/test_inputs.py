@@ -105,8 +105,8 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("missing.txt", "is not there"),
-            ("missing/**/*.txt", "matches no file: its folder is not there"),
+            ("missing.txt", "does not exist"),
+            ("missing/**/*.txt", "matches no file: its folder does not exist"),
             ("contracts/*.docx", "matches no file"),
             ("contracts/empty", "contains no file"),
             ("", "is not a path"),

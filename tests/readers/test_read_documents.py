@@ -185,7 +185,7 @@ class TestBadFiles:
             "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
             "j_word.docx": "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read",
             "k_\\x1b[2J\\u202e.txt": "is empty",
-            "missing": "is not there",
+            "missing": "does not exist",
         }
         assert result.warnings == [
             FileWarning(str(docs / "f_nul.txt"), "1 NUL character was replaced by U+FFFD"),

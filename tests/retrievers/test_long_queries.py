@@ -105,7 +105,7 @@ def test_terms_that_no_text_contains_are_left_out_first() -> None:
 
 def test_a_response_says_that_terms_were_left_out(built: Project) -> None:
     query = " ".join(words(400))
-    expected = "The query has 400 different terms: only the 256 that weigh most were searched lexically."
+    expected = "The query has 400 different terms: only the 256 with the largest weights were searched lexically."
     for mode in ("lexical", "hybrid"):
         assert built.retrieve(query, mode=mode).warnings == (expected,)
     assert built.retrieve(query, mode="semantic").warnings == ()
