@@ -35,7 +35,7 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How a model reasons before it answers.
+    """Reasoning of a model before it answers.
 
     Attributes:
         effort: The lowest `reasoning_effort` that the model accepts, or None if it accepts none.

@@ -105,7 +105,7 @@ def _watch(model: Any, on_headers: HeaderCallback) -> None:
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
-def put_in_order(model: BaseEmbedding) -> None:
+def sort_vectors(model: BaseEmbedding) -> None:
     """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
 
     Args:

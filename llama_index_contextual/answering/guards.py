@@ -74,16 +74,16 @@ def _spans(
             yield match.span()
 
 
-def _is_card(written: str) -> bool:
+def _is_card(text: str) -> bool:
     """Return whether the check digit is valid (Luhn, ISO/IEC 7812-1)."""
-    digits = [int(sign) for sign in written if sign.isdigit()]
+    digits = [int(sign) for sign in text if sign.isdigit()]
     doubled = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
     return len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
-def _is_iban(written: str) -> bool:
+def _is_iban(text: str) -> bool:
     """Return whether the check digits are valid (ISO 7064, MOD 97-10)."""
-    plain = written.replace(" ", "")
+    plain = text.replace(" ", "")
     return 15 <= len(plain) <= 34 and int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
 

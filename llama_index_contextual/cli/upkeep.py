@@ -33,8 +33,8 @@ from llama_index_contextual.cli.terminal import (
     out,
     safe,
     say,
-    say_beside,
     say_json,
+    say_with_details,
     show_report,
 )
 from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
@@ -213,7 +213,7 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
             say_json([asdict(record) for record in records])
         for record in records if not as_json else ():
             facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
-            say_beside(safe(record.doc_id), facts)
+            say_with_details(safe(record.doc_id), facts)
 
 
 @upkeep.command(rich_help_panel=UPKEEP)

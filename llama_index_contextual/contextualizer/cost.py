@@ -123,10 +123,10 @@ class PriceTable:
         if price is None:
             return None
         cached = price.input if price.cached is None else price.cached
-        written = price.input if price.written is None else price.written
+        price_of_writing = price.input if price.written is None else price.written
         uncached = tokens.input_tokens - tokens.cached_tokens - tokens.written_tokens
         total = uncached * price.input + tokens.output_tokens * price.output
-        total += tokens.cached_tokens * cached + tokens.written_tokens * written
+        total += tokens.cached_tokens * cached + tokens.written_tokens * price_of_writing
         return FACTORS[sender] * total / _MILLION
 
 

@@ -18,7 +18,7 @@ from llama_index_contextual._utils.text import excerpt, pluralize
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
 LEGS = ("semantic", "lexical", "document")
-"""Names of the indexes that give evidence for a chunk."""
+"""Names of the indexes in the evidence for a chunk."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of writing."""
@@ -78,7 +78,7 @@ class Source:
 
     @classmethod
     def of(cls, node: BaseNode) -> Source:
-        """Return the source of a node of any parser; fields that its metadata lacks are None."""
+        """Return the source of a node of any parser; fields that are not in its metadata are None."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
         fields = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
         return cls(
@@ -222,12 +222,12 @@ class RetrievalResponse:
     Attributes:
         query: The question.
         mode_requested: The mode that was requested.
-        mode_used: The mode that was used, as far as the version has the indexes.
+        mode_used: The mode that was used; it depends on the indexes of the version.
         warnings: Sentences about differences from the request.
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
             None unless both indexes were searched.
-        confidence_level: The same in words: "low" holds for at most 3 in 100 answerable questions, "none" means that
+        confidence_level: The same in words: "low" applies to at most 3 in 100 answerable questions, "none" means that
             there are no results.
         version: Name of the version that was searched.
         blend: The texts that were searched, if they differ from the question; or None.

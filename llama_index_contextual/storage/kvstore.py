@@ -1,6 +1,6 @@
 """LlamaIndex key-value store in one SQLite file.
 
-All threads share one connection behind a lock; statements are short, and SQLite would serialise them anyway. A
+All threads share one connection, protected by a lock; statements are short, and SQLite would serialise them anyway. A
 published file is opened read-only and immutable, so that SQLite neither searches for a journal nor writes.
 """
 

@@ -87,7 +87,7 @@ class LedgerUsage:
 
 
 def content_key(*parts: str) -> str:
-    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") give different keys."""
+    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -162,7 +162,7 @@ class Ledger:
         return self.contexts([key]).get(key)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts with these keys, as far as they are in the ledger."""
+        """Return the contexts with these keys, if they are in the ledger."""
         rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
         return {key: context for key, context, *_ in map(_storable, rows) if context}
 
@@ -174,11 +174,11 @@ class Ledger:
             self._kv.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings with these keys, as far as they are in the ledger; all have the same length.
+        """Return the embeddings with these keys, if they are in the ledger; all have the same length.
 
         Args:
             keys: Keys of the embeddings.
-            dimensions: Length of the vectors; None takes the most frequent one.
+            dimensions: Length of the vectors; None selects the most frequent one.
         """
         rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
@@ -233,7 +233,7 @@ class Ledger:
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
-        """Write all rows, without remains of removed ones, to a new file, and sync it."""
+        """Write all rows, without deleted data, to a new file, and sync it."""
         files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 

@@ -124,8 +124,8 @@ class Receipts:
         """Remove a batch from the run that sent it, because the run that fetches its replies books their cost."""
         for receipt in self.cost().runs:
             if file_id in receipt.batches:
-                left = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
-                self.write(replace(receipt, batches=left))
+                remaining = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
+                self.write(replace(receipt, batches=remaining))
 
     def cost(self) -> ProjectCost:
         """Return the cost of all runs."""

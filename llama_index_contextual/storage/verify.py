@@ -35,7 +35,7 @@ from llama_index_contextual.storage.project_file import ledger_identity, record_
 from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
-LEFT_BEHIND = "was left by an interrupted run"
+LEFTOVER = "was left by an interrupted run"
 
 _JOURNAL = "-journal"
 _SHOWN, _SHOWN_KEY = 5, 12
@@ -97,7 +97,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
         *_current(project_dir, sound),
         *_versions(project_dir, sound, damage),
         *_ledger(project_dir),
-        *_left_behind(project_dir),
+        *_leftovers(project_dir),
     ]
     return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
@@ -311,11 +311,11 @@ def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
         return False
 
 
-def _left_behind(project_dir: Path) -> Iterator[Problem]:
+def _leftovers(project_dir: Path) -> Iterator[Problem]:
     for path in leftovers(project_dir):
         yield Problem(
             path.relative_to(project_dir).as_posix(),
-            LEFT_BEHIND,
+            LEFTOVER,
             _command(project_dir, "verify", "--repair"),
             harmless=True,
         )

@@ -56,13 +56,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def respelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the words whose spelling candidates are computed."""
     tried: list[str] = []
-    real = lexical_index.one_slip_away
+    real = lexical_index.edit_distance_one
 
     def spellings(word: str) -> set[str]:
         tried.append(word)
         return real(word) if len(word) < 100 else set()
 
-    monkeypatch.setattr(lexical_index, "one_slip_away", spellings)
+    monkeypatch.setattr(lexical_index, "edit_distance_one", spellings)
     return tried
 
 
@@ -179,7 +179,7 @@ def test_long_tokens_are_not_remembered_and_words_of_queries_are_bounded() -> No
     assert dict(lengths) == {}
     analyzer = Analyzer()
     for start in range(0, 60_000, 20_000):
-        analyzer.asked_terms(" ".join(f"w{at}" for at in range(start, start + 20_000)))
+        analyzer.query_terms(" ".join(f"w{at}" for at in range(start, start + 20_000)))
     assert len(analyzer._asked) <= 20_000
 
 
