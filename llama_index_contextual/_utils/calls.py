@@ -49,7 +49,7 @@ class ProviderError(Exception):
         self.status_code, self.code, self.retry_after = status_code, code, retry_after
 
 
-_KEPT_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
+_COMMON_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
 _LONGEST_CHAIN = 8
 
 
@@ -75,7 +75,7 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
 
 
 def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
-    bases = (ProviderError, *(base for base in _KEPT_BASES if issubclass(kind, base)))
+    bases = (ProviderError, *(base for base in _COMMON_BASES if issubclass(kind, base)))
     return type(kind.__name__, bases, {"__module__": kind.__module__, "__doc__": ProviderError.__doc__})
 
 

@@ -93,7 +93,7 @@ def in_child(call: Callable[[], object]) -> None:
     _state.calls.append(call)
 
 
-def keep(resource: object) -> None:
+def keep_alive(resource: object) -> None:
     """Keep a reference to an inherited object that a child must neither use nor close."""
     _state.references.append(resource)
 

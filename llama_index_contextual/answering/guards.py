@@ -110,7 +110,7 @@ _TAGS = frozenset(
     | {"sup", "table", "tbody", "td", "th", "thead", "tr", "u", "ul"}
 )
 _HIDDEN = {"<": "\ue000", ">": "\ue001", "&": "\ue002", "\xa0": "\ue003"}
-_SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
+_MARKUP = {hidden: sign for sign, hidden in _HIDDEN.items()}
 # A fence without indentation is never part of a list, and a span on one line is never part of another block.
 _CODE = re.compile(
     r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
@@ -147,7 +147,7 @@ def sanitise(text: str, *, behind: str = "") -> str:
         >>> sanitise('> 1 < 2 & **so** <b onclick="x()">on</b><script>bad()</script> [here](javascript:bad(1))')
         '> 1 < 2 & **so** <b>on</b> here'
     """
-    text = text.translate({ord(hidden): None for hidden in _SHOWN})
+    text = text.translate({ord(hidden): None for hidden in _MARKUP})
     for attempt in (_clean_around_code, _clean_html, _clean_html, _escape):
         text = attempt(text)
         if _is_harmless(behind + text):
@@ -233,7 +233,7 @@ def _clean_html(text: str) -> str:
         parts += [_hide(text[at : tag.start()]), tag[0]]
         at = tag.end()
     cleaned = nh3.clean("".join([*parts, _hide(text[at:])]), tags=set(_TAGS), url_schemes=set(SCHEMES), link_rel=None)
-    return _clean_links("".join(_SHOWN.get(sign, sign) for sign in cleaned))
+    return _clean_links("".join(_MARKUP.get(sign, sign) for sign in cleaned))
 
 
 def _hide(text: str) -> str:

@@ -315,7 +315,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer made of a completion: checked, judged, and put into the cache."""
+        """Return the answer for a completion: checked, judged, and cached."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:

@@ -66,7 +66,7 @@ class Completion:
     Attributes:
         text: The text so far.
         problem: Why the text is not complete, in a sentence; None when it is. Until the end it is `STOPPED`.
-        answer: The answer made from the text, once there is one.
+        answer: The answer made from the text, or None before the end.
     """
 
     text: str = ""

@@ -184,21 +184,21 @@ def forget(
             _show_removed(removed)
 
 
-def _paid(removed: ForgetReport) -> str:
+def _paid_rows(removed: ForgetReport) -> str:
     return f"{pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
 
 
 def _show_removal(removed: ForgetReport, *, to: Console) -> None:
     names = f" ({', '.join(removed.versions)})" if removed.versions else ""
     versions = f"{pluralize(len(removed.versions), 'version')}{names}"
-    say(f"`forget` permanently removes {versions}, {_paid(removed)}. {_FINAL}", to=to)
+    say(f"`forget` permanently removes {versions}, {_paid_rows(removed)}. {_FINAL}", to=to)
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]It abandons {requests} in batches, which the provider may still process and charge.[/]", to=to)
 
 
 def _show_removed(removed: ForgetReport) -> None:
-    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid(removed)}.")
+    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid_rows(removed)}.")
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]abandoned[/] {requests} in batches, which the provider may still process and charge", to=err)

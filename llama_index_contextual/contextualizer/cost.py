@@ -4,8 +4,8 @@ Prices come from the table in the installed package `genai-prices`, without netw
 them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
 OpenAI half for `service_tier="flex"`.
 
-Token counts follow the rules of the providers: what the chat format adds, which tokens are read from and written to the
-cache, and how long an answer can be.
+Token counts follow the rules of the providers: tokens added by the chat format, tokens read from and written to the
+cache, and the maximum length of an answer.
 """
 
 from __future__ import annotations

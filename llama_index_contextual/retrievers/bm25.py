@@ -89,7 +89,7 @@ class LexicalIndex:
         for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
             for term, share in self._spelling_candidates(word).items():
                 corrected[term] = max(corrected.get(term, 0.0), weight * share)
-        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.left_out)
+        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
         """Return the terms to search: if there are too many, those with the largest weight times idf."""
@@ -207,17 +207,17 @@ class QueryTerms:
     Args:
         index: The index.
         counts: The distinct terms of the query, in order, with their weights.
-        left_out: Number of distinct terms of the query that are not searched.
+        omitted: Number of distinct terms of the query that are not searched.
 
     Attributes:
         known: The terms that the index contains.
         postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
     """
 
-    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], left_out: int = 0) -> None:
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
         matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
         self.counts = counts
-        self.left_out = left_out
+        self.omitted = omitted
         self.known = tuple(term for term, _ in matches)
         self.postings = [postings for _, postings in matches]
         self.size = index.size

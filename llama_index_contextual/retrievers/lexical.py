@@ -172,9 +172,9 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
 
 def _warnings(terms: QueryTerms) -> tuple[str, ...]:
-    if not terms.left_out:
+    if not terms.omitted:
         return ()
-    limit, number = MAX_TERMS, MAX_TERMS + terms.left_out
+    limit, number = MAX_TERMS, MAX_TERMS + terms.omitted
     return (
         f"The query has {number:,} different terms: only the {limit} with the largest weights were searched lexically.",
     )

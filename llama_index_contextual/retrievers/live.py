@@ -263,7 +263,7 @@ class ProjectRetriever(CheckedRetriever):
 
 
 def _embedding_notes(bundle: QueryBundle, mode: Mode) -> list[str]:
-    """Return a warning for each text of the query of which only the beginning is embedded."""
+    """Return a warning for each text of the query that is too long to be embedded completely."""
     if mode == "lexical" or bundle.embedding is not None:
         return []
     lengths = [(len(cut_to_input(text)), len(text)) for text in bundle.embedding_strs]

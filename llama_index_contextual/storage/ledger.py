@@ -211,9 +211,9 @@ class Ledger:
             dry_run: Only count the rows.
         """
         storable = set(map(storable_text, contexts))
-        kept_contexts = {key for key, context, *_ in self._contexts() if context in storable}
+        context_keys = {key for key, context, *_ in self._contexts() if context in storable}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        kept_vectors = {
+        vector_keys = {
             vector_key(text, *model)
             for name, length in models
             for model in ((name, None), (name, length))
@@ -221,10 +221,10 @@ class Ledger:
         }
         with self._kv.transaction() as connection:
             removed = []
-            for table, kept_keys in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
+            for table, keys_to_keep in (("contexts", context_keys), ("embeddings", vector_keys)):
                 # As bytes, because a damaged key may not be valid UTF-8.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept_keys]
+                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in keys_to_keep]
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)

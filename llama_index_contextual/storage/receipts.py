@@ -1,7 +1,7 @@
 """Receipts: the cost of every run, one row per run in the file of the ledger.
 
-Before a run sends calls, it books the maximum that they can cost. If the process is killed, its row therefore shows at
-least what the provider may charge. The rows are kept when contexts are forgotten.
+Before a run sends calls, it books their maximum cost. If the process is killed, its row therefore shows at least the
+amount that the provider may charge. The rows are kept when contexts are forgotten.
 """
 
 from __future__ import annotations

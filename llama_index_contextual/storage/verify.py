@@ -38,7 +38,7 @@ DAMAGED = ".damaged"
 LEFTOVER = "was left by an interrupted run"
 
 _JOURNAL = "-journal"
-_SHOWN, _SHOWN_KEY = 5, 12
+_MAX_LISTED, _KEY_LENGTH = 5, 12
 _ROWS = {
     "contexts": "context",
     "embeddings": "embedding",
@@ -285,8 +285,8 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         return
     if state.damaged:
         rows = "; ".join(
-            f"{pluralize(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
-            f"{', …' if len(keys) > _SHOWN else ''}"
+            f"{pluralize(len(keys), name)}: {', '.join(key[:_KEY_LENGTH] for key in keys[:_MAX_LISTED])}"
+            f"{', …' if len(keys) > _MAX_LISTED else ''}"
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)
         )

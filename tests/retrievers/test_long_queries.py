@@ -89,7 +89,7 @@ def test_of_more_than_256_terms_the_heaviest_are_searched(built: Project) -> Non
     known = words(300)
     index = LexicalIndex.build([" ".join(known), " ".join(known[:100]), "other"])
     terms = index.query(" ".join(known))
-    assert (len(terms.counts), terms.left_out) == (256, 44)
+    assert (len(terms.counts), terms.omitted) == (256, 44)
     assert set(terms.known) == {*known[:56], *known[100:]}  # the rarer ones, then the first ones
     assert list(terms.counts) == [*known[:56], *known[100:]]  # in the order of the query
     weighed = index.query([(" ".join(known[:100]), 2.0), (" ".join(known[100:]), 0.1)])
@@ -100,7 +100,7 @@ def test_terms_that_no_text_contains_are_left_out_first() -> None:
     known, unknown = ["pump", "motor"], words(300)
     terms = LexicalIndex.build(["pump motor"]).query(" ".join([*unknown, *known]))
     assert terms.known == ("pump", "motor")
-    assert terms.left_out == 46
+    assert terms.omitted == 46
 
 
 def test_a_response_says_that_terms_were_left_out(built: Project) -> None:
