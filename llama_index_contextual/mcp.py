@@ -69,7 +69,7 @@ def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
         InputError: No project was given.
     """
     if not projects:
-        raise InputError("No project was named: name at least one.")
+        raise InputError("No project was passed: pass at least one.")
     return _Tools({project.name: project for project in projects}).server()
 
 
@@ -190,7 +190,7 @@ class _Tools:
         known = ", ".join(repr(known) for known in self._projects)
         if name is None:
             if len(self._projects) > 1:
-                raise InputError(f"There are several projects: name one of {known}.")
+                raise InputError(f"There are several projects: choose one of {known}.")
             return next(iter(self._projects.values()))
         if name not in self._projects:
             raise InputError(f"There is no project {name!r} here: choose one of {known}.", value=name)

@@ -163,7 +163,7 @@ async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: 
             {"query": "x", "project": "nowhere"},
             "no project 'nowhere' here: choose one of 'reports', 'empty'",
         ),
-        ("search", {"query": "x"}, "There are several projects: name one of 'reports', 'empty'."),
+        ("search", {"query": "x"}, "There are several projects: choose one of 'reports', 'empty'."),
         (
             "search",
             {"query": "x", "project": "empty"},

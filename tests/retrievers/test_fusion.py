@@ -187,7 +187,7 @@ def test_bad_weights_are_refused_with_a_message(weights: list[float], message: s
 
 
 def test_a_hybrid_retriever_needs_something_to_fuse() -> None:
-    with pytest.raises(ConfigurationError, match="there is nothing to fuse: give at least one ranking"):
+    with pytest.raises(ConfigurationError, match="there is nothing to fuse: pass at least one ranking"):
         HybridRetriever([])
 
 

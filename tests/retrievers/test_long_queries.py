@@ -205,7 +205,7 @@ async def test_a_response_says_that_a_query_was_embedded_in_part(built: Project)
     model = built.embed_model
     assert isinstance(model, CountingEmbedding)
     for response in (built.retrieve(query), await built.aretrieve(query)):
-        assert "The query is longer than an embedding model takes: only its beginning, " in response.warnings[0]
+        assert "The query is longer than an embedding model accepts: only its beginning, " in response.warnings[0]
         assert len(model.queries[-1]) < 20_000
     assert not any("embedding" in warning for warning in built.retrieve(query, mode="lexical").warnings)
     given = QueryBundle(query, embedding=model.vector("pump"))
