@@ -131,7 +131,7 @@ class ProjectConfig(BaseModel):
     )
     service_tier: Literal["flex"] | None = Field(
         default=None,
-        description="`flex` costs half as much and takes longer, where the LLM's provider offers it.",
+        description="`flex` costs half as much and takes longer, if the LLM's provider offers it.",
         json_schema_extra=_NO_REBUILD,
     )
     prices: dict[str, TokenPrice] = Field(
@@ -219,8 +219,8 @@ class ProjectConfig(BaseModel):
     )
     acronyms: bool = Field(
         default=False,
-        description="Whether to expand the acronyms of a question to their long forms, as the documents give them in"
-        " brackets, and the reverse, in the lexical search.",
+        description="Whether to expand the acronyms of a question to their long forms, as defined in brackets in the"
+        " documents, and the reverse, in the lexical search.",
         json_schema_extra=_NO_REBUILD,
     )
     rerank: str | None = Field(
@@ -310,7 +310,7 @@ class ProjectConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not (self.faiss or self.bm25):
-            raise ValueError("faiss and bm25 are both off: leave at least one index on")
+            raise ValueError("faiss and bm25 are both off: enable at least one index")
         for kind in ("segment", "chunk"):
             size, overlap = getattr(self, f"{kind}_size"), getattr(self, f"{kind}_overlap")
             if overlap >= size:
@@ -318,7 +318,7 @@ class ProjectConfig(BaseModel):
         if self.chunk_size > self.segment_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
         if self.semantic_weight + self.lexical_weight == 0:
-            raise ValueError("semantic_weight and lexical_weight are both 0: give at least one index some weight")
+            raise ValueError("semantic_weight and lexical_weight are both 0: set at least one of them above 0")
         return self
 
     def changed(self, **changes: Any) -> Self:

@@ -192,7 +192,7 @@ def shape_fault(metadata: object) -> str | None:
         while nested:
             item, depth = nested.pop()
             if depth > MAX_NESTING:
-                return f"the value of {key!r} in its metadata contains itself or is nested too deep: flatten it"
+                return f"the value of {key!r} in its metadata contains itself or is nested too deeply: flatten it"
             if isinstance(item, dict):
                 for name in item:
                     if not isinstance(name, str):

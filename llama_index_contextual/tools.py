@@ -14,7 +14,7 @@ from llama_index_contextual.errors import ContextualError
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
-_SHOWN_DOCUMENTS = 8
+_MAX_DOCUMENTS = 8
 _LONGEST_TITLE = 60
 _INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
@@ -59,8 +59,8 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of the search over a project, for a model that has to choose a tool."""
     titles = dict.fromkeys(record.title or record.file_name or record.doc_id for record in documents)
     shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
-    more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
-    listed = f": {'; '.join(shown[:_SHOWN_DOCUMENTS])}{more}" if shown else ""
+    more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
+    listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
     return (
         f"Searches the {pluralize(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
         f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"

@@ -323,7 +323,7 @@ def test_version_and_help_of_the_whole() -> None:
         (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
         (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
         (["search", "a", " "], "The query is empty: ask a question"),
-        (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
+        (["search", "a", "x", "-k", "0"], "top_k is 0: request at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere does not exist: name a file that `export_contexts` wrote"),

@@ -73,7 +73,7 @@ def test_every_field_has_a_description() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
-    ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: leave at least one index on"),
+    ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: enable at least one index"),
     ({"segment_size": 0}, "segment_size", "Setting 'segment_size' cannot be 0: "),
     ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: Input should be greater than or equal to 1"),
     ({"chunk_overlap": -1}, "chunk_overlap", "Setting 'chunk_overlap' cannot be -1: "),
@@ -82,7 +82,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"chunk_size": 50}, None, r"chunk_overlap \(80\) must be smaller than chunk_size \(50\)"),
     ({"segment_overlap": 9000}, None, r"segment_overlap \(9000\) must be smaller than segment_size \(8000\)"),
     ({"chunk_size": 9000}, None, r"chunk_size \(9000\) must not exceed segment_size \(8000\)"),
-    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: give at least one index some weight"),
+    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: set at least one of them above 0"),
     ({"semantic_weight": math.nan}, "semantic_weight", "Setting 'semantic_weight' cannot be nan: "),
     ({"lexical_weight": math.inf}, "lexical_weight", "Setting 'lexical_weight' cannot be inf: must be a finite number"),
     ({"lexical_weight": -0.1}, "lexical_weight", "Setting 'lexical_weight' cannot be -0.1: "),

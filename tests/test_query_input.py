@@ -130,7 +130,7 @@ def test_a_number_of_results_that_is_not_whole_is_refused(project: Project, k: A
 @pytest.mark.parametrize("k", TOO_SMALL, ids=repr)
 def test_a_number_of_results_below_one_is_refused(project: Project, k: Any) -> None:
     for ask in numbers(project, k):
-        with pytest.raises(InputError, match=rf"(top_k|max_results) is {k}: ask for at least one"):
+        with pytest.raises(InputError, match=rf"(top_k|max_results) is {k}: request at least one"):
             ask()
 
 

@@ -105,8 +105,8 @@ def figures_of(text: str) -> list[Figure]:
 
 
 def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
-    written = parts.get("year")
-    year = int(written) if written else None
+    digits = parts.get("year")
+    year = int(digits) if digits else None
     if parts.get("month"):
         month = next(at for at, name in enumerate(_MONTHS, 1) if name.startswith(str(parts["month"]).lower()))
         of_month = parts.get("day")
@@ -118,8 +118,8 @@ def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
             yield year, month, day
 
 
-def _values(written: str, after: str) -> Iterator[Decimal]:
-    plain = re.sub(r"['’\u00a0\u202f ]", "", written)
+def _values(digits: str, after: str) -> Iterator[Decimal]:
+    plain = re.sub(r"['’\u00a0\u202f ]", "", digits)
     separators = re.findall(r"[.,]", plain)
     readings = {re.sub(r"[.,]", "", plain)} if separators else {plain}
     if separators and (len(separators) == 1 or separators[-1] != separators[0]):

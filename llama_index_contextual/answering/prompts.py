@@ -82,7 +82,7 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
 
 
 def _defused(text: str) -> str:
-    """Return a text with anything that looks like a citation put into parentheses."""
+    """Return a text with anything that looks like a citation in parentheses."""
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 

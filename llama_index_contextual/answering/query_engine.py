@@ -56,7 +56,7 @@ class AnswerOptions:
         min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model. It
             also applies to follow-up questions, each of which then needs a second search. None leaves the decision to
             the model, whose prompt states the confidence. Searches without a confidence are always answered.
-        not_found: The answer if nothing was found, and the answer the model is asked to give if the passages do not
+        not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
 
@@ -315,7 +315,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer made of a completion: checked, judged, and put into the cache."""
+        """Return the answer for a completion: checked, judged, and cached."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 Root = Annotated[
     Path,
-    typer.Option("--root", envvar="LLAMA_INDEX_CONTEXTUAL_ROOT", help="Folder that holds the projects."),
+    typer.Option("--root", envvar="LLAMA_INDEX_CONTEXTUAL_ROOT", help="Root folder of the projects."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]

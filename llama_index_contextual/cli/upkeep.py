@@ -33,8 +33,8 @@ from llama_index_contextual.cli.terminal import (
     out,
     safe,
     say,
-    say_beside,
     say_json,
+    say_with_details,
     show_report,
 )
 from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
@@ -184,21 +184,21 @@ def forget(
             _show_removed(removed)
 
 
-def _paid(removed: ForgetReport) -> str:
+def _paid_rows(removed: ForgetReport) -> str:
     return f"{pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
 
 
 def _show_removal(removed: ForgetReport, *, to: Console) -> None:
     names = f" ({', '.join(removed.versions)})" if removed.versions else ""
     versions = f"{pluralize(len(removed.versions), 'version')}{names}"
-    say(f"`forget` permanently removes {versions}, {_paid(removed)}. {_FINAL}", to=to)
+    say(f"`forget` permanently removes {versions}, {_paid_rows(removed)}. {_FINAL}", to=to)
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]It abandons {requests} in batches, which the provider may still process and charge.[/]", to=to)
 
 
 def _show_removed(removed: ForgetReport) -> None:
-    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid(removed)}.")
+    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid_rows(removed)}.")
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]abandoned[/] {requests} in batches, which the provider may still process and charge", to=err)
@@ -213,7 +213,7 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
             say_json([asdict(record) for record in records])
         for record in records if not as_json else ():
             facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
-            say_beside(safe(record.doc_id), facts)
+            say_with_details(safe(record.doc_id), facts)
 
 
 @upkeep.command(rich_help_panel=UPKEEP)

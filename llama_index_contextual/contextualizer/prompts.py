@@ -1,4 +1,4 @@
-"""Prompts for contexts: their text, the evaluation of the answers, and the requests that carry them.
+"""Prompts for contexts: their text, the requests that contain them, and the parsing of the answers.
 
 The default prompt is the published one of Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
 with an additional header that names the document. Text of documents is neutralised, so that it cannot imitate parts of
@@ -224,7 +224,7 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
     if finish_reason == "length":
         text = _whole_sentences(text)
         if not text:
-            return Verdict(None, "broke off at its limit of tokens before the end of a sentence")
+            return Verdict(None, "reached its token limit before the end of a sentence")
     return Verdict(shorten(neutralise(text)))
 
 
@@ -347,7 +347,7 @@ RESPONSE_FORMAT: dict[str, Any] = {
         },
     },
 }
-"""JSON schema of an answer with several contexts, as OpenAI takes it; constant, as it is part of the cached prefix."""
+"""JSON schema of an answer with several contexts, in OpenAI's format; constant, as it is part of the cached prefix."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ class Usage:
     written_tokens: int | None = None
 
     def share(self, count: int, place: int) -> Usage:
-        """Return the share of one of `count` contexts of a call; the shares of all places add up to the whole."""
+        """Return the share of one of `count` contexts of a call; all shares add up to the whole."""
         parts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
         return Usage(*(None if n is None else n // count + (place < n % count) for n in parts))
 

@@ -280,8 +280,8 @@ class _Counter:
         self.tokens += sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes)
         if self.writer is None:
             contextualizer = self._stages.contextualizer
-            written = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
-            self.embedding.add([with_context(node, None) for node in written])
+            contextualized = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
+            self.embedding.add([with_context(node, None) for node in contextualized])
             return
         for segment, chunks, contexts in self.writer.missing(nodes):
             self.known_contexts += len(contexts)
@@ -292,8 +292,8 @@ class _Counter:
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
         """Return the option selected by the settings."""
-        wanted = (None if self.writer is None else self.writer.chunks_per_call, sender)
-        return next((option for option in options if (option.chunks_per_call, option.sender) == wanted), None)
+        selected = (None if self.writer is None else self.writer.chunks_per_call, sender)
+        return next((option for option in options if (option.chunks_per_call, option.sender) == selected), None)
 
     def options(self, prices: PriceTable) -> Iterator[CostOption]:
         """Yield the options for requesting the missing contexts, with their cost."""

@@ -61,7 +61,7 @@ def _origin_of(real_path: str) -> str:
 
 
 class FormerFiles:
-    """Files from which documents were read earlier, as far as they lie in or near the folders of this call.
+    """Files from which documents were read earlier, if they are in or near the folders of this call.
 
     Args:
         paths: Files and folders of the call.
@@ -76,12 +76,12 @@ class FormerFiles:
         """Return the former path of the file of a document, or None if it is unknown."""
         return next(_places(record, self._around), None)
 
-    def is_gone(self, record: DocumentRecord) -> bool:
+    def is_deleted(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to no longer exist."""
         path = self.path(record)
         return path is not None and not os.path.lexists(path)
 
-    def is_there(self, record: DocumentRecord) -> bool:
+    def exists(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to still exist."""
         path = self.path(record)
         return path is not None and os.path.lexists(path)
@@ -226,14 +226,14 @@ class _Identification:
 
     def _is_replaceable(self, record: DocumentRecord) -> bool:
         if self._moved and not self._replaces:
-            return not self._former.is_there(record)
-        return self._replaces or self._former.is_gone(record)
+            return not self._former.exists(record)
+        return self._replaces or self._former.is_deleted(record)
 
     def by_id(self, ref: FileRef) -> None:
         """Identify a moved file with the id of a document; the longest id takes precedence."""
         for doc_id in reversed(list(ref.ids())) if self._moved else ():
             record = self._free.get(doc_id)
-            if record is not None and not self._former.is_there(record):
+            if record is not None and not self._former.exists(record):
                 self._settle(ref, record)
                 self.result.moved.add(doc_id)
                 return
@@ -259,8 +259,8 @@ class _Identification:
             self.result.new.add(doc_id)
             if earlier is not None:
                 self.result.renamed[earlier.doc_id] = doc_id
-        is_held = any(ref.shortest_id in self._free for ref in named)
-        self.result.notes = notes_on_ids(named, hint=IF_MOVED if is_held and not self._moved else "")
+        has_owner = any(ref.shortest_id in self._free for ref in named)
+        self.result.notes = notes_on_ids(named, hint=IF_MOVED if has_owner and not self._moved else "")
 
 
 # ---- Inputs of a call ------------------------------------------------------------------------------------------------
@@ -367,11 +367,11 @@ class Intake:
         of_files = set() if replaces or moved else {record.doc_id for record in records if record.origin is not None}
         for job in _ready_jobs(nodes, intake.skipped):
             if job.doc_id in intake.hashes:
-                raise InputError(f"Two inputs have the document id {job.doc_id!r}: give each its own.", value=job)
+                raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
             if job.doc_id in of_files:
                 raise InputError(
-                    f"{job.doc_id!r} is the id of a document that was read from a file: give the new one another id, or"
-                    f" pass moved=True to replace that document.",
+                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
+                    f" new one, or pass moved=True to replace that document.",
                     value=job.doc_id,
                 )
             intake.ready[job.doc_id], intake.hashes[job.doc_id] = job, job.content_hash
@@ -447,7 +447,7 @@ class Intake:
         yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
-        """Add an unreadable file to `skipped`, and give its copies the same reason."""
+        """Add an unreadable file to `skipped`, and skip its copies for the same reason."""
         copies = self.copies.get(doc_id, ())
         self.skipped = [replace(file, reason=error.reason) if file in copies else file for file in self.skipped]
         self.skipped.append(SkippedFile(error.path, error.reason))
@@ -485,11 +485,11 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
     for node in nodes:
         kind = "Document" if isinstance(node, Document) else "Node"
         if not node.node_id:
-            raise InputError(f"A {kind.lower()} has an empty id: give it one.", value=node)
+            raise InputError(f"A {kind.lower()} has an empty id: assign one.", value=node)
         if fault := storable_fault(node):
             raise InputError(f"{kind} {printable(node.node_id)!r} cannot be ingested: {fault}.", value=node)
         if not has_text(node.get_content()):
-            reason = f"is a {kind if kind == 'Document' else 'node'} without text: give it one, or leave it out"
+            reason = f"is a {kind if kind == 'Document' else 'node'} without text: add text, or omit it"
             skipped.append(SkippedFile(printable(node.node_id), reason))
         elif isinstance(node, Document):
             documents.append(node)
@@ -512,7 +512,7 @@ def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
     ids: set[str] = set()
     for node in nodes:
         if node.node_id in ids:
-            raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: give each its own.", value=node)
+            raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: assign unique ids.", value=node)
         ids.add(node.node_id)
         groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
     return [

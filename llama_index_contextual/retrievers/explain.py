@@ -1,4 +1,4 @@
-"""Explain a ranking: the terms of each score, and what each near miss lacks, from the rankings of the search."""
+"""Explain a ranking: the terms of each score, and the differences of near misses, from the rankings of the search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Share:
 
 
 def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and those of the next ones with what they lack.
+    """Return the explanations of the k best hits, and those of the next ones with the difference from the last result.
 
     Args:
         ranking: The ranking.
@@ -133,16 +133,16 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
     """Return the explanation of a near miss with the difference from the last result."""
-    miss, kept = explanations[at], explanations[last]
-    reasons = [f"{kept.score - miss.score:.4f} below result {kept.rank}"]
+    miss, hit = explanations[at], explanations[last]
+    reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
     shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))
     if shares:
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:
             reasons.append(_deficit(mine, theirs))
-    terms_of_kept = {*kept.in_text, *kept.in_context}
-    if lacking := [term for term in miss.missing if term in terms_of_kept]:
-        reasons.append(f"it lacks {', '.join(lacking)}")
+    terms_of_hit = {*hit.in_text, *hit.in_context}
+    if lacking := [term for term in miss.missing if term in terms_of_hit]:
+        reasons.append(f"missing terms: {', '.join(lacking)}")
     return replace(miss, why_not="; ".join(reasons))
 
 

@@ -95,7 +95,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     content = stamp.content
     match = _CONTENT.fullmatch(content)
     if match is None:
-        raise _damage_error(project_dir, "does not hold the name of a version")
+        raise _damage_error(project_dir, "does not contain the name of a version")
     if match["body"] is None:
         return Current(_name(match["live"]))
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
@@ -144,7 +144,7 @@ def directories(project_dir: Path) -> list[str]:
 
 
 def leftovers(project_dir: Path) -> list[Path]:
-    """Return the files and directories left behind by interrupted writers."""
+    """Return leftovers of interrupted writers: files and directories."""
     published = version_names(project_dir)
     return sorted(
         [
@@ -158,7 +158,7 @@ def leftovers(project_dir: Path) -> list[Path]:
 
 
 def remove_leftovers(project_dir: Path) -> None:
-    """Remove what interrupted writers left behind; the caller must hold the project's write lock."""
+    """Remove leftovers of interrupted writers; the caller must hold the project's write lock."""
     for path in leftovers(project_dir):
         (files.remove_tree if path.is_dir() else files.remove)(path)
 

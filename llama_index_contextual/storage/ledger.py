@@ -87,7 +87,7 @@ class LedgerUsage:
 
 
 def content_key(*parts: str) -> str:
-    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") give different keys."""
+    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -162,7 +162,7 @@ class Ledger:
         return self.contexts([key]).get(key)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts with these keys, as far as they are in the ledger."""
+        """Return the contexts with these keys, if they are in the ledger."""
         rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
         return {key: context for key, context, *_ in map(_storable, rows) if context}
 
@@ -174,11 +174,11 @@ class Ledger:
             self._kv.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings with these keys, as far as they are in the ledger; all have the same length.
+        """Return the embeddings with these keys, if they are in the ledger; all have the same length.
 
         Args:
             keys: Keys of the embeddings.
-            dimensions: Length of the vectors; None takes the most frequent one.
+            dimensions: Length of the vectors; None selects the most frequent one.
         """
         rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
@@ -211,9 +211,9 @@ class Ledger:
             dry_run: Only count the rows.
         """
         storable = set(map(storable_text, contexts))
-        kept_contexts = {key for key, context, *_ in self._contexts() if context in storable}
+        context_keys = {key for key, context, *_ in self._contexts() if context in storable}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        kept_vectors = {
+        vector_keys = {
             vector_key(text, *model)
             for name, length in models
             for model in ((name, None), (name, length))
@@ -221,10 +221,10 @@ class Ledger:
         }
         with self._kv.transaction() as connection:
             removed = []
-            for table, kept_keys in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
+            for table, keys_to_keep in (("contexts", context_keys), ("embeddings", vector_keys)):
                 # As bytes, because a damaged key may not be valid UTF-8.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept_keys]
+                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in keys_to_keep]
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
@@ -233,7 +233,7 @@ class Ledger:
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
-        """Write all rows, without remains of removed ones, to a new file, and sync it."""
+        """Write all rows, without deleted data, to a new file, and sync it."""
         files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 

@@ -356,7 +356,7 @@ class LedgerFile(SQLiteKVStore):
         )
 
     def has_table(self, name: str) -> bool:
-        """Return whether a table exists; a ledger of format 1 that was opened for reading lacks some."""
+        """Return whether a table exists; a ledger of format 1 that was opened for reading does not have all of them."""
         return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
     def damaged_rows(self) -> dict[str, list[str]]:

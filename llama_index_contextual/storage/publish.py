@@ -87,7 +87,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Args:
         project_dir: The project.
-        to: Name of the version; None takes the one before the live version.
+        to: Name of the version; None selects the one before the live version.
 
     Raises:
         InputError: There is no such version.

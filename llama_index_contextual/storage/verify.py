@@ -35,10 +35,10 @@ from llama_index_contextual.storage.project_file import ledger_identity, record_
 from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
-LEFT_BEHIND = "was left by an interrupted run"
+LEFTOVER = "was left by an interrupted run"
 
 _JOURNAL = "-journal"
-_SHOWN, _SHOWN_KEY = 5, 12
+_MAX_LISTED, _KEY_LENGTH = 5, 12
 _ROWS = {
     "contexts": "context",
     "embeddings": "embedding",
@@ -97,7 +97,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
         *_current(project_dir, sound),
         *_versions(project_dir, sound, damage),
         *_ledger(project_dir),
-        *_left_behind(project_dir),
+        *_leftovers(project_dir),
     ]
     return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
@@ -285,8 +285,8 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         return
     if state.damaged:
         rows = "; ".join(
-            f"{pluralize(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
-            f"{', …' if len(keys) > _SHOWN else ''}"
+            f"{pluralize(len(keys), name)}: {', '.join(key[:_KEY_LENGTH] for key in keys[:_MAX_LISTED])}"
+            f"{', …' if len(keys) > _MAX_LISTED else ''}"
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)
         )
@@ -311,11 +311,11 @@ def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
         return False
 
 
-def _left_behind(project_dir: Path) -> Iterator[Problem]:
+def _leftovers(project_dir: Path) -> Iterator[Problem]:
     for path in leftovers(project_dir):
         yield Problem(
             path.relative_to(project_dir).as_posix(),
-            LEFT_BEHIND,
+            LEFTOVER,
             _command(project_dir, "verify", "--repair"),
             harmless=True,
         )

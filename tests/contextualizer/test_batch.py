@@ -301,7 +301,7 @@ async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     journal.started("file-9", "batch_999")
     await runner(journal, client).collect()
-    assert "no longer knows batch batch_999" in caplog.text
+    assert "Batch batch_999 no longer exists" in caplog.text
     assert not journal.knows("id-1")
 
 
@@ -311,7 +311,7 @@ async def test_an_upload_unknown_to_the_provider_is_sent_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     batches = runner(journal, client)
     assert await batches.collect() == 1
-    assert "refuses upload file-9" in caplog.text
+    assert "was rejected by the provider file-9" in caplog.text
     assert await batches.submit(requests(1)) == 1
     await batches.collect()
     assert journal.reply("id-1") is not None

@@ -188,7 +188,7 @@ def test_an_error_that_concerns_all_chunks_stops_the_run() -> None:
     cause = ValueError("Unknown model 'gpt-0'. Please provide a valid OpenAI model name in: ...")
     llm.enqueue(cause)
     with pytest.raises(
-        ModelError, match="does not know the model 'ScriptedLLM:scripted': change the setting 'llm'"
+        ModelError, match="does not offer the model 'ScriptedLLM:scripted': change the setting 'llm'"
     ) as e:
         contextualizer(llm)(chunks())
     assert repr(e.value.__cause__) == repr(cause)

@@ -281,13 +281,13 @@ def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[
         ([None], r"ingest accepts only paths"),
         ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
-        ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': give each its own"),
-        ([chunk("n", doc_id="d"), chunk("n", doc_id="d")], r"Two nodes have the id 'n': give each its own"),
+        ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': assign unique ids"),
+        ([chunk("n", doc_id="d"), chunk("n", doc_id="d")], r"Two nodes have the id 'n': assign unique ids"),
         ([Document(id_="a", text="\ud800")], r"'a' cannot be ingested: its text contains lone surrogates"),
         ([Document(id_="a", text="x", metadata={"v": float("nan")})], r"'v' in its metadata is not a finite number"),
         ([Document(id_="a", text="x", metadata={"v": object()})], r"'v' in its metadata is of type object"),
         ([chunk("n", metadata={"v": {1}})], r"'n' cannot be ingested: the value of 'v' in its metadata is of type set"),
-        ([Document(id_="", text="x")], r"A document has an empty id: give it one"),
+        ([Document(id_="", text="x")], r"A document has an empty id: assign one"),
     ],
 )
 def test_invalid_inputs_are_refused_with_a_message(inputs: list[Any], message: str) -> None:

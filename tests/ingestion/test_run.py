@@ -233,7 +233,7 @@ def test_chunks_without_offsets_cannot_be_read_back_as_text(counted: Project) ->
 
 def test_a_node_id_used_by_another_document_is_refused_and_nothing_is_published(counted: Project) -> None:
     counted.ingest([chunk("n", doc_id="d")])
-    with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: give it its own"):
+    with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: assign a unique"):
         counted.ingest([chunk("n", doc_id="e")])
     assert current_name(counted.directory) == "v000001"
 

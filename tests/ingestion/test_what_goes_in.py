@@ -170,8 +170,8 @@ def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, tex
     report = counted.ingest(inputs)
     assert list(report.added) == ["full"]
     assert [(file.path, file.reason) for file in report.skipped] == [
-        ("void", "is a Document without text: give it one, or leave it out"),
-        ("n", "is a node without text: give it one, or leave it out"),
+        ("void", "is a Document without text: add text, or omit it"),
+        ("n", "is a node without text: add text, or omit it"),
     ]
     with pytest.raises(InputError, match=r"There is nothing to ingest\. void: is a Document without text"):
         counted.ingest(inputs[1:], replace=True)
@@ -324,8 +324,8 @@ ODD: dict[str, tuple[Callable[[], Any], str]] = {
     "tuple keys": (lambda: {(1, 2): "x"}, "'odd' in its metadata has a key of type tuple: use text"),
     "number keys": (lambda: {"a": [{0: "x"}]}, "'odd' in its metadata has a key of type int: use text"),
     "no key": (lambda: {None: "x"}, "'odd' in its metadata has a key of type NoneType: use text"),
-    "circular": (circular, "'odd' in its metadata contains itself or is nested too deep: flatten it"),
-    "deep": (lambda: nested(3_000), "'odd' in its metadata contains itself or is nested too deep: flatten it"),
+    "circular": (circular, "'odd' in its metadata contains itself or is nested too deeply: flatten it"),
+    "deep": (lambda: nested(3_000), "'odd' in its metadata contains itself or is nested too deeply: flatten it"),
 }
 UNSTORABLE: dict[str, tuple[Callable[[], Any], str]] = {
     **ODD,

@@ -93,7 +93,7 @@ def test_a_pending_batch_does_not_restore_removed_data(ledger: Ledger) -> None:
     ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
     ledger.keep_only((), ())
     assert ledger.batches.open_batches() == []
-    assert not ledger.batches.knows("one")
+    assert not ledger.batches.has_request("one")
     assert ledger.info().batched_requests == 0
 
 
