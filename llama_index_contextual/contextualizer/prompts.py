@@ -157,12 +157,12 @@ def _first_sentence(node: BaseNode) -> str:
     return (match[0] if match else text)[:_LONGEST_SENTENCE]
 
 
-# ---- The evaluation of an answer -------------------------------------------------------------------------------------
+# ---- Reading an answer -----------------------------------------------------------------------------------------------
 
 MAX_CONTEXT_TOKENS = 200
 
-_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
-_PREFIX = re.compile(
+_ANSWER_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
+_ROLE_PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
@@ -228,19 +228,11 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
     return Verdict(shorten(neutralise(text)))
 
 
-def clean(answer: str) -> str:
-    """Return an answer as one paragraph of at most 200 tokens, without tags and role prefix.
-
-    A longer answer is cut after its last complete sentence, or at the end of a word if there is none.
-    """
-    return shorten(_without_wrapping(answer))
-
-
 def _without_wrapping(answer: str) -> str:
     # White space first: some control characters separate words.
     text = storable_text(" ".join(answer.split()))
-    text = " ".join(_TAGS.sub(" ", text).split())
-    text = _PREFIX.sub("", text).strip()
+    text = " ".join(_ANSWER_TAGS.sub(" ", text).split())
+    text = _ROLE_PREFIX.sub("", text).strip()
     if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         text = text[1:-1].strip()
     return text

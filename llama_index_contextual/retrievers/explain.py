@@ -1,4 +1,4 @@
-"""Explain a ranking: the terms of each score, and the differences of near misses, from the rankings of the search."""
+"""Explain a ranking: the summands of each score, the matched and missing terms, and what near misses lack."""
 
 from __future__ import annotations
 

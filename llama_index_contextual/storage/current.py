@@ -21,7 +21,6 @@ CURRENT = "CURRENT"
 VERSIONS = "versions"
 BUILDING = ".building"
 REMOVED = ".removed"
-NEW = ".new"
 
 _NAME = re.compile(r"v\d{6,}")
 _NONE = "none"
@@ -151,8 +150,8 @@ def leftovers(project_dir: Path) -> list[Path]:
             *(version_directory(project_dir, name) for name in directories(project_dir) if name not in published),
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
-            *project_dir.glob(f"*{NEW}"),
-            *project_dir.glob(f"*{NEW}-journal"),  # of a ledger that was being written
+            *project_dir.glob(f"*{files.NEW}"),
+            *project_dir.glob(f"*{files.NEW}-journal"),  # of a ledger that was being written
         ]
     )
 

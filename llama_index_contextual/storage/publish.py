@@ -76,7 +76,7 @@ def publish(
         files.sync_directory(directory)
     _check_built(building, manifest)
     before = live_if_sound(project_dir)
-    files.rename(building, version_directory(project_dir, name))
+    files.rename(building, version_directory(project_dir, name))  # complete, but not yet live
     write_current(project_dir, name)
     _prune(project_dir, keep_versions, before)
     return manifest

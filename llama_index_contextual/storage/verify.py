@@ -20,7 +20,6 @@ from llama_index_contextual.storage import files
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import (
     CURRENT,
-    NEW,
     VERSIONS,
     current_name,
     leftovers,
@@ -129,7 +128,10 @@ def _repair_ledger(project_dir: Path) -> None:
             with closing(Ledger(path)) as ledger:
                 record_ledger(project_dir, ledger.identity)
         return
-    journal, journal_copy = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
+    journal, journal_copy = (
+        path.with_name(f"{path.name}{_JOURNAL}"),
+        path.with_name(f"{path.name}{_JOURNAL}{files.NEW}"),
+    )
     try:
         if journal.exists():
             files.copy(journal, journal_copy)  # SQLite removes the journal when it has rolled back
@@ -163,7 +165,7 @@ def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
     files.copy(path, damaged)
     if journal.exists():
         files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
-    new = path.with_name(f"{path.name}{NEW}")
+    new = path.with_name(f"{path.name}{files.NEW}")
     with closing(Ledger(new, identity=identity)) as ledger:
         salvage(path, ledger)
     if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():

@@ -23,9 +23,10 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
 from llama_index_contextual.storage import files, kvstore
-from llama_index_contextual.storage.current import NEW, leftovers
+from llama_index_contextual.storage.current import leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.files import NEW
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
 from llama_index_contextual.storage.verify import LEFTOVER
 from tests.faults.system import Crash, RecordingSystem, installed
