@@ -279,7 +279,7 @@ def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[
         ([42], r"ingest accepts only paths, LlamaIndex Documents and nodes"),
         ([b"reports"], r"ingest accepts only paths"),
         ([None], r"ingest accepts only paths"),
-        ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
+        ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': assign"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
         ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': assign unique ids"),
         ([chunk("n", doc_id="d"), chunk("n", doc_id="d")], r"Two nodes have the id 'n': assign unique ids"),

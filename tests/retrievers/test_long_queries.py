@@ -168,9 +168,9 @@ def test_cached_keys_of_a_long_query_are_short(built: Project) -> None:
     for name in ("letter", "words", "chinese"):
         built.retrieve(QUERIES[name](MEGABYTE))
     indexes = built._live.current()
-    keys = [*indexes.semantic._embedder._known._entries, *indexes.lexical.lexical_index._respelled._entries]
+    keys = [*indexes.semantic._embedder._cache._entries, *indexes.lexical.lexical_index._respelled._entries]
     analyzer = indexes.lexical.lexical_index.analyzer
-    assert max(map(sys.getsizeof, [*keys, *analyzer._known, *analyzer._asked])) < 300
+    assert max(map(sys.getsizeof, [*keys, *analyzer._terms_of, *analyzer._query_terms_of])) < 300
 
 
 def test_long_tokens_are_not_remembered_and_words_of_queries_are_bounded() -> None:
@@ -180,7 +180,7 @@ def test_long_tokens_are_not_remembered_and_words_of_queries_are_bounded() -> No
     analyzer = Analyzer()
     for start in range(0, 60_000, 20_000):
         analyzer.query_terms(" ".join(f"w{at}" for at in range(start, start + 20_000)))
-    assert len(analyzer._asked) <= 20_000
+    assert len(analyzer._query_terms_of) <= 20_000
 
 
 def test_a_text_is_cut_to_what_an_embedding_model_takes() -> None:

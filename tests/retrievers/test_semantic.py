@@ -384,4 +384,4 @@ async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(store: 
     for ask in (broken.rank, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
         with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not return"):
             await asyncio.to_thread(ask, QUERY, 3)
-    assert len(broken._embedder._known) == 0
+    assert len(broken._embedder._cache) == 0
