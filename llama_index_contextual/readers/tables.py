@@ -188,7 +188,11 @@ _NUMBER = re.compile(r"\d[\d.,'’\u00a0/:]*(?:x|bps?|pts?|[KMB]|[a-e])?")
 _DASHES = re.compile(r"[-−–—―.…]+")
 _YEAR = re.compile(r"(?:19|20)\d\d(?:[-–/](?:\d\d|(?:19|20)\d\d))?|(?:Q[1-4]|[1-4]Q|FY|F|H[12])['’]?\d*")
 _DAY = re.compile(r"(?:[12]?\d|3[01]),?")
-_MONTH = re.compile(r"(?:Jan|Feb|M[aä]r|Apr|Ma[iy]|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])[a-zé]*\.?", re.IGNORECASE)
+_MONTH = re.compile(
+    r"(?:Jan(?:uary?)?|Feb(?:ruary?)?|Mar(?:ch)?|März|Apr(?:il)?|Ma[iy]|Jun[ei]?|Jul[iy]?|Aug(?:ust)?|Sept?(?:ember)?|"
+    r"O[ck]t(?:ober)?|Nov(?:ember)?|De[cz](?:ember)?)\.?",
+    re.IGNORECASE,
+)
 _NEUTRAL = frozenset(
     ["$", "€", "£", "¥", "%", ")", "(", "]", "[", "N/A", "n/a", "NA", "NM", "nm", "N/M", "n/m", "bps", "pts", "pp", "x"]
 )
@@ -243,7 +247,7 @@ def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
             continue
         head = _head(read, at, done)
         stop = _end(read, at)
-        if head is not None:
+        if head is not None and not _is_table_of_contents(read[at:stop]):
             end = _last_row(read, at, stop)
             tables.append(
                 Table(read[head[0]].line.start, read[at].line.start, read[end].line.end, _head_text(read, *head, done))
@@ -298,6 +302,19 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
         if other.kind != "label":
             return False
     return False
+
+
+def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
+    """Return whether the only figure of each row is a page number, not smaller than the one above."""
+    last = 0
+    for one in read:
+        if one.kind == "row":
+            words = one.line.text.split()
+            number = int(words[-1]) if words[-1].isascii() and words[-1].isdigit() and len(words[-1]) < 5 else -1
+            if number < last or _figures(words)[0] > 1:
+                return False
+            last = number
+    return True
 
 
 def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:

@@ -111,6 +111,12 @@ def test_a_table_goes_on_behind_labels_but_not_behind_prose() -> None:
     assert [last for _, _, last in read(page)] == ["Fees 1 2"]
 
 
+def test_a_table_of_contents_is_no_table() -> None:
+    page = "\n".join(["TABLE OF CONTENTS", "         Page", *(f"{n}. Article {n}   {3 * n}" for n in range(1, 9))])
+    assert figure_tables(lines_of(page)) == []
+    assert len(figure_tables(lines_of(page.replace("6. Article 6   18", "6. Article 6   2")))) == 1
+
+
 # ---- Markdown --------------------------------------------------------------------------------------------------------
 
 PIPES = "Table 3: Fees\n\n| Service | **2023** | 2022 |\n|:--|--:|--:|\n| Copy | 2 | 1 |\n| Scan | 3 | |\n"
