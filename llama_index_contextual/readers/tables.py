@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MAX_HEAD = 600
 """Characters of a head; the upper lines of a longer one are left out."""
 MIN_ROWS = 2
+MIN_CONTENTS = 5  # rows whose page numbers increase
 MAX_HEAD_LINES = 6
+MAX_NARROW_LINES = 30  # of a head with one or two words on each line
 MAX_LABELS = 4  # lines in a row with a label only: more is not a table
 MAX_LABEL_WORDS = 14
 MAX_SENTENCE_WORDS = 6  # of a label with a full stop
@@ -202,6 +204,7 @@ _HEAD_WORD = re.compile(
     re.IGNORECASE,
 )
 _VISIBLE_LINE = re.compile(r"\S[^\n]*")
+_UNIT = re.compile(r"\((?:in|dollars|amounts|shares|unaudited|\$)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
 
 
@@ -265,31 +268,32 @@ def _sorted(line: TextLine) -> _Sorted:
     words = text.split()
     figures, dates = _figures(words)
     if figures and (cells > 1 or figures > 1) and len(words) <= 4 * MAX_LABEL_WORDS:
-        return _Sorted(line, "row", dates)
+        return _Sorted(line, "row", dates > 0)
     is_short = len(words) <= MAX_LABEL_WORDS and not (text.endswith(".") and len(words) > MAX_SENTENCE_WORDS)
-    if cells > 1 and not bullet and len(words) <= 3 * MAX_LABEL_WORDS:
-        return _Sorted(line, "columns", dates or any(_YEAR.fullmatch(word.strip(_MARKS + ",")) for word in words))
-    return _Sorted(line, "label" if is_short else "prose", dates)
+    if (cells > 1 or dates > 1) and not bullet and len(words) <= 3 * MAX_LABEL_WORDS:
+        return _Sorted(line, "columns", dates > 0 or any(_YEAR.fullmatch(word.strip(_MARKS + ",")) for word in words))
+    return _Sorted(line, "label" if is_short else "prose", dates > 0)
 
 
-def _figures(words: Sequence[str]) -> tuple[int, bool]:
-    """Return how many figures a line ends with, without dates, and whether it ends with a date."""
-    figures, dates = 0, False
+def _figures(words: Sequence[str]) -> tuple[int, int]:
+    """Return how many figures a line ends with, without dates, and how many dates."""
+    figures = years = days = 0
     at = len(words) - 1
     while at >= 0:
         word = words[at]
         before = words[at - 1] if at else ""
         bare = word.strip(_MARKS)
         if _YEAR.fullmatch(bare.rstrip(",;")) and "," not in bare[:-1]:
-            dates = True
+            years += 1
         elif _DAY.fullmatch(bare) and _MONTH.fullmatch(before.strip(_MARKS)):
-            dates = True
+            days += 1
             at -= 1
         elif _NUMBER.fullmatch(bare) or _DASHES.fullmatch(word):
             figures += 1
         elif bare and word not in _NEUTRAL:
             break
         at -= 1
+    dates = max(years, days)
     is_number = at < 0 and figures == 1 and not dates  # of a page, or of a list
     return 0 if is_number else figures, dates
 
@@ -305,16 +309,16 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
-    """Return whether the only figure of each row is a page number, not smaller than the one above."""
-    last = 0
-    for one in read:
-        if one.kind == "row":
-            words = one.line.text.split()
-            number = int(words[-1]) if words[-1].isascii() and words[-1].isdigit() and len(words[-1]) < 5 else -1
-            if number < last or _figures(words)[0] > 1:
-                return False
-            last = number
-    return True
+    """Return whether each row ends with a page number, not smaller than the one above, as its only cell of figures."""
+    numbers = [0]
+    for line in (one.line for one in read if one.kind == "row"):
+        word = line.text.rpartition(" ")[2]
+        if not word.isascii() or not word.isdigit() or len(word) > 4 or int(word) < numbers[-1]:
+            return False
+        if line.cells > 2 + (_BULLET.match(line.text) is not None):
+            return False
+        numbers.append(int(word))
+    return len(numbers) > MIN_CONTENTS
 
 
 def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
@@ -325,7 +329,7 @@ def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None
     ):
         last -= 1
     if last < done or at - last > MAX_LABELS or not (read[last].kind == "columns" or _is_column_label(read, last, at)):
-        return None
+        return _narrow_head(read, at, done)
     first = last
     while first > done and last - first + 1 < MAX_HEAD_LINES and read[first - 1].kind in ("columns", "label"):
         first -= 1
@@ -333,6 +337,19 @@ def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None
     while first < last and read[first].kind == "label" and _BULLET.match(read[first].line.text):
         first += 1
     return first, last
+
+
+def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
+    """Return the lines of a head whose narrow columns are drawn one after the other, from its unit or its dates on."""
+    for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
+        if read[first].kind not in ("label", "columns"):
+            return None
+        if at - first > 1 and (read[first].has_dates or _UNIT.match(read[first].line.text)):
+            above = first - 1
+            if above >= done and (read[above].has_dates or _UNIT.match(read[above].line.text)):
+                first = above
+            return first, at - 1
+    return None
 
 
 def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
@@ -349,13 +366,21 @@ def _end(read: Sequence[_Sorted], at: int) -> int:
     """Return the line behind the table that has a row at `at`: prose, many labels, or another head."""
     labels = 0
     for place in range(at + 1, len(read)):
-        kind = read[place].kind
+        kind = _kind_within(read, place)
         labels = labels + 1 if kind == "label" else 0
         if kind == "prose" or labels > MAX_LABELS:
             return place - labels + (kind != "prose")
         if kind == "columns" and read[place].has_dates:
             return place - _labels_before(read, place)
     return len(read)
+
+
+def _kind_within(read: Sequence[_Sorted], place: int) -> Kind:
+    """Return the kind of a line inside a table, where a long line without a stop is a label that goes on below."""
+    text, kind = read[place].line.text, read[place].kind
+    is_label = not text.endswith((".", ":", ";")) and len(text.split()) <= 2 * MAX_LABEL_WORDS
+    follows_row = place + 1 < len(read) and read[place + 1].kind == "row"
+    return "label" if kind == "prose" and is_label and follows_row else kind
 
 
 def _labels_before(read: Sequence[_Sorted], place: int) -> int:

@@ -23,7 +23,7 @@ from llama_index_contextual.metadata import HEADINGS, PAGES, TABLE_HEAD, TABLES,
 from tests.benchmarks.sets import KS, Question, covers, load, recall
 
 SETS = ("contracts", "filings")
-_FIGURES = re.compile(r"[^\n]*(?:\s[($€£]*\d[\d,.]*[)%]*|\s[—–-]){2,}\s*(?:\n|\Z)")
+_FIGURES = re.compile(r"[^\n]{0,90}?(?:[ $€£]+(?:\(?\d[\d,.]*\)?%?|[—–-])\)?){2,}[ %]*(?:\n|\Z)")
 
 
 def questions_of(data: Path, name: str) -> list[Question]:

@@ -117,6 +117,14 @@ def test_a_table_of_contents_is_no_table() -> None:
     assert len(figure_tables(lines_of(page.replace("6. Article 6   18", "6. Article 6   2")))) == 1
 
 
+def test_a_head_of_narrow_columns_drawn_one_after_the_other_is_taken_from_its_unit_on() -> None:
+    columns = ["Gross", "derivative", "payables", "Amounts", "netted", "Net", "payables"]
+    page = "\n".join(["March 31, 2021", "(in millions)", *columns, "Rates   257   249   8", "Credit   19   17   2"])
+    assert [head for head, *_ in read(page)] == [
+        "\n".join(["March 31, 2021", "(in millions)", *dict.fromkeys(columns)])
+    ]
+
+
 # ---- Markdown --------------------------------------------------------------------------------------------------------
 
 PIPES = "Table 3: Fees\n\n| Service | **2023** | 2022 |\n|:--|--:|--:|\n| Copy | 2 | 1 |\n| Scan | 3 | |\n"
