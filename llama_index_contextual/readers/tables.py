@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from llama_index_contextual.metadata import Table
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 MAX_HEAD = 600
 """Characters of a head; the upper lines of a longer one are left out."""
 MIN_ROWS = 2
-MIN_CONTENTS = 5  # rows whose page numbers increase
+MIN_CONTENTS = 5  # rows of a table of contents
+MOST_CONTENTS = 0.8  # of them, whose page numbers increase
 MAX_HEAD_LINES = 6
 MAX_NARROW_LINES = 30  # of a head with one or two words on each line
 MAX_LABELS = 4  # lines in a row with a label only: more is not a table
@@ -309,16 +311,17 @@ def _is_table(read: Sequence[_Sorted], at: int) -> bool:
 
 
 def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
-    """Return whether each row ends with a page number, not smaller than the one above, as its only cell of figures."""
-    numbers = [0]
-    for line in (one.line for one in read if one.kind == "row"):
-        word = line.text.rpartition(" ")[2]
-        if not word.isascii() or not word.isdigit() or len(word) > 4 or int(word) < numbers[-1]:
-            return False
-        if line.cells > 2 + (_BULLET.match(line.text) is not None):
-            return False
-        numbers.append(int(word))
-    return len(numbers) > MIN_CONTENTS
+    """Return whether nearly every row ends with a page number, not smaller than the one above, as its only figure."""
+    rows = [one.line for one in read if one.kind == "row"]
+    numbers = [_page_number(line) for line in rows]
+    increasing = sum(0 <= one <= other for one, other in pairwise(numbers))
+    return len(rows) >= MIN_CONTENTS and increasing >= MOST_CONTENTS * (len(rows) - 1)
+
+
+def _page_number(line: TextLine) -> int:
+    word = line.text.rpartition(" ")[2]
+    is_alone = line.cells <= 2 + (_BULLET.match(line.text) is not None) or _figures(line.text.split())[0] == 1
+    return int(word) if is_alone and word.isascii() and word.isdigit() and len(word) <= 4 else -1
 
 
 def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
