@@ -300,6 +300,20 @@ def _figures(words: Sequence[str]) -> tuple[int, int]:
     return 0 if is_number else figures, dates
 
 
+def is_figure(text: str) -> bool:
+    """Return whether a cell holds a figure or a dash, with signs and units, and no year.
+
+    Example:
+        >>> [is_figure(text) for text in ("$ 1,234", "(13)", "15.5 %", "—", "2023", "Note 5", "$")]
+        [True, True, True, True, False, False, False]
+    """
+    words = [word for word in text.split() if word not in _NEUTRAL]
+    bare = [word if _DASHES.fullmatch(word) else word.strip(_MARKS) for word in words]
+    if not bare or (len(bare) == 1 and _YEAR.fullmatch(bare[0])):
+        return False
+    return all(_NUMBER.fullmatch(word) or _DASHES.fullmatch(word) for word in bare)
+
+
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:
     """Return whether a second row follows the one at `at`, with nothing but labels between them."""
     for other in read[at + 1 : at + 2 + MAX_LABELS]:
