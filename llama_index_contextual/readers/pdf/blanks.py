@@ -13,8 +13,7 @@ from llama_index_contextual.readers.pdf.pieces import Cell, Row
 from llama_index_contextual.readers.tables import MAX_LABEL_WORDS, MAX_SENTENCE_WORDS, is_figure
 
 BLANK = "–"
-MIN_COMPLETE = 2  # rows with a figure in each column
-MIN_SHARE = 0.2  # of the rows of a table have a figure in a column
+MIN_FIGURES = 2  # in a column; at least one row has a cell in each column
 MAX_COLUMNS = 20
 MAX_GAP = 4  # rows with a label only between two rows with figures
 MAX_STEP = 6.0  # of the font size, from one row with figures to the next
@@ -75,13 +74,13 @@ def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
         else:
             columns.append((x0, x1))
             counts.append(1)
-    is_clear = 1 < len(columns) <= MAX_COLUMNS and min(counts) >= max(MIN_COMPLETE, MIN_SHARE * len(rows))
-    complete = sum(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
+    is_clear = 1 < len(columns) <= MAX_COLUMNS and min(counts) >= MIN_FIGURES
+    is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
     # Two figures of one row in one stretch are two columns that are too close to each other.
     is_single = all(
         sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
     )
-    return columns if is_clear and is_single and complete >= MIN_COMPLETE else []
+    return columns if is_clear and is_single and is_complete else []
 
 
 def _overlaps(column: tuple[float, float], cell: Cell) -> bool:
