@@ -74,13 +74,14 @@ def _columns(rows: Sequence[Row]) -> list[tuple[float, float]]:
         else:
             columns.append((x0, x1))
             counts.append(1)
-    is_clear = 1 < len(columns) <= MAX_COLUMNS and min(counts) >= MIN_FIGURES
+    if not 1 < len(columns) <= MAX_COLUMNS or min(counts) < MIN_FIGURES:
+        return []
     is_complete = any(all(any(_overlaps(column, c) for c in row[1:]) for column in columns) for row in rows)
     # Two figures of one row in one stretch are two columns that are too close to each other.
     is_single = all(
         sum(_overlaps(column, c) and is_figure(c.text) for c in row) <= 1 for row in rows for column in columns
     )
-    return columns if is_clear and is_single and is_complete else []
+    return columns if is_single and is_complete else []
 
 
 def _overlaps(column: tuple[float, float], cell: Cell) -> bool:
