@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -66,6 +67,8 @@ _CODE = frozenset("{};=")
 REACH = 1_000
 """Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
 
+MIN_ALIGNED = 0.6
+"""Share of the rows of a table in columns whose last cells stand in one column."""
 MIN_PROSE = 45
 """Characters of a line that the next one may continue as a paragraph."""
 
@@ -143,7 +146,25 @@ def _caption_above(text: str, start: int) -> str:
 
 def _aligned_tables(text: str) -> Iterator[Table]:
     for start, end in _stretches(text):
-        yield from figure_tables(_text_lines(text, start, end))
+        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
+
+
+def _is_aligned(text: str, table: Table) -> bool:
+    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
+    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
+    rows = 0
+    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
+        line = match.group().rstrip()
+        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
+        if gaps:
+            indent = match.start() - text.rfind("\n", 0, match.start())
+            tabs = line.count("\t")
+            rows += 1
+            for counter, place in zip(
+                places, (indent + gaps[-1].end(), indent + len(line), tabs or -rows), strict=True
+            ):
+                counter[place] += 1
+    return rows > 0 and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
 
 
 def _stretches(text: str) -> Iterator[Span]:
