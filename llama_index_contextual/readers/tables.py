@@ -158,13 +158,11 @@ def _is_aligned(text: str, table: Table) -> bool:
         gaps = list(_GAP.finditer(line[:MAX_HEAD]))
         if gaps:
             indent = match.start() - text.rfind("\n", 0, match.start())
-            tabs = line.count("\t")
             rows += 1
-            for counter, place in zip(
-                places, (indent + gaps[-1].end(), indent + len(line), tabs or -rows), strict=True
-            ):
+            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
+            for counter, place in zip(places, last_cell, strict=True):
                 counter[place] += 1
-    return rows > 0 and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
+    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
 
 
 def _stretches(text: str) -> Iterator[Span]:
