@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.response import Explanation, RetrievedChunk
 
@@ -64,11 +65,11 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text, and those that occur only in the context."""
+    """Return the matched terms in the text or its table head, and those that occur only in the context."""
     terms = ranking.query_terms
     if terms is None or hit.lexical is None:
         return (), ()
-    terms_of_text = set(terms.analyzer.terms(hit.text))
+    terms_of_text = set(terms.analyzer.terms(f"{hit.node.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
     return (
         tuple(term for term in hit.lexical.matched_terms if term in terms_of_text),
         tuple(term for term in hit.lexical.matched_terms if term not in terms_of_text),

@@ -139,6 +139,11 @@ class RetrievedChunk(NodeWithScore):
         return self.node.metadata.get(keys.CONTEXT) or None
 
     @property
+    def table_head(self) -> str | None:
+        """The column head of the table inside which the text begins, or None."""
+        return self.node.metadata.get(keys.TABLE_HEAD) or None
+
+    @property
     def source(self) -> Source:
         """The location of the passage in its document."""
         return Source.of(self.node)
