@@ -139,7 +139,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, embedding)
-    with make_reader(options, config) as reader:
+    with make_reader(options, config, page_store=stages.ledger) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from llama_index_contextual.readers import (
 from llama_index_contextual.readers.base import has_text, user_facts
 from llama_index_contextual.readers.discovery import PDF_SUFFIXES, has_magic, notes_on_ids, printable, split_glob
 from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import storable_fault
@@ -707,13 +708,30 @@ def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence
         )
 
 
-def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
-    """Return the reader for the files of a run."""
+def make_reader(
+    options: RunOptions,
+    config: ProjectConfig,
+    *,
+    page_store: PageStore | None = None,
+    on_scanned_page: Callable[[int, int], None] | None = None,
+) -> DocumentReader:
+    """Return the reader for the files of a run.
+
+    Args:
+        options: Options of the run.
+        config: Settings of the project.
+        page_store: Store of scanned pages.
+        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
+    """
     return DocumentReader(
         limits=options.limits,
         passwords=options.passwords,
         pdf_engine=config.pdf_engine,
         file_metadata=options.file_metadata,
+        ocr=config.ocr,
+        ocr_language=config.ocr_language,
+        page_store=page_store,
+        on_scanned_page=on_scanned_page,
     )
 
 

@@ -193,6 +193,18 @@ class Ledger:
         with self._kv.transaction():
             self._kv.insert("embeddings", rows)
 
+    def page(self, key: str) -> str | None:
+        """Return the scanned page with this key as it was read by OCR, or None."""
+        if not self._kv.has_table("pages"):  # a ledger of an earlier format that was opened for reading
+            return None
+        rows = self._kv.rows("pages", "WHERE key = ?", (key,))
+        return rows[0][1] if rows else None
+
+    def add_page(self, key: str, page: str, engine: str) -> None:
+        """Commit a scanned page that was read by OCR; it is on disk when this returns."""
+        with self._kv.transaction():
+            self._kv.insert("pages", [(key, page, engine, time.time())])
+
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
         with self._kv.transaction():
@@ -201,9 +213,10 @@ class Ledger:
     def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return the number of contexts and of embeddings removed.
 
-        Requests and replies of batches cannot be attributed to a document, so all of them are removed: replies whose
-        contexts are not stored yet, and running batches, whose replies would bring removed contexts back. The removed
-        text remains in unused parts of the file; `copy_to` does not copy it.
+        Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
+        removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
+        back, and pages, which cost only time. The removed text remains in unused parts of the file; `copy_to` does not
+        copy it.
 
         Args:
             contexts: Contexts to keep.
@@ -228,7 +241,7 @@ class Ledger:
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
-            for table in () if dry_run else BATCH_TABLES:
+            for table in () if dry_run else (*BATCH_TABLES, "pages"):
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 
