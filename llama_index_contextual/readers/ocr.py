@@ -14,10 +14,10 @@ import json
 import math
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -94,7 +94,7 @@ def engine_for(setting: OcrSetting | None, language: str | None = None) -> OcrEn
     "auto" takes RapidOCR if it is installed, else tesseract; if a language is given, tesseract.
     """
     if setting is None:
-        return "set `ocr` to 'auto', or run OCR on it, e.g. ocrmypdf"
+        return "set `ocr` to 'auto'"
     if find_spec("pypdfium2") is None or find_spec("PIL") is None or find_spec("numpy") is None:
         return INSTALL
     if setting == "rapidocr" or (setting == "auto" and not language):
@@ -102,25 +102,23 @@ def engine_for(setting: OcrSetting | None, language: str | None = None) -> OcrEn
             return OcrEngine("rapidocr", version("rapidocr"))
         if setting == "rapidocr":
             return INSTALL
-    program = shutil.which("tesseract")
-    if program is None:
-        return (
-            INSTALL if not language and setting == "auto" else "install tesseract (Debian: apt install tesseract-ocr)"
-        )
     wanted = language or "eng"
-    release, languages = _tesseract(program)
+    release, languages = _tesseract()
+    if not release:
+        is_default = setting == "auto" and not language
+        return INSTALL if is_default else "install tesseract (Debian: apt install tesseract-ocr)"
     if missing := [name for name in wanted.split("+") if name not in languages]:
         return f"tesseract has no language {missing[0]!r}: install it (Debian: apt install tesseract-ocr-{missing[0]})"
     return OcrEngine("tesseract", release, wanted)
 
 
 @cache
-def _tesseract(program: str) -> tuple[str, frozenset[str]]:
-    """Return the version of tesseract and its languages; empty if it does not run."""
+def _tesseract() -> tuple[str, frozenset[str]]:
+    """Return the version of tesseract and its languages; both are empty if it is not installed."""
 
     def output(option: str) -> list[str]:
         with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run([program, option], capture_output=True, text=True, timeout=30, check=True)
+            done = subprocess.run(["tesseract", option], capture_output=True, text=True, timeout=30, check=True)
             return (done.stdout or done.stderr).splitlines()
         return [""]
 
@@ -134,7 +132,8 @@ BASELINE = 0.28  # of the height of a box, from its lower edge
 SPACE = 0.28  # of the font size
 SAME_SIZE = 1.3  # heights within this factor are one font size, as they depend on the letters of the line
 VERTICAL = 1.5  # height of a box in widths, from which on its text runs up or down
-MAX_SKEW = 15.0  # degrees
+MAX_SKEW = 5  # degrees
+MIN_SKEWED = 4  # boxes; fewer do not tell the angle
 MIN_COLUMN_LINES = 5
 MIN_WORDS = 3  # of a line of prose
 FILLED = 0.6  # of the width of a column, by half of its lines
@@ -171,11 +170,7 @@ def confidence(page: Page) -> float:
 
 def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[_Box]:
     """Return the boxes in points, turned by the skew of the page."""
-    skews = sorted(
-        (math.degrees(math.atan2(y1 - y0, x1 - x0)), math.hypot(x1 - x0, y1 - y0))
-        for _text, _score, x0, y0, x1, y1, *_ in boxes
-    )
-    skew = _weighted_median([(angle, width) for angle, width in skews if abs(angle) <= MAX_SKEW])
+    skew = _skew(boxes)
     along, across = math.cos(math.radians(skew)), math.sin(math.radians(skew))
     out = []
     for text, _score, *corners in boxes:
@@ -192,6 +187,29 @@ def _boxes(boxes: Sequence[Sequence[Any]], scale: float, height: float) -> list[
         else:
             out.append(_Box(text, x0, x1, low + BASELINE * high, high))
     return out
+
+
+def _skew(boxes: Sequence[Sequence[Any]]) -> float:
+    """Return the angle in degrees at which the ends of the boxes are on the smallest number of lines.
+
+    The corners of a short box do not tell its angle, but the rows of a table do.
+    """
+    ends: list[tuple[float, float]] = []
+    heights: list[float] = []
+    for _text, _score, x0, y0, x1, y1, x2, y2, x3, y3 in boxes:
+        if abs(y3 - y0) < VERTICAL * abs(x1 - x0):
+            ends += (((x0 + x3) / 2, (y0 + y3) / 2), ((x1 + x2) / 2, (y1 + y2) / 2))
+            heights.append(abs(y3 - y0))
+    if len(heights) < MIN_SKEWED:
+        return 0.0
+    step = max(median(heights) / 4, 1.0)
+
+    def levelness(degrees: float) -> tuple[int, float]:
+        slope = math.tan(math.radians(degrees))
+        levels = Counter((half, round((y - x * slope) / step + half / 2)) for x, y in ends for half in (0, 1))
+        return sum(number * number for number in levels.values()), -abs(degrees)
+
+    return max((tenths / 10 for tenths in range(-10 * MAX_SKEW, 10 * MAX_SKEW + 1)), key=levelness)
 
 
 def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
@@ -436,7 +454,7 @@ class OcrReader:
             idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
             for child in self._children:
                 idle.put(child)
-            opened = self._children[0].open(file)
+            opened = self._children[0].opened(file)
             if digest not in (None, opened["digest"]):
                 raise ReadError(str(path), CHANGED)
             wanted = list(range(1, opened["pages"] + 1)) if pages is None else list(pages)
@@ -469,7 +487,7 @@ class OcrReader:
 
     def _page(self, child: _Child, file: _File, number: int, digest: str) -> Page:
         """Return a page from the store, or read it and store it."""
-        if child.open(file)["digest"] != digest:
+        if child.opened(file)["digest"] != digest:
             raise ReadError(str(file.path), CHANGED)
         key = self.engine.key(child.ask(file, {"draw": number - 1})["image"])
         stored = None if self._store is None else self._store.page(key)
@@ -498,7 +516,7 @@ class _Child:
         self._engine, self._threads = engine, threads
         self._process: subprocess.Popen[str] | None = None
         self._file: _File | None = None
-        self._opened: dict[str, Any] = {}
+        self._answer: dict[str, Any] = {}
         self._complaint = ""
 
     def close(self) -> None:
@@ -509,13 +527,13 @@ class _Child:
             with process:  # closes the pipes and waits
                 pass
 
-    def open(self, file: _File) -> dict[str, Any]:
+    def opened(self, file: _File) -> dict[str, Any]:
         """Return the number of pages of a file and its digest."""
         if self._process is None or self._process.poll() is not None or self._file is not file:
             request = {"open": str(file.path), "password": file.password, "max_bytes": file.limits.max_bytes}
-            self._opened = self.ask(file, request)
+            self._answer = self.ask(file, request)
             self._file = file
-        return self._opened
+        return self._answer
 
     def ask(self, file: _File, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a request.

@@ -1,4 +1,4 @@
-"""Permanent store of contexts and embeddings, so that no call to a provider has to be paid for twice.
+"""Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
 
 The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
 so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
@@ -62,6 +62,7 @@ class LedgerInfo:
         input_tokens: Tokens of all prompts as counted by the providers.
         output_tokens: Tokens of all answers.
         batched_requests: Number of requests in batches that the provider is still working on.
+        pages: Number of scanned pages that were read by OCR.
     """
 
     contexts: int
@@ -69,6 +70,7 @@ class LedgerInfo:
     input_tokens: int
     output_tokens: int
     batched_requests: int = 0
+    pages: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +279,7 @@ class Ledger:
             input_tokens=int(given),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
+            pages=self._kv.query("SELECT count(*) FROM pages")[0][0] if self._kv.has_table("pages") else 0,
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:

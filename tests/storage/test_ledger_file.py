@@ -55,6 +55,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.started("file", "batch")
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
         ledger.receipts.write(RunCost(paid=0.5))
+        ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
     return tmp_path / "ledger.sqlite"
 
 
@@ -179,6 +180,7 @@ def test_a_row_that_was_changed_is_named_and_never_served(table: str, column: st
             "batch_requests": lambda: ledger.batches.knows(first) or None,
             "batch_replies": lambda: ledger.batches.reply(first),
             "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
+            "pages": lambda: ledger.page(first),
         }
         assert known[table]() is None
         assert ledger.remove_damaged_rows()

@@ -102,12 +102,12 @@ def scanned_pages() -> tuple[ScannedPage, ...]:
     return (
         ScannedPage("prose", drawn(_prose), prose),
         ScannedPage("small print", drawn(lambda pdf: _prose(pdf, size=7.5, family="times")), prose),
-        ScannedPage("table", drawn(_table), figures),
+        ScannedPage("table", drawn(table), figures),
         ScannedPage("two columns", drawn(_columns), tuple(REPORT.split())),
         ScannedPage("Chinese", chinese, tuple("".join(CHINESE))),
         ScannedPage("accents", drawn(lambda pdf: _texts(pdf, (GERMAN, FRENCH))), accents),
         ScannedPage("skewed by 1°", skewed(drawn(_prose), 1.0), prose),
-        ScannedPage("skewed table", skewed(drawn(_table), -1.0), figures),
+        ScannedPage("skewed table", skewed(drawn(table), -1.0), figures),
         ScannedPage("noise", dirtied(drawn(_prose)), prose),
         ScannedPage("sideways fax", drawn(_prose, dpi=200).convert("1").rotate(90, expand=True, fillcolor=1), prose),
     )
@@ -170,7 +170,7 @@ def _texts(pdf: FPDF, texts: Sequence[str], *, size: float = 10.5, family: str =
             pdf.ln(size)
 
 
-def _table(pdf: FPDF) -> None:
+def table(pdf: FPDF) -> None:
     pdf.set_font("helvetica", size=10)
     for label, *figures in ROWS:
         pdf.cell(220, 18, label)
@@ -188,7 +188,7 @@ def _columns(pdf: FPDF) -> None:
 def broken_image() -> bytes:
     """Return the first half of a PNG."""
     file = io.BytesIO()
-    drawn(_table).save(file, "PNG")
+    drawn(table).save(file, "PNG")
     return file.getvalue()[: len(file.getvalue()) // 2]
 
 

@@ -185,5 +185,5 @@ def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
         warnings=tuple(answer["warnings"]),
         metadata=answer["metadata"],
         digest=answer["digest"],
-        scanned=tuple(answer["scanned"]),
+        scanned=tuple(answer.get("scanned", ())),
     )
