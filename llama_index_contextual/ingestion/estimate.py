@@ -97,6 +97,12 @@ class CostEstimate:
             return None
         return _rounded_up(contexts + MARGIN * self.embedding_dollars)
 
+    def in_short(self) -> str:
+        """Return in one line how many calls are sent for contexts, and what the run costs."""
+        calls = pluralize(0 if self.chosen is None else self.chosen.calls, "call")
+        documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
+        return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
+
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
         return {**asdict(self), "dollars": self.dollars, "max_cost": self.max_cost}

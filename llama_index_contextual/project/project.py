@@ -208,6 +208,7 @@ class Project:
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -230,9 +231,12 @@ class Project:
         A renamed file gets the id of its new name, and its contexts and embeddings cost nothing again.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs (PDF, TXT, Markdown, images), LlamaIndex Documents, or ready chunks.
             replace: Make the version exactly these inputs; otherwise other documents are kept.
             moved: The files were moved: a document whose id the new path ends with is taken to be the same one.
+            reread: Read files again whose content has not changed, because this release or an extra that was installed
+                since reads them better. Where the text stays the same, contexts and embeddings come from the ledger;
+                `estimate` with the same option says what the others cost.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
             passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
@@ -260,6 +264,7 @@ class Project:
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -272,10 +277,11 @@ class Project:
 
     def estimate(
         self,
-        inputs: Iterable[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput = (),
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -283,12 +289,15 @@ class Project:
     ) -> CostEstimate:
         """Return what `ingest` would cost with the same arguments; nothing is sent, nothing is written.
 
+        Without inputs, it is what `rebuild` would cost. Scanned pages that are not in the ledger are read by OCR.
+
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
         `aestimate` leaves the event loop free.
         """
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -341,13 +350,28 @@ class Project:
 
     aremove = in_thread(remove, finish=True)
 
-    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
+    async def arebuild(
+        self,
+        *,
+        max_cost: float | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
         """Publish a version with the current settings from the stored documents; files are not read again.
 
-        Contexts and embeddings whose request has not changed come from the ledger. `rebuild` blocks until it is done;
-        `arebuild` leaves the event loop free.
+        Contexts and embeddings whose request has not changed come from the ledger; `estimate()` says how many have to
+        be requested, and what they cost. `rebuild` blocks until it is done; `arebuild` leaves the event loop free.
+
+        Args:
+            max_cost: Limit of the run in dollars, as in `ingest`.
+            show_progress: Show a progress bar.
+            progress: Called as the work proceeds.
+
+        Raises:
+            BudgetExceededError: The next call could exceed `max_cost`.
         """
-        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
+        options = RunOptions(purpose="rebuild", max_cost=max_cost)
+        return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     rebuild = blocking(arebuild)
 

@@ -2,7 +2,8 @@
 
 Ten pages made for it (`tests/support/scans.py`) are images in one PDF, which a project ingests: through the layout,
 with paragraphs joined, as a user gets them. "words" is the share of the page's words that were read, "in order" that of
-the longest common sequence. Then the document is removed and ingested again, and no page may be read again. `--engine tesseract` measures that program.
+the longest common sequence. Then the document is removed and ingested again, and no page may be read again.
+`--engine tesseract` measures that program.
 """
 
 from __future__ import annotations
