@@ -36,10 +36,10 @@ Image = NDArray[np.uint8]
 
 
 class Reading(NamedTuple):
-    """Boxes of an image, and whether its lines run up or down; None if the engine cannot tell."""
+    """Boxes of an image, and whether most of its text runs up or down."""
 
     boxes: list[list[Any]]
-    is_sideways: bool | None
+    is_sideways: bool
 
     @property
     def confidence(self) -> float:
@@ -134,8 +134,7 @@ def upright(engine: Engine, image: Image) -> tuple[list[list[Any]], Image]:
         return [], image
     if best.confidence >= GOOD and not best.is_sideways:
         return best.boxes, best_image
-    turns = {True: (1, 3), False: (2,), None: (2, 1, 3)}[best.is_sideways]
-    for quarters in turns:
+    for quarters in (1, 3) if best.is_sideways else (2,):
         turned = np.ascontiguousarray(np.rot90(image, quarters))
         reading = engine.read(turned)
         is_better = reading.confidence > best.confidence or (best.is_sideways and not reading.is_sideways)
@@ -188,7 +187,8 @@ class ImageFile:
         self._errors = (Image.DecompressionBombError, UnidentifiedImageError, OSError, ValueError, SyntaxError)
         try:
             self._image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF"))
-            self.page_count = getattr(self._image, "n_frames", 1)
+            # A second frame of a PNG or JPEG is a preview or an animation.
+            self.page_count = getattr(self._image, "n_frames", 1) if self._image.format == "TIFF" else 1
         except self._errors as error:
             raise ReadError(self._path, f"the image is damaged or of another type ({_detail(error)})") from error
 
@@ -304,16 +304,21 @@ class Tesseract:
         if done.returncode:
             complaint = " ".join(done.stderr.decode(errors="replace").split())[:200]
             raise ReadError("", f"tesseract failed ({complaint or done.returncode})")
-        return Reading(_boxes_of_tsv(done.stdout.decode("utf-8", errors="replace")), None)
+        return _reading_of_tsv(done.stdout.decode("utf-8", errors="replace"))
 
 
-def _boxes_of_tsv(table: str) -> list[list[Any]]:
+def _reading_of_tsv(table: str) -> Reading:
     """Return the words of a line as one box, or as several where they stand far apart."""
     lines: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE):
         if row["level"] == "5" and row["text"].strip():
             lines.setdefault((row["block_num"], row["par_num"], row["line_num"]), []).append(row)
-    return [box for words in lines.values() for box in _boxes_of_line(words)]
+    letters = vertical = 0
+    for word in (word for words in lines.values() for word in words):
+        letters += len(word["text"])
+        vertical += len(word["text"]) if int(word["height"]) >= 1.5 * int(word["width"]) else 0
+    boxes = [box for words in lines.values() for box in _boxes_of_line(words)]
+    return Reading(boxes, is_sideways=2 * vertical > letters)
 
 
 def _boxes_of_line(words: list[dict[str, str]]) -> list[list[Any]]:

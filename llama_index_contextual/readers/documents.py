@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,7 @@ class DocumentReader:
         self._page_store = page_store
         self._on_scanned_page = on_scanned_page
         self._ocr: OcrReader | None = None
+        self._ocr_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -205,12 +207,13 @@ class DocumentReader:
 
     def _ocr_reader(self) -> OcrReader | str:
         """Return the reader of scanned pages, or what to do to have one."""
-        if self._ocr is None:
-            engine = engine_for(*self._ocr_settings)
-            if isinstance(engine, str):
-                return engine
-            self._ocr = OcrReader(engine, store=self._page_store, on_page=self._on_scanned_page)
-        return self._ocr
+        with self._ocr_lock:
+            if self._ocr is None:
+                engine = engine_for(*self._ocr_settings)
+                if isinstance(engine, str):
+                    return engine
+                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._on_scanned_page)
+            return self._ocr
 
     def _worker(self) -> PdfWorker:
         from llama_index_contextual.readers.pdf.reader import PdfWorker

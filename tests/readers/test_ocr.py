@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+import struct
 import threading
+import zlib
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, confidence, engine_for, page_content, page_ranges
+from llama_index_contextual.storage.ledger import Ledger
 from tests.support import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
 from tests.support.trees import write
@@ -401,6 +406,29 @@ def test_forgetting_removes_the_pages(child: None, manager: ProjectManager, tmp_
     assert "The text of page" not in (project.directory / "ledger.sqlite").read_bytes().decode(errors="replace")
 
 
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize(
+    "written", ["ledger-format-1.sqlite", "first-release/first/ledger.sqlite", "ledger-format-2.sqlite"]
+)
+def test_a_ledger_of_an_earlier_format_takes_pages_and_stays_the_same_ledger(written: str, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(DATA / written, path)
+    before = path.read_bytes()
+    with closing(Ledger(path, read_only=True)) as ledger:
+        identity, contexts = ledger.identity, ledger.info().contexts
+        assert (ledger.page("key"), ledger.info().pages, ledger.damaged_rows()) == (None, 0, {})
+    assert path.read_bytes() == before
+    with closing(Ledger(path)) as ledger:
+        ledger.add_page("key", '{"boxes": []}', "rapidocr 3.10.0")
+    with closing(Ledger(path)) as ledger:
+        assert identity in (None, ledger.identity)  # format 1 had none
+        assert (ledger.info().contexts, ledger.info().pages) == (contexts, 1)
+        assert ledger.page("key") == '{"boxes": []}'
+        assert ledger.damaged_rows() == {}
+
+
 # ---- the engines themselves ------------------------------------------------------------------------------------------
 
 
@@ -427,24 +455,50 @@ def test_rapidocr_reads_chinese(tmp_path: Path) -> None:
     assert document.text.splitlines() == list(CHINESE)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\nno more", b"GIF89a", RawPdf().data()])
-def test_files_that_are_no_images_are_skipped(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def png(width: int, height: int) -> bytes:
+    """Return the head of a PNG of this size, without its pixels."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head)) + IDAT
+
+
+IDAT = b"\0\0\0\x01IDAT\x78" + struct.pack(">I", zlib.crc32(b"IDAT\x78"))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the image is damaged or of another type"),
+        (b"\x89PNG\r\n\x1a\nno more", "the image is damaged or of another type"),
+        (b"GIF89a", "the image is damaged or of another type"),
+        (RawPdf().data(), "the image is damaged or of another type"),
+        (png(100, 100), "page 1 was left out: the image is damaged"),
+        (
+            png(15_000, 15_000),
+            "page 1 was left out: the image has 225,000,000 pixels, more than the limit of 200,000,000",
+        ),
+        (png(2**31 - 1, 2**31 - 1), "the image is damaged or of another type (Image size"),
+    ],
+)
+def test_files_that_are_no_images_are_skipped(
+    data: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("PIL")
     monkeypatch.setattr("llama_index_contextual.readers.documents.engine_for", lambda *_: ENGINE)
     write(tmp_path / "image.png", data)
     (skipped,) = read_documents(tmp_path).skipped
-    assert skipped.reason.startswith("the image is damaged or of another type")
+    assert skipped.reason.startswith(reason)
 
 
 def test_the_words_of_tesseract_are_joined_to_lines_and_split_into_cells() -> None:
     pytest.importorskip("numpy")
-    from llama_index_contextual._ocr_worker import _boxes_of_tsv
+    from llama_index_contextual._ocr_worker import _reading_of_tsv
 
     head = "level page_num block_num par_num line_num word_num left top width height conf text".replace(" ", "\t")
     words = [(100, 50, "96", "Cost"), (155, 30, "94", "of"), (190, 60, "90", 'sales"'), (500, 70, "60", "(713.4)")]
     rows = [
         f"5\t1\t1\t1\t1\t{n}\t{x}\t200\t{width}\t20\t{conf}\t{text}" for n, (x, width, conf, text) in enumerate(words)
     ]
-    boxes = _boxes_of_tsv("\n".join([head, "4\t1\t1\t1\t1\t0\t100\t200\t470\t20\t-1\t", *rows]))
+    boxes, is_sideways = _reading_of_tsv("\n".join([head, "4\t1\t1\t1\t1\t0\t100\t200\t470\t20\t-1\t", *rows]))
     assert [row[:2] for row in boxes] == [['Cost of sales"', 0.933], ["(713.4)", 0.6]]
     assert boxes[0][2:] == [100, 196, 250, 196, 250, 224, 100, 224]
+    assert not is_sideways
