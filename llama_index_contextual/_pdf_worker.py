@@ -56,6 +56,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             password=request["password"],
             limits=ReadLimits(**request["limits"]),
             engine=request["engine"],
+            scans=None if request["scans"] is None else dict(request["scans"]),
         )
     except ReadError as error:
         return {"reason": error.reason}
@@ -68,6 +69,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "warnings": parsed.warnings,
         "metadata": dict(parsed.metadata),
         "digest": parsed.digest,
+        "scanned": parsed.scanned,
     }
 
 

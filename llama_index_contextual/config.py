@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -79,6 +80,18 @@ class ProjectConfig(BaseModel):
     pdf_engine: Literal["pypdf", "pdfium"] = Field(
         default="pypdf",
         description="PDF parser: `pypdf` recognises columns and paragraphs, `pdfium` is faster (extra `pdfium`).",
+        json_schema_extra=_NO_REBUILD,
+    )
+    ocr: Literal["auto", "rapidocr", "tesseract"] | None = Field(
+        default="auto",
+        description="Engine that reads scanned pages and images: `rapidocr` (extra `ocr`), `tesseract`, the first of"
+        " them that is installed (`auto`), or None for no OCR.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    ocr_language: str | None = Field(
+        default=None,
+        description="Languages of scanned pages in the codes of tesseract, such as `deu+fra`, which is then used; None:"
+        " Latin and Chinese scripts with RapidOCR, English with tesseract.",
         json_schema_extra=_NO_REBUILD,
     )
     embed_model: str = Field(
@@ -307,6 +320,13 @@ class ProjectConfig(BaseModel):
                 raise ValueError(f"{name!r} is not provider:name, as in the settings `llm` and `embed_model`")
         return value
 
+    @field_validator("ocr_language")
+    @classmethod
+    def _tesseract_codes(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\w+(/\w+)?(\+\w+(/\w+)?)*", value, re.ASCII):
+            raise ValueError("must be codes of tesseract joined by +, such as deu+fra")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not (self.faiss or self.bm25):
@@ -317,6 +337,8 @@ class ProjectConfig(BaseModel):
                 raise ValueError(f"{kind}_overlap ({overlap}) must be smaller than {kind}_size ({size})")
         if self.chunk_size > self.segment_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
+        if self.ocr == "rapidocr" and self.ocr_language is not None:
+            raise ValueError("ocr_language is for tesseract: leave it out, or set ocr to 'tesseract'")
         if self.semantic_weight + self.lexical_weight == 0:
             raise ValueError("semantic_weight and lexical_weight are both 0: set at least one of them above 0")
         return self

@@ -26,6 +26,7 @@ FILE_PATH = "file_path"
 PAGE_START = "page_start"
 PAGE_END = "page_end"
 PAGE_LABEL = "page_label"
+OCR_CONFIDENCE = "ocr_confidence"
 SECTION = "section"
 SEGMENT_INDEX = "segment_index"
 SEGMENT_START = "segment_start"
@@ -49,6 +50,7 @@ OWN_KEYS = (
     PAGE_START,
     PAGE_END,
     PAGE_LABEL,
+    OCR_CONFIDENCE,
     SECTION,
     SEGMENT_INDEX,
     SEGMENT_START,
@@ -112,12 +114,15 @@ class DocumentMap:
         page_labels: The printed page numbers, one per page; empty if the document has none.
         headings: The headings, in the order of the text.
         tables: The tables with a column head, in the order of the text and without overlap.
+        page_confidences: For each page the confidence of OCR, from 0 to 1, or None if it has a text layer; empty if no
+            page was read by OCR.
     """
 
     page_starts: Sequence[int] = ()
     page_labels: Sequence[str] = ()
     headings: Sequence[Heading] = ()
     tables: Sequence[Table] = ()
+    page_confidences: Sequence[float | None] = ()
     _heading_starts: list[int] = field(init=False, repr=False, compare=False)
     _paths: list[str] = field(init=False, repr=False, compare=False)
 
@@ -134,6 +139,12 @@ class DocumentMap:
         page = self.page(offset)
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
+    def ocr_confidence(self, start: int, end: int) -> float | None:
+        """Return the lowest confidence of the OCR pages from one offset to another (exclusive), or None without any."""
+        first, last = self.page(start), self.page(max(start, end - 1))
+        pages = self.page_confidences[first - 1 : last] if first and last else ()
+        return min((score for score in pages if score is not None), default=None)
+
     def section(self, offset: int) -> str | None:
         """Return the path of headings above the character at `offset`, such as "2 Results > Revenue"."""
         at = bisect_right(self._heading_starts, offset)
@@ -148,7 +159,9 @@ class DocumentMap:
         """Return the reserved Document keys."""
         out: dict[str, str] = {}
         if self.page_starts:
-            out[PAGES] = json.dumps({"starts": list(self.page_starts), "labels": list(self.page_labels)})
+            pages = {"starts": list(self.page_starts), "labels": list(self.page_labels)}
+            confidences = {"ocr": list(self.page_confidences)} if self.page_confidences else {}
+            out[PAGES] = json.dumps({**pages, **confidences})
         if self.headings:
             rows = [[h.start, h.level, h.title] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
@@ -165,6 +178,7 @@ class DocumentMap:
         return cls(
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
+            page_confidences=tuple(pages.get("ocr", ())),
             headings=tuple(Heading(start, level, title) for start, level, title in headings),
             tables=tuple(Table(*table) for table in tables),
         )

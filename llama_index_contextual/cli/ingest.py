@@ -11,6 +11,7 @@ from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     DOCUMENTS,
     Json,
+    MaxCost,
     Name,
     Root,
     interruptible,
@@ -24,24 +25,27 @@ if TYPE_CHECKING:
 
 ingesting = typer.Typer()
 
-Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")]
+Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown, images.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Remove all other documents.")]
 Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
+Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose content has not changed.")]
 
 
 @ingesting.command(rich_help_panel=DOCUMENTS)
 def estimate(
     name: Name,
-    paths: Paths,
+    paths: Annotated[list[str] | None, typer.Argument(help="As for `ingest`; without any, for `rebuild`.")] = None,
     replace: Replace = False,
     moved: Moved = False,
+    reread: Reread = False,
     batch: Annotated[bool, typer.Option("--batch", help="Select the price of batches.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Show the cost of `ingest`, without sending or writing anything."""
+    """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
     with errors_in_one_line():
-        expected = open_project(root, name).estimate(list(paths), replace=replace, moved=moved, batch=batch)
+        project = open_project(root, name)
+        expected = project.estimate(list(paths or ()), replace=replace, moved=moved, reread=reread, batch=batch)
         if as_json:
             say_json(expected.to_dict())
         else:
@@ -55,14 +59,8 @@ def ingest(
     paths: Paths,
     replace: Replace = False,
     moved: Moved = False,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost",
-            metavar="DOLLARS",
-            help="Stop before the run costs more than this; `estimate` suggests a limit.",
-        ),
-    ] = None,
+    reread: Reread = False,
+    max_cost: MaxCost = None,
     batch: Annotated[
         bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
     ] = False,
@@ -79,6 +77,7 @@ def ingest(
                 list(paths),
                 replace=replace,
                 moved=moved,
+                reread=reread,
                 max_cost=max_cost,
                 batch=batch,
                 show_progress=not quiet,

@@ -32,6 +32,14 @@ Root = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        metavar="DOLLARS",
+        help="Stop before the run costs more than this; `estimate` suggests a limit.",
+    ),
+]
 DEFAULT_ROOT = Path("knowledge")
 
 # Panels of `--help`, in the order of their first commands.

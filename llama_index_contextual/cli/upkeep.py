@@ -16,6 +16,7 @@ from llama_index_contextual.cli.options import (
     DOCUMENTS,
     UPKEEP,
     Json,
+    MaxCost,
     Name,
     Root,
     Yes,
@@ -240,11 +241,15 @@ def configure(
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
-def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def rebuild(
+    name: Name, max_cost: MaxCost = None, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False
+) -> None:
     """Publish a version with the current settings, from the stored documents."""
     with errors_in_one_line():
         project = open_project(root, name)
-        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
+        if project.config.context == "llm" and not quiet:
+            say(safe(project.estimate().in_short()), to=err)
+        report = interruptible(project, lambda: project.rebuild(max_cost=max_cost, show_progress=not quiet))
         show_report(report, retry=proposed("retry", name, root), as_json=as_json)
 
 

@@ -131,6 +131,12 @@ class CostEstimate:
             return None
         return _round_up(contexts + MARGIN * self.embedding_dollars)
 
+    def in_short(self) -> str:
+        """Return in one line how many calls are sent for contexts, and what the run costs."""
+        calls = pluralize(0 if self.chosen is None else self.chosen.calls, "call")
+        documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
+        return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
+
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
         return {**asdict(self), "dollars": self.dollars, "max_cost": self.max_cost}
@@ -234,7 +240,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger))
-    with make_reader(options, config) as reader:
+    with make_reader(options, config, page_store=stages.ledger) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)

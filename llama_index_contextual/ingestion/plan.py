@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from llama_index_contextual.readers import (
 from llama_index_contextual.readers.base import has_text, user_facts
 from llama_index_contextual.readers.discovery import PDF_SUFFIXES, has_magic, notes_on_ids, printable, split_glob
 from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import storable_fault
@@ -590,6 +591,7 @@ def make_plan(
     remove: frozenset[str] = frozenset(),
     rebuild: bool = False,
     retry_failed: bool = False,
+    reread: Collection[str] = (),
     new: Collection[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
@@ -603,6 +605,7 @@ def make_plan(
         remove: Ids of documents to drop.
         rebuild: Process all documents again, because settings changed.
         retry_failed: Process documents again that have chunks whose context failed.
+        reread: Ids of inputs that are processed again even if their content has not changed.
         new: Ids of inputs that are not the document with this id in the previous version.
         renamed: Former id -> new id, of inputs that had another id.
         moved: Origin, by document id, of inputs whose file has a new location.
@@ -622,7 +625,7 @@ def make_plan(
             record = dataclasses.replace(record, origin=moved[doc_id])
         if doc_id in remove or (content is None and replace):
             plan.drop.append(doc_id)
-        elif content is not None and (content != record.content_hash or not record.chunks):
+        elif content is not None and (content != record.content_hash or not record.chunks or doc_id in reread):
             plan.update.append(doc_id)
         elif rebuild or (retry_failed and record.fallback_chunks):
             plan.rework.append(record)
@@ -641,6 +644,7 @@ class RunOptions:
         moved: The files have a new location: those whose ids match are the same documents.
         remove: Ids of documents to remove.
         retry_failed: Process documents again that have chunks whose context failed.
+        reread: Read files again whose content has not changed.
         file_metadata: Returns additional metadata of a file.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
@@ -653,6 +657,7 @@ class RunOptions:
     moved: bool = False
     remove: frozenset[str] = frozenset()
     retry_failed: bool = False
+    reread: bool = False
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
     passwords: Mapping[str, str] | str | None = None
@@ -690,6 +695,7 @@ def plan_run(
         remove=options.remove,
         rebuild=bool(changed) and not options.retry_failed,
         retry_failed=options.retry_failed,
+        reread=intake.files if options.reread else (),
         new=intake.identities.new,
         renamed=intake.identities.renamed,
         moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
@@ -707,13 +713,30 @@ def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence
         )
 
 
-def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
-    """Return the reader for the files of a run."""
+def make_reader(
+    options: RunOptions,
+    config: ProjectConfig,
+    *,
+    page_store: PageStore | None = None,
+    on_scanned_page: Callable[[int, int], None] | None = None,
+) -> DocumentReader:
+    """Return the reader for the files of a run.
+
+    Args:
+        options: Options of the run.
+        config: Settings of the project.
+        page_store: Store of scanned pages.
+        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
+    """
     return DocumentReader(
         limits=options.limits,
         passwords=options.passwords,
         pdf_engine=config.pdf_engine,
         file_metadata=options.file_metadata,
+        ocr=config.ocr,
+        ocr_language=config.ocr_language,
+        page_store=page_store,
+        on_scanned_page=on_scanned_page,
     )
 
 
@@ -727,7 +750,8 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield the documents that need work, one after the other.
 
-    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it.
+    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it,
+    unless another text is now read from it.
 
     Args:
         plan: Plan of the run.
@@ -745,10 +769,13 @@ def jobs_of(
     records = {record.content_hash: record for record in before.manifest.documents}
     for job in intake.jobs(reader, doc_ids, failed):
         same = None if plan.rebuild else records.get(job.content_hash)
-        yield job if same is None else replace(job, contexts=_written_contexts(before, same))
+        yield job if same is None else replace(job, contexts=_written_contexts(before, same, job.document))
 
 
-def _written_contexts(before: OpenVersion, record: DocumentRecord) -> dict[ChunkSpan, str]:
+def _written_contexts(before: OpenVersion, record: DocumentRecord, document: Document | None) -> dict[ChunkSpan, str]:
+    former = before.document(record)
+    if former is not None and document is not None and former.text != document.text:
+        return {}
     return {
         span_of(node): node.metadata[keys.CONTEXT]
         for node in before.docstore.iterate(doc_id=record.doc_id)

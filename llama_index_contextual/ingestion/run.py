@@ -75,8 +75,10 @@ async def arun(
     builder = VersionBuilder(project_dir, config)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        reader = stack.enter_context(make_reader(options, config))
         counter = _counter(progress, plan, intake)
+        reader = stack.enter_context(
+            make_reader(options, config, page_store=stages.ledger, on_scanned_page=counter.scanned)
+        )
         if before is not None:
             for record in plan.keep:
                 await run_to_completion(partial(builder.take_over, before, record))

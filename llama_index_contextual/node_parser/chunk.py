@@ -24,6 +24,7 @@ from llama_index_contextual.metadata import (
     FILE_KEYS,
     HEADINGS,
     METADATA_TEMPLATE,
+    OCR_CONFIDENCE,
     PAGE_END,
     PAGE_LABEL,
     PAGE_START,
@@ -180,6 +181,7 @@ class ChunkNodeParser(SpanNodeParser):
                 PAGE_START: part.map.page(start),
                 PAGE_END: part.map.page(end - 1),
                 PAGE_LABEL: part.map.page_label(start),
+                OCR_CONFIDENCE: part.map.ocr_confidence(start, end),
                 SECTION: _section(part.map, core, end),
             }
         own |= {

@@ -340,6 +340,9 @@ def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
     pages = [n.metadata[keys.PAGE_END] for n in passage.nodes if n.metadata.get(keys.PAGE_END) is not None]
     if pages:
         metadata[keys.PAGE_END] = max(pages)
+    confidences = [n.metadata[keys.OCR_CONFIDENCE] for n in passage.nodes if keys.OCR_CONFIDENCE in n.metadata]
+    if confidences:
+        metadata[keys.OCR_CONFIDENCE] = min(confidences)
     if keys.TOKEN_COUNT in metadata:
         metadata[keys.TOKEN_COUNT] = count_tokens(passage.text)
     if keys.SOURCE_LINE in metadata:

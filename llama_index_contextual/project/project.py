@@ -207,6 +207,7 @@ class Project:
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -229,9 +230,12 @@ class Project:
         note. A renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs (PDF, TXT, Markdown, images), LlamaIndex Documents, or ready chunks.
             replace: Remove all documents that are not among the inputs.
             moved: The files were moved: a path that ends with the id of a document is that document.
+            reread: Read unchanged files again, because this release or an extra that was installed since reads them
+                better. Where the text stays the same, contexts and embeddings come from the ledger; `estimate` with
+                the same option prices the others.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
             passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
@@ -260,6 +264,7 @@ class Project:
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -272,10 +277,11 @@ class Project:
 
     def estimate(
         self,
-        inputs: Iterable[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput = (),
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -283,12 +289,15 @@ class Project:
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
 
+        Without inputs, it is what `rebuild` would cost. Scanned pages that are not in the ledger are read by OCR.
+
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
         `aestimate` does not block the event loop.
         """
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -342,13 +351,28 @@ class Project:
 
     aremove = in_thread(remove, finish=True)
 
-    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
+    async def arebuild(
+        self,
+        *,
+        max_cost: float | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
         """Publish a version with the current settings from the stored documents; files are not read again.
 
-        Contexts and embeddings whose request has not changed are read from the ledger. `rebuild` blocks until the
-        version is published; `arebuild` does not block the event loop.
+        Contexts and embeddings whose request has not changed are read from the ledger; `estimate()` counts and prices
+        the others. `rebuild` blocks until the version is published; `arebuild` does not block the event loop.
+
+        Args:
+            max_cost: Limit of the run in dollars, as in `ingest`.
+            show_progress: Show a progress bar.
+            progress: Called as the work proceeds.
+
+        Raises:
+            BudgetExceededError: The next call could exceed `max_cost`.
         """
-        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
+        options = RunOptions(purpose="rebuild", max_cost=max_cost)
+        return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     rebuild = blocking(arebuild)
 

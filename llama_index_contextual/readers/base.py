@@ -76,7 +76,8 @@ class ReadLimits:
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
         max_pages: Number of pages of a PDF.
-        max_seconds: Time to parse one PDF, in seconds of wall-clock time; then the child process is killed.
+        max_seconds: Time to parse one PDF, or to read one scanned page, in seconds of wall-clock time; then the child
+            process is killed.
         max_characters: Number of characters of the extracted text.
     """
 
@@ -102,6 +103,7 @@ class ParsedFile:
         warnings: Problems such as "page 3 has no text: it needs OCR".
         metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
         digest: xxh3-128 of the bytes that were parsed, in hexadecimal; empty if the reader does not compute it.
+        scanned: Numbers of the pages that are drawn but have no text, and which the caller is to read by OCR.
     """
 
     text: str
@@ -110,6 +112,7 @@ class ParsedFile:
     warnings: tuple[str, ...] = ()
     metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     digest: str = ""
+    scanned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import filecmp
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -17,6 +18,7 @@ from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
 from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
 from llama_index_contextual.readers.discovery import (
+    IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
     PDF_SUFFIXES,
     FileRef,
@@ -27,6 +29,17 @@ from llama_index_contextual.readers.discovery import (
     special_reason,
 )
 from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.ocr import (
+    CHANGED,
+    ImagePages,
+    OcrReader,
+    OcrSetting,
+    Page,
+    PageStore,
+    engine_for,
+    page_ranges,
+    with_ocr_notes,
+)
 from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
@@ -73,7 +86,7 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reader of single files that uses one child process for all PDFs. Use it as a context manager.
+    """Reader of single files that uses child processes for PDFs and for OCR. Use it as a context manager.
 
     Args:
         limits: Limits of each file.
@@ -81,6 +94,11 @@ class DocumentReader:
         pdf_engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
+        ocr: Engine that reads scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract", or
+            "auto" for the first of them that is there; None for no OCR.
+        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra"; needs tesseract.
+        page_store: Store of scanned pages, so that none is read twice; or None.
+        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
     """
 
     def __init__(
@@ -90,12 +108,21 @@ class DocumentReader:
         passwords: Mapping[str, str] | str | None = None,
         pdf_engine: PdfEngine = "pypdf",
         file_metadata: FileMetadata | None = None,
+        ocr: OcrSetting | None = "auto",
+        ocr_language: str | None = None,
+        page_store: PageStore | None = None,
+        on_scanned_page: Callable[[int, int], None] | None = None,
     ) -> None:
         self._limits = limits
         self._passwords = passwords
         self._pdf_engine = pdf_engine
         self._file_metadata = file_metadata
         self._pdf_worker: PdfWorker | None = None
+        self._ocr_settings = ocr, ocr_language
+        self._page_store = page_store
+        self._on_scanned_page = on_scanned_page
+        self._ocr: OcrReader | None = None
+        self._ocr_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +133,12 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the process that parses PDFs; a later `read` starts a new one."""
+        """Stop the processes that parse PDFs and read scanned pages; a later `read` starts new ones."""
         worker, self._pdf_worker = self._pdf_worker, None
         if worker is not None:
             worker.close()
+        if self._ocr is not None:
+            self._ocr.close()
 
     def read(self, ref: FileRef) -> FileContent:
         """Read one file.
@@ -132,11 +161,59 @@ class DocumentReader:
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
         if suffix in PDF_SUFFIXES:
-            return self._worker().read(
-                ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine
-            )
+            parsed = self._parse_pdf(ref, {})
+            return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
+        if suffix in IMAGE_SUFFIXES:
+            return self._read_image(ref)
         read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
         return read(ref.path, limits=self._limits)
+
+    def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
+        return self._worker().read(
+            ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine, scans=scans
+        )
+
+    def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
+        """Return a PDF with the text of its scanned pages, or with a warning about them if there is no OCR."""
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str):
+            if not has_text(parsed.text):
+                raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
+            have, need = ("has", "it needs") if len(parsed.scanned) == 1 else ("have", "they need")
+            note = f"{page_ranges(parsed.scanned)} {have} no text: {need} OCR ({ocr})"
+            return replace(parsed, warnings=(note, *parsed.warnings))
+        scans = ocr.read(
+            ref.path, parsed.scanned, password=self._password(ref), digest=parsed.digest, limits=self._limits
+        )
+        whole = self._parse_pdf(ref, scans.pages)
+        if whole.digest != parsed.digest:
+            raise ReadError(ref.shown, CHANGED)
+        if not has_text(whole.text):
+            raise ReadError(ref.shown, scans.failed[0] if scans.failed else "has no text layer, and OCR found no text")
+        return with_ocr_notes(whole, scans)
+
+    def _read_image(self, ref: FileRef) -> ParsedFile:
+        """Read an image as a page, or several."""
+        from llama_index_contextual.readers.pdf.reader import read_source
+
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str):
+            raise ReadError(ref.shown, f"is an image: {ocr} to have it read by OCR, and ingest it again")
+        scans = ocr.read(ref.path, limits=self._limits)
+        if not any(page["boxes"] for page in scans.pages.values()):
+            raise ReadError(ref.shown, scans.failed[0] if scans.failed else "is an image in which OCR found no text")
+        parsed = read_source(ImagePages(scans), ref.path, self._limits, [], {})
+        return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
+
+    def _ocr_reader(self) -> OcrReader | str:
+        """Return the reader of scanned pages, or what to do to have one."""
+        with self._ocr_lock:
+            if self._ocr is None:
+                engine = engine_for(*self._ocr_settings)
+                if isinstance(engine, str):
+                    return engine
+                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._on_scanned_page)
+            return self._ocr
 
     def _worker(self) -> PdfWorker:
         from llama_index_contextual.readers.pdf.reader import PdfWorker
@@ -159,6 +236,8 @@ def read_documents(
     limits: ReadLimits = ReadLimits(),  # noqa: B008
     passwords: Mapping[str, str] | str | None = None,
     pdf_engine: PdfEngine = "pypdf",
+    ocr: OcrSetting | None = "auto",
+    ocr_language: str | None = None,
     show_progress: bool = False,
 ) -> ReadResult:
     """Read files, folders and globs into Documents that know their pages and headings.
@@ -166,12 +245,15 @@ def read_documents(
     Files that cannot be read, and files with the same content as another one, are listed in `skipped`.
 
     Args:
-        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf") of PDF, TXT and Markdown files.
+        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf") of PDF, TXT, Markdown and image
+            files.
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
         limits: Limits of each file.
         passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
         pdf_engine: "pypdf" or "pdfium".
+        ocr: Engine that reads scanned pages and images, as in `DocumentReader`.
+        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra".
         show_progress: Show a progress bar.
 
     Raises:
@@ -181,7 +263,12 @@ def read_documents(
     result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
     duplicates = _Duplicates(discovery.files)
     with DocumentReader(
-        limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata
+        limits=limits,
+        passwords=passwords,
+        pdf_engine=pdf_engine,
+        file_metadata=file_metadata,
+        ocr=ocr,
+        ocr_language=ocr_language,
     ) as reader:
         for ref in get_tqdm_iterable(discovery.files, show_progress, "Reading files"):
             try:

@@ -1,4 +1,4 @@
-"""Permanent store of contexts and embeddings, so that no call to a provider has to be paid for twice.
+"""Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
 
 The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
 so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
@@ -62,6 +62,7 @@ class LedgerInfo:
         input_tokens: Tokens of all prompts as counted by the providers.
         output_tokens: Tokens of all answers.
         batched_requests: Number of requests in batches that the provider is still working on.
+        pages: Number of scanned pages that were read by OCR.
     """
 
     contexts: int
@@ -69,6 +70,7 @@ class LedgerInfo:
     input_tokens: int
     output_tokens: int
     batched_requests: int = 0
+    pages: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,18 @@ class Ledger:
         with self._kv.transaction():
             self._kv.insert("embeddings", rows)
 
+    def page(self, key: str) -> str | None:
+        """Return the scanned page with this key as it was read by OCR, or None."""
+        if not self._kv.has_table("pages"):  # a ledger of an earlier format that was opened for reading
+            return None
+        rows = self._kv.rows("pages", "WHERE key = ?", (key,))
+        return rows[0][1] if rows else None
+
+    def add_page(self, key: str, page: str, engine: str) -> None:
+        """Commit a scanned page that was read by OCR; it is on disk when this returns."""
+        with self._kv.transaction():
+            self._kv.insert("pages", [(key, page, engine, time.time())])
+
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
         with self._kv.transaction():
@@ -201,9 +215,10 @@ class Ledger:
     def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return the number of contexts and of embeddings removed.
 
-        Requests and replies of batches cannot be attributed to a document, so all of them are removed: replies whose
-        contexts are not stored yet, and running batches, whose replies would bring removed contexts back. The removed
-        text remains in unused parts of the file; `copy_to` does not copy it.
+        Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
+        removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
+        back, and pages, which cost only time. The removed text remains in unused parts of the file; `copy_to` does not
+        copy it.
 
         Args:
             contexts: Contexts to keep.
@@ -228,7 +243,7 @@ class Ledger:
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
-            for table in () if dry_run else BATCH_TABLES:
+            for table in () if dry_run else (*BATCH_TABLES, "pages"):
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 
@@ -264,6 +279,7 @@ class Ledger:
             input_tokens=int(sent),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
+            pages=self._kv.query("SELECT count(*) FROM pages")[0][0] if self._kv.has_table("pages") else 0,
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:

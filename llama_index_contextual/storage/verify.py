@@ -44,6 +44,8 @@ _ROWS = {
     "batches": "batch",
     "batch_requests": "request of a batch",
     "batch_replies": "reply of a batch",
+    "runs": "receipt",
+    "pages": "scanned page",
 }
 _UPGRADE = "pip install --upgrade llama-index-contextual"
 

@@ -115,14 +115,14 @@ def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monk
 
 # ---- what has no text ------------------------------------------------------------------------------------------------
 
-OCR = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
+OCR = "has no text layer: set `ocr` to 'auto' to have it read by OCR, and ingest it again"
 
 
 @pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
 def test_a_scanned_pdf_is_skipped_with_advice(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
     if engine == "pdfium":
         pytest.importorskip("pypdfium2")
-    project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine))
+    project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine, ocr=None))
     write(tmp_path / "docs/scan.pdf", scan())
     write(tmp_path / "docs/scan (1).pdf", scan())
     write(tmp_path / "docs/text.md", "# Text\n\nHere.")
@@ -198,6 +198,7 @@ def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
         return manifest
 
     monkeypatch.setattr(version, "read_manifest", with_scan)
+    counted.update_config(ocr=None)
     report = counted.ingest([text_folder])
     assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
     assert {record.doc_id for record in counted.documents()} == {"manual.txt", "quarter.md"}

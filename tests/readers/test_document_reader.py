@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from llama_index.core.schema import MetadataMode
@@ -41,7 +41,9 @@ class FakeWorker:
     def close(self) -> None:
         type(self).closed += 1
 
-    def read(self, path: Path, *, password: str | None, limits: ReadLimits, engine: str) -> ParsedFile:
+    def read(
+        self, path: Path, *, password: str | None, limits: ReadLimits, engine: str, scans: Mapping[int, Any]
+    ) -> ParsedFile:
         self.calls.append((path.name, password, engine))
         if password == "wrong":
             raise ReadError("some other name", "the password is wrong")

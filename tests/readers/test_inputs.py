@@ -141,7 +141,7 @@ class TestInputs:
         write(tmp_path / "docs/README", "x")
         found = reasons(discover([tmp_path / "docs"]))
         assert found["a.docx"] == (
-            "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read: "
+            "has the type .docx, and only .pdf, .txt, .text, .md, .markdown, .png, .jpg, .jpeg, .tif, .tiff are read: "
             "load it with any LlamaIndex reader and pass the Documents"
         )
         assert found["README"].startswith("has no file extension")

@@ -36,7 +36,10 @@ def test_each_bad_pdf_has_its_message_and_the_rest_goes_on(tmp_path: Path) -> No
     for name, data in files.items():
         write(docs / name, data)
     result = read_documents(
-        [docs], limits=ReadLimits(max_pages=5), passwords={"e_encrypted.pdf": "sesame", "f_encrypted.pdf": "ketchup"}
+        [docs],
+        limits=ReadLimits(max_pages=5),
+        passwords={"e_encrypted.pdf": "sesame", "f_encrypted.pdf": "ketchup"},
+        ocr=None,
     )
 
     assert {document.metadata["file_name"]: document.text for document in result} == {

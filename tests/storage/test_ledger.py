@@ -219,7 +219,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_unchanged(tmp_path: Path) ->
     ledger.close()
     before = path.read_bytes()
     with pytest.raises(
-        FormatError, match=r"ledger.sqlite has format 3, this release reads up to 2: upgrade llama-index"
+        FormatError, match=r"ledger.sqlite has format 4, this release reads up to 3: upgrade llama-index"
     ):
         Ledger(path)
     assert path.read_bytes() == before

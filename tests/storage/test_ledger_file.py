@@ -55,6 +55,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.started("file", "batch")
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
         ledger.receipts.write(RunCost(paid=0.5))
+        ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
     return tmp_path / "ledger.sqlite"
 
 
@@ -177,6 +178,7 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
             "batch_requests": lambda: ledger.batches.has_request(first) or None,
             "batch_replies": lambda: ledger.batches.reply(first),
             "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
+            "pages": lambda: ledger.page(first),
         }
         assert known[table]() is None
         assert ledger.remove_damaged_rows()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -73,6 +74,7 @@ class PdfWorker:
         password: str | None = None,
         limits: ReadLimits = DEFAULT_LIMITS,
         engine: PdfEngine = "pypdf",
+        scans: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> ParsedFile:
         """Read one PDF in the child process, with the arguments and errors of `read_pdf`.
 
@@ -81,7 +83,8 @@ class PdfWorker:
                 with the last line that the child wrote to stderr.
             ConfigurationError: The package of the engine is not installed.
         """
-        request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
+        request: dict[str, Any] = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
+        request["scans"] = None if scans is None else list(scans.items())
         child = self._running(path)
         line = None
         try:
@@ -106,7 +109,7 @@ class PdfWorker:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="surrogatepass",
-            env=_environment(),
+            env=child_environment(),
         )
         self._complaint = _LastLine(child.stderr)
         if not _exchange(child, "", START_SECONDS):  # wait until it is ready
@@ -142,7 +145,7 @@ class _LastLine(threading.Thread):
                 is_beginning = piece.endswith("\n")
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Return the environment and module path of this process, without secrets."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
@@ -182,4 +185,5 @@ def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
         warnings=tuple(answer["warnings"]),
         metadata=answer["metadata"],
         digest=answer["digest"],
+        scanned=tuple(answer.get("scanned", ())),
     )
