@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import signal
@@ -13,7 +14,6 @@ from typing import Any
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf.process import NEXT_FILE
-from llama_index_contextual.readers.pdf.reader import read_pdf
 
 
 def main() -> None:
@@ -50,13 +50,10 @@ def limit_memory(size: int) -> None:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the parsed file, or the reason why it cannot be read."""
+    module, _, function = request["reader"].partition(":")
+    read = getattr(importlib.import_module(f"llama_index_contextual.readers.{module}"), function)
     try:
-        parsed = read_pdf(
-            Path(request["path"]),
-            password=request["password"],
-            limits=ReadLimits(**request["limits"]),
-            engine=request["engine"],
-        )
+        parsed = read(Path(request["path"]), limits=ReadLimits(**request["limits"]), **request["options"])
     except ReadError as error:
         return {"reason": error.reason}
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Parsing of PDFs in a child process that can be killed."""
+"""Parsing of PDFs and other binary files in a child process that can be killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class PdfWorker:
-    """Parser of PDFs in a child process, so that a malicious file can neither hang nor crash this process.
+    """Parser of files in a child process, so that a malicious file can neither hang nor crash this process.
 
     The child is started for the first file, reused for the following ones, and killed if a file takes longer than
     `limits.max_seconds`; the next file starts a new one. Use it as a context manager, from one thread at a time.
@@ -81,7 +81,18 @@ class PdfWorker:
                 with the last line that the child wrote to stderr.
             ConfigurationError: The package of the engine is not installed.
         """
-        request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
+        return self.run("pdf.reader:read_pdf", path, limits=limits, password=password, engine=engine)
+
+    def run(self, reader: str, path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, **options: object) -> ParsedFile:
+        """Call any reader of this package in the child process, with the errors of `read`.
+
+        Args:
+            reader: Module below `llama_index_contextual.readers` and function: "office:read_office".
+            path: The file.
+            limits: Limits of the file.
+            options: Further keyword arguments of the function, as JSON values.
+        """
+        request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
         child = self._running(path)
         line = None
         try:
