@@ -18,10 +18,12 @@ from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, exclude
 from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
 from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
+    OFFICE_SUFFIXES,
     PDF_SUFFIXES,
     FileRef,
     content_hash,
     discover,
+    missing_extra,
     notes_on_ids,
     size_reason,
     special_reason,
@@ -73,7 +75,7 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reader of single files that uses one child process for all PDFs. Use it as a context manager.
+    """Reader of single files that uses one child process for all but text and Markdown. Use it as a context manager.
 
     Args:
         limits: Limits of each file.
@@ -106,7 +108,7 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the process that parses PDFs; a later `read` starts a new one."""
+        """Stop the child process; a later `read` starts a new one."""
         worker, self._pdf_worker = self._pdf_worker, None
         if worker is not None:
             worker.close()
@@ -135,6 +137,10 @@ class DocumentReader:
             return self._worker().read(
                 ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine
             )
+        if suffix in OFFICE_SUFFIXES:
+            if reason := missing_extra(suffix):
+                raise ReadError(ref.shown, reason)
+            return self._worker().run("office:read_office", ref.path, limits=self._limits)
         read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
         return read(ref.path, limits=self._limits)
 
@@ -166,7 +172,7 @@ def read_documents(
     Files that cannot be read, and files with the same content as another one, are listed in `skipped`.
 
     Args:
-        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf") of PDF, TXT and Markdown files.
+        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf").
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
         limits: Limits of each file.
