@@ -39,8 +39,15 @@ from llama_index_contextual.readers import (
     discover,
 )
 from llama_index_contextual.readers.base import has_text, user_facts
-from llama_index_contextual.readers.discovery import PDF_SUFFIXES, has_magic, notes_on_ids, printable, split_glob
-from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.discovery import (
+    OFFICE_SUFFIXES,
+    PDF_SUFFIXES,
+    has_magic,
+    notes_on_ids,
+    printable,
+    split_glob,
+)
+from llama_index_contextual.readers.documents import FileMetadata, with_headings
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import storable_fault
@@ -394,7 +401,7 @@ class Intake:
     ) -> tuple[dict[FileRef, str], dict[FileRef, list[SkippedFile]]]:
         """Return the content hash of each file to ingest, and the copies of each file, which are skipped."""
         digests: dict[FileRef, str] = {}
-        first: dict[tuple[bool, str], FileRef] = {}
+        first: dict[tuple[str, str], FileRef] = {}
         copies: dict[FileRef, list[SkippedFile]] = defaultdict(list)
         # Files of existing documents come first and are never skipped as copies: the documents would become outdated.
         for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
@@ -404,7 +411,9 @@ class Intake:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
             # The same bytes can be a valid text file and an invalid PDF.
-            same = first.setdefault((ref.path.suffix.lower() in PDF_SUFFIXES, digest), ref)
+            suffix = ref.path.suffix.lower()
+            kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
+            same = first.setdefault((kind, digest), ref)
             if same is not ref and origin(ref.path) not in known:
                 _require_equal(same, ref)
                 copies[same].append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
@@ -499,7 +508,7 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
 
 
 def _job_of_document(document: Document) -> Job:
-    return Job(document, None, document.doc_id, _content_key(document), len(document.text))
+    return Job(with_headings(document), None, document.doc_id, _content_key(document), len(document.text))
 
 
 def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -14,7 +15,15 @@ from llama_index.core.schema import Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
+from llama_index_contextual.metadata import (
+    FILE_NAME,
+    FILE_PATH,
+    HEADINGS,
+    TITLE,
+    DocumentMap,
+    excluded_embed_keys,
+    excluded_llm_keys,
+)
 from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
 from llama_index_contextual.readers.discovery import (
     MARKDOWN_SUFFIXES,
@@ -28,7 +37,7 @@ from llama_index_contextual.readers.discovery import (
     size_reason,
     special_reason,
 )
-from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.markdown import markdown_headings, read_front_matter, read_markdown
 from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
@@ -202,6 +211,25 @@ def read_documents(
             result.documents.append(content.document)
             result.warnings.extend(content.warnings)
     return result
+
+
+def with_headings(document: Document) -> Document:
+    """Return a Document of another reader with the headings of its Markdown text, if it has any, in its metadata.
+
+    A text is Markdown if its file is, or if it has headings and comes from a file that a parser turned into Markdown,
+    such as a PDF. In a text without a file name, a single line with # may be anything.
+    """
+    if HEADINGS in document.metadata:
+        return document
+    suffix = PurePath(str(document.metadata.get(FILE_NAME) or document.metadata.get(FILE_PATH) or "")).suffix.lower()
+    if suffix and suffix not in (*MARKDOWN_SUFFIXES, *PDF_SUFFIXES, *OFFICE_SUFFIXES):
+        return document
+    front = read_front_matter(document.text)
+    headings, _ = markdown_headings(document.text, front.end if front else 0)
+    if not headings or (len(headings) == 1 and not suffix):
+        return document
+    found = DocumentMap(headings=headings).to_metadata()
+    return document.model_copy(update={"metadata": {**document.metadata, **found}})
 
 
 class _Duplicates:
