@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
-from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf.process import NEXT_FILE
 
 
@@ -50,10 +50,10 @@ def limit_memory(size: int) -> None:
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the parsed file, or the reason why it cannot be read."""
-    module, _, function = request["reader"].partition(":")
-    read = getattr(importlib.import_module(f"llama_index_contextual.readers.{module}"), function)
     try:
-        parsed = read(Path(request["path"]), limits=ReadLimits(**request["limits"]), **request["options"])
+        parsed = _reader(request["reader"])(
+            Path(request["path"]), limits=ReadLimits(**request["limits"]), **request["options"]
+        )
     except ReadError as error:
         return {"reason": error.reason}
     except ConfigurationError as error:
@@ -66,6 +66,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "metadata": dict(parsed.metadata),
         "digest": parsed.digest,
     }
+
+
+def _reader(name: str) -> Callable[..., ParsedFile]:
+    """Return a reader; its modules are loaded when the first file needs them."""
+    if name == "office":
+        from llama_index_contextual.readers.office import read_office
+
+        return read_office
+    from llama_index_contextual.readers.pdf.reader import read_pdf
+
+    return read_pdf
 
 
 if __name__ == "__main__":

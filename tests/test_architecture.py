@@ -160,8 +160,9 @@ def test_only_the_storage_writes_files() -> None:
         f"{source.path}: {name}"
         for source in sources()
         for name in writing_calls(source)
-        # The readers open files by their descriptors, for reading.
-        if part_of(source.name) != "storage" and (source.path, name) != ("readers/discovery.py", "open")
+        # The readers open files by their descriptors, and parts of archives in memory, for reading.
+        if part_of(source.name) != "storage"
+        and (source.path, name) not in (("readers/discovery.py", "open"), ("readers/office.py", "open"))
     ]
     assert wrong == []
 

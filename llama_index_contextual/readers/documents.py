@@ -149,7 +149,7 @@ class DocumentReader:
         if suffix in OFFICE_SUFFIXES:
             if reason := missing_extra(suffix):
                 raise ReadError(ref.shown, reason)
-            return self._worker().run("office:read_office", ref.path, limits=self._limits)
+            return self._worker().run("office", ref.path, limits=self._limits)
         read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
         return read(ref.path, limits=self._limits)
 

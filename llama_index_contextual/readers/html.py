@@ -98,10 +98,10 @@ def add_html(builder: DocumentBuilder, root: Element) -> None:
     while stack:
         element, opens = stack.pop()
         if not opens:
-            walk.close(element)
+            walk.leave(element)
             if element is not root:
                 walk.inline(element.tail)
-        elif walk.open(element):
+        elif walk.enter(element):
             stack.append((element, False))
             stack += [(child, True) for child in reversed(element)]
         elif element is not root:
@@ -133,7 +133,7 @@ class _Walk:
             self._builder.paragraph(text, follows=self._follows, keeps_space=bool(indent))
             self._mark, self._follows = "", bool(self._lists)
 
-    def open(self, element: Element) -> bool:
+    def enter(self, element: Element) -> bool:
         """Begin an element; return whether its content is to be visited."""
         tag = element.tag
         if not isinstance(tag, str) or _is_dropped(element):
@@ -158,11 +158,11 @@ class _Walk:
             return False
         elif tag in _BLOCKS:
             self.flush()
-            self._begin(element)
+            self._enter_block(element)
         self.inline(element.text)
         return True
 
-    def _begin(self, element: Element) -> None:
+    def _enter_block(self, element: Element) -> None:
         if element.tag in ("ol", "ul"):
             self._follows = bool(self._lists)
             self._lists.append(0 if element.tag == "ol" else None)
@@ -172,7 +172,7 @@ class _Walk:
             if number is not None:
                 self._lists[-1] = number + 1
 
-    def close(self, element: Element) -> None:
+    def leave(self, element: Element) -> None:
         """End an element."""
         if element.tag in _BLOCKS:
             self.flush()

@@ -292,14 +292,14 @@ def test_a_project_with_one_index_takes_over_what_it_has(leg: str, manager: Proj
 
 def test_a_bad_file_is_skipped_with_its_reason_and_the_rest_goes_on(counted: Project, text_folder: Path) -> None:
     (text_folder / "empty.txt").write_bytes(b"")
-    (text_folder / "letter.docx").write_bytes(b"PK")
+    (text_folder / "letter.zip").write_bytes(b"PK")
     (text_folder / "copy.md").write_bytes((text_folder / "quarter.md").read_bytes())
     report = counted.ingest([text_folder, text_folder / "nowhere.txt"])
     assert sorted(report.added) == ["reports/copy.md", MANUAL]
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
-    assert sorted(reasons) == ["empty.txt", "letter.docx", "nowhere.txt", "quarter.md"]
+    assert sorted(reasons) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
     assert "empty" in reasons["empty.txt"]
-    assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.docx"]
+    assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.zip"]
     assert reasons["nowhere.txt"] == "is not there"
     assert "has the same content as" in reasons["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)

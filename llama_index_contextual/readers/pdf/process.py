@@ -15,7 +15,7 @@ from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from llama_index_contextual.errors import ConfigurationError, ReadError
 from llama_index_contextual.metadata import DocumentMap
@@ -81,13 +81,15 @@ class PdfWorker:
                 with the last line that the child wrote to stderr.
             ConfigurationError: The package of the engine is not installed.
         """
-        return self.run("pdf.reader:read_pdf", path, limits=limits, password=password, engine=engine)
+        return self.run("pdf", path, limits=limits, password=password, engine=engine)
 
-    def run(self, reader: str, path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, **options: object) -> ParsedFile:
-        """Call any reader of this package in the child process, with the errors of `read`.
+    def run(
+        self, reader: Literal["office", "pdf"], path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, **options: object
+    ) -> ParsedFile:
+        """Call a reader of this package in the child process, with the errors of `read`.
 
         Args:
-            reader: Module below `llama_index_contextual.readers` and function: "office:read_office".
+            reader: "pdf" (`read_pdf`) or "office" (`read_office`).
             path: The file.
             limits: Limits of the file.
             options: Further keyword arguments of the function, as JSON values.
