@@ -16,6 +16,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from io import BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
@@ -72,6 +73,25 @@ _DAMAGE = (
 )
 
 
+def _damage() -> tuple[type[Exception], ...]:
+    """Return the errors at a damaged file, with those of the libraries that are installed."""
+    errors: list[type[Exception]] = [*_DAMAGE]
+    with suppress(ImportError):
+        from lxml.etree import LxmlError
+
+        errors.append(LxmlError)
+    with suppress(ImportError):
+        from pptx.exc import PythonPptxError
+
+        errors.append(PythonPptxError)
+    with suppress(ImportError):
+        from openpyxl.utils import exceptions
+
+        errors += [exceptions.CellCoordinatesException, exceptions.InvalidFileException]
+        errors += [exceptions.NamedRangeException, exceptions.SheetTitleException]
+    return tuple(errors)
+
+
 def read_office(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  # noqa: B008
     """Read a file of one of `OFFICE_SUFFIXES`, by its extension.
 
@@ -99,7 +119,7 @@ def parse_office(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "
     try:
         title = _PACKAGES[suffix](builder, path, data)
         title = sensible_title(title or _stated_title(data))
-    except _DAMAGE as error:
+    except _damage() as error:
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         raise ReadError(
             str(path), f"is damaged and cannot be read ({reason}): open it, repair it and save it"
