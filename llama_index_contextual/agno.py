@@ -117,7 +117,9 @@ def filter_keys(filters: MetadataFilters) -> set[str]:
 
 
 # Keys that are of no use in a filter about documents.
-_INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
+_INNER_KEYS = frozenset(
+    {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
+)
 
 
 class ContextualKnowledge:
@@ -333,6 +335,7 @@ def _document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
         "relevance": chunk.relevance,
         "confidence": response.confidence,
         "context": chunk.context,
+        keys.TABLE_HEAD: chunk.table_head,
         **asdict(chunk.source),
     }
     return Document(

@@ -1,17 +1,17 @@
 """Metadata keys of this package, and their visibility to embedding models and LLMs.
 
-A reader puts `FILE_KEYS` on a Document, and page starts and headings as JSON strings under the two reserved keys.
-The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are
-kept, with the user's exclusions.
+A reader puts `FILE_KEYS` on a Document, and page starts, headings and tables as JSON strings under the three reserved
+keys. The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are kept,
+with the user's exclusions.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
     from llama_index.core.schema import BaseNode
@@ -32,11 +32,13 @@ SEGMENT_START = "segment_start"
 SEGMENT_END = "segment_end"
 CHUNK_INDEX = "chunk_index"
 TOKEN_COUNT = "token_count"
+TABLE_HEAD = "table_head"
 
 PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"
+TABLES = "_contextual_tables"
 
-RESERVED_KEYS = (PAGES, HEADINGS)
+RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 OWN_KEYS = (
     SOURCE_LINE,
@@ -53,7 +55,13 @@ OWN_KEYS = (
     SEGMENT_END,
     CHUNK_INDEX,
     TOKEN_COUNT,
+    TABLE_HEAD,
 )
+_EMBEDDED = (CONTEXT, TABLE_HEAD)
+_READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD)
+
+CONTINUED_TABLE = "Column head of the table that the Text continues"
+"""Label of `TABLE_HEAD` for a model."""
 
 METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
@@ -80,19 +88,37 @@ class Heading:
     title: str
 
 
+class Table(NamedTuple):
+    """A table of a document. Its rows are lines, or groups of lines, of the text.
+
+    Attributes:
+        start: Character offset at which the column head begins.
+        body: Offset at which the first row begins; `start` if the head is not part of the table's text.
+        end: Offset of the end of the last row.
+        head: The column head as text of one or more lines, with a line that names the table or its unit, if any.
+    """
+
+    start: int
+    body: int
+    end: int
+    head: str
+
+
 @dataclass(frozen=True)
 class DocumentMap:
-    """Positions of the pages and headings of a document.
+    """Positions of the pages, headings and tables of a document.
 
     Attributes:
         page_starts: Character offset of each physical page's first character; empty if the format has no pages.
         page_labels: The printed page numbers, one per page; empty if the document has none.
         headings: The headings, in the order of the text.
+        tables: The tables with a column head, in the order of the text and without overlap.
     """
 
     page_starts: Sequence[int] = ()
     page_labels: Sequence[str] = ()
     headings: Sequence[Heading] = ()
+    tables: Sequence[Table] = ()
     _heading_starts: list[int] = field(init=False, repr=False, compare=False)
     _paths: list[str] = field(init=False, repr=False, compare=False)
 
@@ -114,25 +140,34 @@ class DocumentMap:
         at = bisect_right(self._heading_starts, offset)
         return self._paths[at - 1] if at else None
 
+    def table(self, offset: int) -> Table | None:
+        """Return the table that begins before the character at `offset` and goes on after it, or None."""
+        at = bisect_left(self.tables, offset, key=lambda table: table.start)
+        return self.tables[at - 1] if at and offset < self.tables[at - 1].end else None
+
     def to_metadata(self) -> dict[str, str]:
-        """Return the two reserved Document keys."""
+        """Return the reserved Document keys."""
         out: dict[str, str] = {}
         if self.page_starts:
             out[PAGES] = json.dumps({"starts": list(self.page_starts), "labels": list(self.page_labels)})
         if self.headings:
             rows = [[h.start, h.level, h.title] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
+        if self.tables:
+            out[TABLES] = json.dumps(list(self.tables), ensure_ascii=False)
         return out
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> DocumentMap:
-        """Read the two reserved keys of a Document; missing keys count as empty."""
+        """Read the reserved keys of a Document; missing keys count as empty."""
         pages = json.loads(metadata.get(PAGES, "{}"))
         headings = json.loads(metadata.get(HEADINGS, "[]"))
+        tables = json.loads(metadata.get(TABLES, "[]"))
         return cls(
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
             headings=tuple(Heading(start, level, title) for start, level, title in headings),
+            tables=tuple(Table(*table) for table in tables),
         )
 
 
@@ -146,16 +181,13 @@ def _section_paths(headings: Sequence[Heading]) -> Iterable[str]:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys excluded from the embedded and indexed text: all of ours except the context."""
-    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key != CONTEXT), user_excluded)
+    """Return the keys excluded from the embedded and indexed text: all of ours except context and table head."""
+    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _EMBEDDED), user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys hidden from the answering LLM: all of ours except the source line and the context."""
-    return _merge(
-        (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in (SOURCE_LINE, CONTEXT)),
-        user_excluded,
-    )
+    """Return the keys hidden from the answering LLM: all of ours except source line, context and table head."""
+    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _READ), user_excluded)
 
 
 def _merge(own: Iterable[str], user: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
+from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
@@ -23,7 +24,8 @@ _LONGEST_TOOL_NAME = 64
 def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     """Return the passages of a response as text for a model: source, context, original text.
 
-    The context is marked as background, because it is not part of the document and must not be quoted.
+    The context is marked as background, because it is not part of the document and must not be quoted. The column head
+    of a table that began before the passage stands above the text.
 
     Args:
         response: The response.
@@ -34,7 +36,8 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     for chunk in response:
         background = f"\nBackground: {chunk.context}" if chunk.context else ""
         where = f"\nPlace: {place(chunk.source)}" if places else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}\n{chunk.text}")
+        head = f"\n{CONTINUED_TABLE}:\n{chunk.table_head}\nText:" if chunk.table_head else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{where}{background}{head}\n{chunk.text}")
     return "\n\n".join(blocks)
 
 

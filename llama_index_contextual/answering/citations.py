@@ -372,10 +372,12 @@ class Passage:
     Attributes:
         text: The original text, without the generated context.
         source: File, pages and offsets of the passage.
+        head: Column head of a table that began before the passage; its figures count as those of the passage.
     """
 
     text: str
     source: Source = field(default_factory=Source)
+    head: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -587,7 +589,7 @@ def _at_span(source: Source, span: tuple[int, int]) -> Source:
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:
     text = _LIST_NUMBER.sub(_blank, _CITATION.sub(_blank, layout.text))
-    facts = cache(lambda number: Facts(passages[number - 1].text))
+    facts = cache(lambda number: Facts(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
     in_question = Facts(question)
     unsupported = []
     for figure in figures_of(text):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llama_index.core.schema import BaseNode
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.retrievers.base import Evidence, Hit, Trace
 from llama_index_contextual.retrievers.response import Explanation, Source
 
@@ -66,11 +67,12 @@ def _explanation(trace: Trace, hit: Hit, rank: int) -> Explanation:
 
 
 def _matched_terms(trace: Trace, node: BaseNode, evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text, and those that occur only in the context."""
+    """Return the matched terms in the text or its table head, and those that occur only in the context."""
     terms, lexical = trace.query_terms, evidence.get("lexical")
     if terms is None or lexical is None:
         return (), ()
-    terms_of_text = set(terms.analyzer.terms(node.get_content()))
+    text = f"{node.metadata.get(keys.TABLE_HEAD) or ''}\n{node.get_content()}"
+    terms_of_text = set(terms.analyzer.terms(text))
     return (
         tuple(term for term in lexical.matched_terms if term in terms_of_text),
         tuple(term for term in lexical.matched_terms if term not in terms_of_text),

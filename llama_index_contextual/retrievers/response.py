@@ -163,6 +163,11 @@ class RetrievedChunk:
         """The sentences that situate the chunk in its document, or None."""
         return self.node.metadata.get(keys.CONTEXT) or None
 
+    @property
+    def table_head(self) -> str | None:
+        """The column head of the table inside which the text begins, or None."""
+        return self.node.metadata.get(keys.TABLE_HEAD) or None
+
     @cached_property
     def source(self) -> Source:
         """The location of the passage in its document."""

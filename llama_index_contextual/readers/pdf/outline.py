@@ -26,12 +26,16 @@ class PlacedLine(NamedTuple):
         start: Offset of its first character in the document.
         y: Baseline on its page, or NaN if unknown.
         end: Separator before the next line: a line feed, or a space within a paragraph.
+        cells: Number of separate pieces on the line.
+        x0: Start in points, along the line.
     """
 
     text: str
     start: int
     y: float
     end: str = "\n"
+    cells: int = 1
+    x0: float = 0.0
 
 
 def headings(outline: Iterable[OutlineEntry], pages: Sequence[Sequence[PlacedLine]]) -> list[Heading]:

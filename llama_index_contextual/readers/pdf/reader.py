@@ -21,6 +21,7 @@ from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
+from llama_index_contextual.readers.tables import pdf_tables
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 
@@ -174,6 +175,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
             page_starts=_page_starts(pages),
             page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
             headings=tuple(found),
+            tables=tuple(pdf_tables(pages)),
         ),
         title=sensible_title(clean(_optional(source.title, warnings) or "")),
         warnings=tuple(warnings),
@@ -193,7 +195,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
         for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
             end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line.y, end))
+                lines.append(PlacedLine(text, start, line.y, end, line.cells, line.x0))
                 start += len(text) + 1
             elif lines:
                 lines[-1] = lines[-1]._replace(end=end)
