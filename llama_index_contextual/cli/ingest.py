@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ingesting = typer.Typer()
 
-Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")]
+Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, Office, HTML, CSV, mail, text.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Remove all other documents.")]
 Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
 

@@ -230,7 +230,7 @@ class Project:
         A renamed file gets the id of its new name, and its contexts and embeddings cost nothing again.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs, LlamaIndex Documents, or ready chunks.
             replace: Make the version exactly these inputs; otherwise other documents are kept.
             moved: The files were moved: a document whose id the new path ends with is taken to be the same one.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.

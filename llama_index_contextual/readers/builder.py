@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.metadata import DocumentMap, Heading
+from llama_index_contextual.metadata import DocumentMap, Heading, Table
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import one_line
 from llama_index_contextual.readers.headings import plain_outline
@@ -29,22 +28,6 @@ _PERIOD = re.compile(r"(?:19|20)\d\d[A-Za-z]?|\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2
 _MAX_FIGURE = 40
 
 
-class TableSpan(NamedTuple):
-    """A table in the text.
-
-    Attributes:
-        start: Offset at which the column head begins.
-        body: Offset at which the first row begins.
-        end: Offset of the end of the last row.
-        head: The column head.
-    """
-
-    start: int
-    body: int
-    end: int
-    head: str
-
-
 class DocumentBuilder:
     """Builder of a document's text and map.
 
@@ -61,7 +44,7 @@ class DocumentBuilder:
     def __init__(self, path: Path, limits: ReadLimits) -> None:
         self.warnings: list[str] = []
         self.headings: list[Heading] = []
-        self.tables: list[TableSpan] = []
+        self.tables: list[Table] = []
         self._path, self._limits = path, limits
         self._parts: list[str] = []
         self._size = self._feeds = 0
@@ -124,15 +107,19 @@ class DocumentBuilder:
             if number == at_head:
                 body = self._size
         if head and body < self._size:
-            self.tables.append(TableSpan(start, body, self._size - 1, head))
+            self.tables.append(Table(start, body, self._size - 1, head))
         return head
 
     def embed(self, title: str, part: ParsedFile) -> None:
-        """Add another document as a section with a title; its headings become subsections."""
+        """Add another document as a section with a title; its headings become subsections, its pages are not kept."""
         self.heading(1, title)
         self._break(2)
         base = self._size
         self.headings += [Heading(base + head.start, head.level + 1, head.title) for head in part.map.headings]
+        self.tables += [
+            table._replace(start=base + table.start, body=base + table.body, end=base + table.end)
+            for table in part.map.tables
+        ]
         self._add(part.text)
 
     def text(self) -> str:
@@ -159,7 +146,12 @@ class DocumentBuilder:
         headings = self.headings or (plain_outline(text).headings if outlines else ())
         return ParsedFile(
             text=text,
-            map=DocumentMap(page_starts=tuple(self._starts), page_labels=tuple(self._labels), headings=tuple(headings)),
+            map=DocumentMap(
+                page_starts=tuple(self._starts),
+                page_labels=tuple(self._labels),
+                headings=tuple(headings),
+                tables=tuple(self.tables),
+            ),
             title=one_line(title or "") or None,
             warnings=tuple(self.warnings),
             metadata=metadata or {},

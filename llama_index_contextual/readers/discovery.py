@@ -28,7 +28,7 @@ from llama_index_contextual.readers.base import FileWarning, ReadLimits, Skipped
 TEXT_SUFFIXES = (".txt", ".text")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 PDF_SUFFIXES = (".pdf",)
-_PACKAGES = {
+_PACKAGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((".docx", ".docm"), ("mammoth", "lxml")),
     **dict.fromkeys((".pptx", ".pptm"), ("pptx", "lxml")),
     **dict.fromkeys((".xlsx", ".xlsm"), ("openpyxl", "lxml")),
@@ -39,12 +39,9 @@ OFFICE_SUFFIXES = tuple(_PACKAGES)
 SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES)
 _INSTALL = 'pip install "llama-index-contextual[office]"'
 _REMEDIES = {
-    **dict.fromkeys((".doc", ".dot", ".odt", ".pages"), "open it in Word or LibreOffice and save it as .docx"),
-    **dict.fromkeys((".rtf", ".wpd"), "open it in Word or LibreOffice and save it as .docx"),
-    **dict.fromkeys(
-        (".ppt", ".pps", ".ppsx", ".odp", ".key"), "open it in PowerPoint or LibreOffice and save it as .pptx"
-    ),
-    **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "open it in Excel or LibreOffice and save it as .xlsx"),
+    **dict.fromkeys((".doc", ".dot", ".odt", ".rtf"), "open it in Word or LibreOffice and save it as .docx"),
+    **dict.fromkeys((".ppt", ".pps", ".ppsx", ".odp"), "open it in PowerPoint or LibreOffice and save it as .pptx"),
+    **dict.fromkeys((".xls", ".xlsb", ".ods"), "open it in Excel or LibreOffice and save it as .xlsx"),
     **dict.fromkeys((".msg", ".mbox"), "save its mails from the mail program as .eml"),
     **dict.fromkeys((".mht", ".mhtml"), "open it in a browser and save it as .html"),
 }
