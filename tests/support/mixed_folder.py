@@ -9,8 +9,8 @@ from tests.support.pdf_files import lines, pdf_of
 
 FIGURES = [["Region", "2023", "2024"], ["North", 1200, 1310], ["South", 800, 790]]
 OFFER = (
-    "We build the jetty of larch wood in three weeks, and take the old one down before. It costs nine thousand. Half of it "
-    "is due when the work begins, and the rest when the harbour master has seen it."
+    "We build the jetty of larch wood in three weeks, and take the old one down before. It costs nine thousand. Half "
+    "of it is due when the work begins, and the rest when the harbour master has seen it."
 )
 OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1_000)
 
