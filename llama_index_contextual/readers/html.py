@@ -80,7 +80,7 @@ def parse_html(path: Path, text: str) -> Element | None:
         root = etree.fromstring(text.encode("utf-8", "replace"), parser)
     except etree.ParserError:  # there is nothing but comments
         return None
-    if any(entry.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for entry in parser.error_log):
+    if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
         raise ReadError(str(path), "has HTML elements nested too deeply: save the page as PDF or text")
     return root
 
