@@ -12,8 +12,8 @@ from llama_index_contextual.readers.pdf.pieces import Line
 PdfEngine = Literal["pypdf", "pdfium"]
 
 MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
-WRONG_PASSWORD = "the PDF is encrypted and the password given does not open it"
-NO_PASSWORD = "the PDF is encrypted: give its password"
+WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
+NO_PASSWORD = "the PDF is encrypted: give its password, with `passwords=` in Python or `--password` on the command line"
 
 _PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
 _NO_TITLE = re.compile(
