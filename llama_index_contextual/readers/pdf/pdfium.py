@@ -9,12 +9,16 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
+from pypdf import apply_configuration
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.pdf.engine import (
@@ -29,19 +33,23 @@ from llama_index_contextual.readers.pdf.engine import (
 from llama_index_contextual.readers.pdf.fonts import BOLD_NAME, FORCE_BOLD
 from llama_index_contextual.readers.pdf.layout import CELL_GAP, main_angle, page_lines
 from llama_index_contextual.readers.pdf.pieces import Line, Run
+from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
 SAME_BASELINE = 0.1  # of the font size
 NARROW_SPACE = 0.05  # of the font size
+NEIGHBOURS = 5  # text objects before one that pdfium compares it with
+SHADOW = 0.2  # of the font size: a copy of a letter that is further away is another letter
+MAX_FORM_DEPTH = 8
 SAME_SIZE = 0.8  # ratio of font sizes: less is a footnote mark
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # how pdfium marks a hyphen at the end of a line
+_LONG_WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
 _UNREADABLE = re.compile(  # no text, control characters, and private characters within a word
     r"[\ufffd\0-\x01\x03-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]|\S[\ue000-\uf8ff]|[\ue000-\uf8ff]\S"
 )
-_LETTER = re.compile(r"[^\W_]")
 
 
 def _function(function: Any, result: Any, *arguments: Any) -> Any:
@@ -63,6 +71,12 @@ _font_weight = _function(pdfium.FPDFFont_GetWeight, ctypes.c_int, ctypes.c_void_
 _font_name = _function(
     pdfium.FPDFFont_GetBaseFontName, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 )
+_bounds_of = _function(pdfium.FPDFPageObj_GetBounds, ctypes.c_int, *[ctypes.c_void_p] * 5)
+_type_of = _function(pdfium.FPDFPageObj_GetType, ctypes.c_int, ctypes.c_void_p)
+_count_objects = _function(pdfium.FPDFPage_CountObjects, ctypes.c_int, ctypes.c_void_p)
+_get_object = _function(pdfium.FPDFPage_GetObject, ctypes.c_void_p, *_AT)
+_count_form_objects = _function(pdfium.FPDFFormObj_CountObjects, ctypes.c_int, ctypes.c_void_p)
+_get_form_object = _function(pdfium.FPDFFormObj_GetObject, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
 
 
 class PdfiumSource:
@@ -79,6 +93,8 @@ class PdfiumSource:
 
     def __init__(self, path: Path, data: bytes, password: str | None) -> None:
         self._path = str(path)
+        self._with_pypdf = partial(PypdfSource, path, data, password)
+        self._pypdf: PypdfSource | None = None
         try:
             self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
@@ -97,6 +113,8 @@ class PdfiumSource:
             reader = _PageText(text)
             runs = reader.runs()
             lines = page_lines(runs) if runs and not reader.has_own_order else _plain_lines(reader.text)
+            if _UNREADABLE.search(reader.text) or reader.has_lost_letters(page):
+                lines = self._better(lines, index)
             is_drawn = not lines and _is_drawn(page)
             span = page_span(page.get_mediabox(), main_angle(runs))
             text.close()
@@ -104,6 +122,17 @@ class PdfiumSource:
         except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
         return PageContent(lines, is_drawn, span)
+
+    def _better(self, lines: list[Line], index: int) -> list[Line]:
+        """Return the lines of a page as pypdf reads them, if it reads more of them, else those given."""
+        try:
+            with apply_configuration(CONFIGURATION):
+                self._pypdf = self._pypdf or self._with_pypdf()
+                others = list(self._pypdf.page(index).lines)
+        except ReadError:
+            return lines
+        ours, theirs = _legibility(lines), _legibility(others)
+        return others if theirs > ours and theirs[1] >= ours[1] else lines
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -124,6 +153,8 @@ class PdfiumSource:
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
+        if self._pypdf is not None:
+            self._pypdf.close()
 
 
 class _Style(NamedTuple):
@@ -205,6 +236,20 @@ class _PageText:
         if parts:
             runs.append(_run(parts, start, end, y, style))
         return runs
+
+    def has_lost_letters(self, page: Any) -> bool:
+        """Return whether pdfium has left out a letter.
+
+        pdfium leaves out a text object that repeats another one close by, which is how some programs print bold text.
+        On a page that is drawn letter by letter, it takes the second of two equal letters for such a shadow.
+        """
+        letters = {}
+        if any(self._is_drawn_by_letters(*word.span()) for word in islice(_LONG_WORD.finditer(self.text), 0, None, 5)):
+            letters = {_object_of(self._page, at): letter for at, letter in enumerate(self.text)}
+        return bool(letters) and _misses_letter(page, letters)
+
+    def _is_drawn_by_letters(self, first: int, last: int) -> bool:
+        return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
 
     def _pieces(self) -> Iterator[_Piece]:
         """Yield each word, or its parts if its letters are raised or differ in size.
@@ -292,6 +337,47 @@ class _PageText:
                 or bool(max(_font_flags(font), 0) & FORCE_BOLD)
             )
         return self._bold.get(font, False)
+
+
+def _misses_letter(page: Any, letters: Mapping[int | None, str]) -> bool:
+    """Return whether a text object that is not in the text repeats a letter, but not at its place.
+
+    Args:
+        page: The page.
+        letters: Letter of each text object in the text.
+    """
+    recent: deque[tuple[str, float, float, float]] = deque(maxlen=NEIGHBOURS)
+    bounds = (ctypes.c_float * 4)()
+    edges = [ctypes.addressof(bounds) + at * ctypes.sizeof(ctypes.c_float) for at in range(4)]
+    for address in _text_objects(page.raw, _count_objects, _get_object):
+        _bounds_of(address, *edges)
+        left, bottom, right, top = bounds
+        if address in letters:
+            recent.append((letters[address], left, bottom, right - left))
+            continue
+        width, height = right - left, top - bottom
+        for letter, x, y, other_width in recent:
+            is_same = letter.isalnum() and abs(width - other_width) < 0.01 * width and abs(bottom - y) < SHADOW * height
+            if is_same and SHADOW * height < abs(left - x) < width:
+                return True
+    return False
+
+
+def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator[int]:
+    """Yield the addresses of the text objects of a page or form in the order of drawing."""
+    for at in range(count(holder)):
+        shape = get(holder, at)
+        kind = _type_of(shape)
+        if kind == pdfium.FPDF_PAGEOBJ_TEXT:
+            yield shape
+        elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_FORM_DEPTH:
+            yield from _text_objects(shape, _count_form_objects, _get_form_object, depth + 1)
+
+
+def _legibility(lines: Sequence[Line]) -> tuple[int, int]:
+    """Return the negative number of characters that cannot be read, and the number of letters and digits."""
+    text = "\n".join(line.text for line in lines)
+    return -len(_UNREADABLE.findall(text)), sum(map(str.isalnum, text))
 
 
 def _run(parts: list[str], start: float, end: float, y: float, style: _Style) -> Run:
