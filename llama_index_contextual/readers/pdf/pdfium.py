@@ -38,11 +38,9 @@ from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
 SAME_BASELINE = 0.1  # of the font size
-NARROW_SPACE = 0.05  # of the font size
 NEIGHBOURS = 5  # text objects before one that pdfium compares it with
 SHADOW = 0.2  # of the font size: a copy of a letter that is further away is another letter
 MAX_FORM_DEPTH = 8
-SAME_SIZE = 0.8  # ratio of font sizes: less is a footnote mark
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # how pdfium marks a hyphen at the end of a line
 _LONG_WORD = re.compile(r"\w{4,}")
@@ -217,7 +215,9 @@ class _PageText:
         for first, last, new, (x0, x1, new_y) in self._pieces():
             gap = text[done:first]
             done = last
-            is_same_line = -tolerance <= new_y - y <= tolerance and "\n" not in gap
+            # pdfium ends lines by "\r\n"; other line feeds are spaces of fonts that decode them so
+            is_new_line = "\r" in gap
+            is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
             if new is style and is_same_line and -widest <= x0 - end <= widest:
                 if gap:
                     parts.append(" ")
@@ -226,11 +226,7 @@ class _PageText:
                 continue
             if parts:
                 runs.append(_run(parts, start, end, y, style))
-            if gap and "\n" in gap:  # also between words of one line in a text layer of OCR
-                is_space = x0 - end > NARROW_SPACE * new.size and new.size * SAME_SIZE <= style.size
-            else:
-                is_space = bool(gap)
-            parts = [" ", text[first:last]] if is_space else [text[first:last]]
+            parts = [" ", text[first:last]] if gap and not is_new_line else [text[first:last]]
             style, start, end, y = new, x0, x1, new_y
             tolerance, widest = SAME_BASELINE * new.size, CELL_GAP * new.size
         if parts:
