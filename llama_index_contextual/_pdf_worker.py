@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf.process import NEXT_FILE
 
@@ -56,8 +56,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     except ReadError as error:
         return {"reason": error.reason}
-    except ConfigurationError as error:
-        return {"configuration": str(error), "setting": error.setting}
     return {
         "text": parsed.text,
         "map": parsed.map.to_metadata(),

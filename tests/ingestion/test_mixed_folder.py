@@ -30,9 +30,9 @@ def test_each_file_is_ingested_or_reported(project: Project, club: Path) -> None
         Path(name).suffix for name in list(mixed_folder.files())[:27]
     )
     reasons = {Path(file.path).relative_to(club).as_posix(): file.reason for file in report.skipped}
-    assert {name: reason.partition(":")[0] for name, reason in reasons.items()} == {
-        "contracts/broken.docx": "is damaged or truncated (File is not a zip file)",
-        "contracts/broken.pdf": "the PDF is damaged or truncated (PdfStreamError",
+    assert {name: reason.partition(":")[0].partition(" (")[0] for name, reason in reasons.items()} == {
+        "contracts/broken.docx": "is damaged or truncated",
+        "contracts/broken.pdf": "the PDF is damaged or truncated",
         "contracts/locked.docx": "is encrypted",
         "contracts/old.doc": "has the type .doc and is not read",
         "figures/bomb.xlsx": f"has {(club / 'figures/bomb.xlsx').stat().st_size:,} bytes that unpack to 60,016,879",

@@ -40,7 +40,7 @@ def read_pdf(
     *,
     password: str | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
-    engine: PdfEngine = "pypdf",
+    engine: PdfEngine = "pdfium",
     data: bytes | None = None,
 ) -> ParsedFile:
     """Read one PDF in this process.
@@ -52,7 +52,7 @@ def read_pdf(
         path: The file.
         password: Password of an encrypted PDF; ignored for other files.
         limits: Limits of the file.
-        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        engine: "pdfium", or "pypdf", which is written in Python alone.
         data: Content of the file, if it is not to be read from `path`.
 
     Returns:
@@ -60,7 +60,6 @@ def read_pdf(
 
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` says why.
-        ConfigurationError: The package of the engine is not installed.
     """
     data, digest = _bytes(path, limits) if data is None else (data, "")
     _check(path, data)
