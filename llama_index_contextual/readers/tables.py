@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -66,6 +67,8 @@ _CODE = frozenset("{};=")
 REACH = 1_000
 """Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
 
+MIN_ALIGNED = 0.6
+"""Share of the rows of a table in columns whose last cells stand in one column."""
 MIN_PROSE = 45
 """Characters of a line that the next one may continue as a paragraph."""
 
@@ -143,7 +146,23 @@ def _caption_above(text: str, start: int) -> str:
 
 def _aligned_tables(text: str) -> Iterator[Table]:
     for start, end in _stretches(text):
-        yield from figure_tables(_text_lines(text, start, end))
+        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
+
+
+def _is_aligned(text: str, table: Table) -> bool:
+    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
+    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
+    rows = 0
+    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
+        line = match.group().rstrip()
+        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
+        if gaps:
+            indent = match.start() - text.rfind("\n", 0, match.start())
+            rows += 1
+            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
+            for counter, place in zip(places, last_cell, strict=True):
+                counter[place] += 1
+    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
 
 
 def _stretches(text: str) -> Iterator[Span]:
@@ -298,6 +317,20 @@ def _figures(words: Sequence[str]) -> tuple[int, int]:
     dates = max(years, days)
     is_number = at < 0 and figures == 1 and not dates  # of a page, or of a list
     return 0 if is_number else figures, dates
+
+
+def is_figure(text: str) -> bool:
+    """Return whether a cell holds a figure or a dash, with signs and units, and no year.
+
+    Example:
+        >>> [is_figure(text) for text in ("$ 1,234", "(13)", "15.5 %", "—", "2023", "Note 5", "$")]
+        [True, True, True, True, False, False, False]
+    """
+    words = [word for word in text.split() if word not in _NEUTRAL]
+    bare = [word if _DASHES.fullmatch(word) else word.strip(_MARKS) for word in words]
+    if not bare or (len(bare) == 1 and _YEAR.fullmatch(bare[0])):
+        return False
+    return all(_NUMBER.fullmatch(word) or _DASHES.fullmatch(word) for word in bare)
 
 
 def _is_table(read: Sequence[_Sorted], at: int) -> bool:

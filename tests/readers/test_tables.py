@@ -179,6 +179,8 @@ def test_figures_in_columns_set_with_spaces_or_tabs_are_a_table() -> None:
 def test_prose_with_wide_spaces_and_aligned_code_are_no_tables() -> None:
     prose = "It  was  the best of times,  it  was the worst  of times,  in  1859  and  later.\n" * 20
     code = "int  a    = 1;\nint  bb   = 2;\nint  ccc  = 3;\n" * 5
+    books = [f"Author {'A' * n}  Writer   A title of {'many ' * (n % 7)}words {190 + n} {n}" for n in range(30)]
+    assert tables_in_text("\n".join(["Name One  Name Two   A book about dogs", *books])) == []
     assert tables_in_text(prose) == []
     assert tables_in_text(code) == []
 

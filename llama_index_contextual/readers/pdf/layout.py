@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from llama_index_contextual.readers.pdf.blanks import with_blanks
 from llama_index_contextual.readers.pdf.columns import columns_in_order, figures_beside_labels
 from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run, beside
 
@@ -27,7 +28,7 @@ def page_lines(runs: Sequence[Run]) -> list[Line]:
     upright = main_angle(runs)
     rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
     if len(rows) <= MAX_ROWS:
-        rows = columns_in_order(figures_beside_labels(rows))
+        rows = with_blanks(columns_in_order(figures_beside_labels(rows)))
     return [_line(row, upright) for row in rows]
 
 
