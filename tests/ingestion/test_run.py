@@ -61,13 +61,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the files that are read."""
     seen: list[str] = []
-    real = DocumentReader.read
+    real = DocumentReader._content
 
-    def spy(self: DocumentReader, ref: Any) -> Any:
+    def spy(self: DocumentReader, ref: Any, parsed: Any) -> Any:
         seen.append(ref.doc_id)
-        return real(self, ref)
+        return real(self, ref, parsed)
 
-    monkeypatch.setattr(DocumentReader, "read", spy)
+    monkeypatch.setattr(DocumentReader, "_content", spy)
     return seen
 
 
