@@ -68,6 +68,7 @@ CONTINUED_TABLE = "Column head of the table that the Text continues"
 METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 
+_PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 SECTION_SEPARATOR = " > "
 
 MAX_NESTING = 100
@@ -215,13 +216,21 @@ def source_line(metadata: dict[str, Any]) -> str:
     name = metadata.get(FILE_NAME) or metadata.get(TITLE)
     if not name:
         return ""
-    parts = [f"Source: {name}"]
-    first, last = metadata.get(PAGE_START), metadata.get(PAGE_END)
-    if first is not None:
-        parts.append(f"page {first}" if last in (None, first) else f"pages {first}–{last}")
-    if metadata.get(SECTION):
+    parts = [f"Source: {name}", *_place(str(name), metadata)]
+    if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
         parts.append(f"section {metadata[SECTION]}")
     return ", ".join(parts)
+
+
+def _place(name: str, metadata: dict[str, Any]) -> list[str]:
+    """Return the pages, slides or sheets of a chunk; the label if only that is known, as in LlamaIndex's Documents."""
+    first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
+    word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
+    if first is None:
+        return [] if label in (None, "") else [f"{word} {label}"]
+    if last in (None, first):
+        return [f"{word} {label if word == 'sheet' and label else first}"]
+    return [f"{word}s {first}–{last}"]
 
 
 def shape_fault(metadata: object) -> str | None:

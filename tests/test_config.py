@@ -17,7 +17,7 @@ from llama_index_contextual.errors import ConfigurationError
 
 def test_the_defaults_are_the_published_ones() -> None:
     assert ProjectConfig().model_dump() == {
-        "pdf_engine": "pypdf",
+        "pdf_engine": "pdfium",
         "ocr": "auto",
         "ocr_language": None,
         "embed_model": "openai:text-embedding-3-small",
@@ -183,7 +183,7 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
-        other: Any = (others | {"pdf_engine": "pdfium", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
+        other: Any = (others | {"pdf_engine": "pypdf", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
         other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 

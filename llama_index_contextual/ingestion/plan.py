@@ -39,8 +39,15 @@ from llama_index_contextual.readers import (
     discover,
 )
 from llama_index_contextual.readers.base import has_text, user_facts
-from llama_index_contextual.readers.discovery import PDF_SUFFIXES, has_magic, notes_on_ids, printable, split_glob
-from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.discovery import (
+    OFFICE_SUFFIXES,
+    PDF_SUFFIXES,
+    has_magic,
+    notes_on_ids,
+    printable,
+    split_glob,
+)
+from llama_index_contextual.readers.documents import FileMetadata, with_headings
 from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
@@ -395,7 +402,7 @@ class Intake:
     ) -> tuple[dict[FileRef, str], dict[FileRef, list[SkippedFile]]]:
         """Return the content hash of each file to ingest, and the copies of each file, which are skipped."""
         digests: dict[FileRef, str] = {}
-        first: dict[tuple[bool, str], FileRef] = {}
+        first: dict[tuple[str, str], FileRef] = {}
         copies: dict[FileRef, list[SkippedFile]] = defaultdict(list)
         # Files of existing documents come first and are never skipped as copies: the documents would become outdated.
         for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
@@ -405,7 +412,9 @@ class Intake:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
             # The same bytes can be a valid text file and an invalid PDF.
-            same = first.setdefault((ref.path.suffix.lower() in PDF_SUFFIXES, digest), ref)
+            suffix = ref.path.suffix.lower()
+            kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
+            same = first.setdefault((kind, digest), ref)
             if same is not ref and origin(ref.path) not in known:
                 _require_equal(same, ref)
                 copies[same].append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
@@ -430,15 +439,13 @@ class Intake:
 
     def jobs(self, reader: DocumentReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
-        for doc_id, ref in self.files.items():
-            if doc_id not in doc_ids:
-                continue
-            try:
-                content = reader.read(ref)
-                if fault := storable_fault(content.document):
-                    raise ReadError(ref.shown, f"cannot be stored: {fault}")
-            except ReadError as error:
-                self._skip(doc_id, error)
+        refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
+        for ref, content in reader.read_all(refs):
+            doc_id = ref.doc_id
+            if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
+                content = ReadError(ref.shown, f"cannot be stored: {fault}")
+            if isinstance(content, ReadError):
+                self._skip(doc_id, content)
                 failed.append(doc_id)
                 continue
             self.warnings += content.warnings
@@ -500,7 +507,7 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
 
 
 def _job_of_document(document: Document) -> Job:
-    return Job(document, None, document.doc_id, _content_key(document), len(document.text))
+    return Job(with_headings(document), None, document.doc_id, _content_key(document), len(document.text))
 
 
 def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
@@ -660,7 +667,7 @@ class RunOptions:
     reread: bool = False
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
-    passwords: Mapping[str, str] | str | None = None
+    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
     max_cost: float | None = None
     batch: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"

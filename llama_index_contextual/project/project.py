@@ -230,7 +230,7 @@ class Project:
         note. A renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown, images), LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs, LlamaIndex Documents, or ready chunks.
             replace: Remove all documents that are not among the inputs.
             moved: The files were moved: a path that ends with the id of a document is that document.
             reread: Read unchanged files again, because this release or an extra that was installed since reads them
@@ -238,7 +238,8 @@ class Project:
                 the same option prices the others.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
-            passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
+            passwords: Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; that of
+                "*" is for all other files. They are not stored.
             max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight counts with its maximum
                 price, and so does, permanently, a call that timed out or was interrupted. At the limit, the run waits
                 for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an error.

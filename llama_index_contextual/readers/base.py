@@ -76,15 +76,17 @@ class ReadLimits:
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
         max_pages: Number of pages of a PDF.
-        max_seconds: Time to parse one PDF, or to read one scanned page, in seconds of wall-clock time; then the child
-            process is killed.
+        max_seconds: Time to parse one file (all but text and Markdown), or to read one scanned page, in seconds of
+            wall-clock time; then the child process is killed.
         max_characters: Number of characters of the extracted text.
+        max_unpacked_bytes: Size of an Office file when it is unpacked, in bytes.
     """
 
     max_bytes: int = 500_000_000
     max_pages: int = 10_000
     max_seconds: float = 300.0
     max_characters: int = 500_000_000
+    max_unpacked_bytes: int = 1_000_000_000
 
 
 def has_text(text: str) -> bool:

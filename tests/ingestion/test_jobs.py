@@ -202,15 +202,15 @@ def test_files_are_read_one_by_one_and_a_bad_one_does_not_stop_the_rest(text_fol
 def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = DocumentReader.read
+    real = DocumentReader._content
 
-    def with_nul(self: DocumentReader, ref: Any) -> Any:
-        content = real(self, ref)
+    def with_nul(self: DocumentReader, ref: Any, parsed: Any) -> Any:
+        content = real(self, ref, parsed)
         if ref.doc_id.endswith("md"):
             content.document.metadata["title"] = "N\0U\0L"
         return content
 
-    monkeypatch.setattr(DocumentReader, "read", with_nul)
+    monkeypatch.setattr(DocumentReader, "_content", with_nul)
     intake = Intake.of([text_folder])
     read, failed = read_all(intake)
     assert [job.doc_id for job in read] == ["reports/manual.txt"]

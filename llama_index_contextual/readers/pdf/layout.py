@@ -16,6 +16,7 @@ from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run, besi
 
 SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
 WORD_GAP = 0.5  # of the width of a space
+MAX_KERNING = 0.5  # of the font size: a larger step back begins another word
 CELL_GAP = 1.2  # of the font size: more than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
 MAX_CELLS = 30  # of a row that are compared with the next one
@@ -43,7 +44,15 @@ def _line(row: Row, upright: int) -> Line:
     texts = [" ".join(cell.text.split()) for cell in row]
     largest = max(row, key=lambda cell: cell.size)
     y = largest.y if largest.angle == upright else math.nan
-    return Line(" ".join(filter(None, texts)), y, largest.size, len(row), row[0].x0, max(cell.x1 for cell in row))
+    return Line(
+        " ".join(filter(None, texts)),
+        y,
+        largest.size,
+        len(row),
+        row[0].x0,
+        max(cell.x1 for cell in row),
+        2 * sum(cell.bold for cell in row) > sum(len(cell.text) for cell in row),
+    )
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
@@ -56,11 +65,12 @@ def cells_of(runs: Iterable[Run]) -> list[Cell]:
         cell = cells[-1] if cells else None
         gap = run.x0 - last.x1 if last is not None else 0.0
         if cell is None or last is None or not _same_line(cell, run) or abs(gap) > CELL_GAP * max(run.size, last.size):
-            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle))
+            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle, run.bold * len(run.text)))
         else:
             if _is_word_gap(gap, last, run):
                 cell.text += " "
             cell.text += run.text
+            cell.bold += run.bold * len(run.text)
             cell.x0, cell.x1 = min(cell.x0, run.x0), max(cell.x1, run.x1)
             if run.size > cell.size:
                 cell.y, cell.size = run.y, run.size
@@ -86,7 +96,7 @@ def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
         return False
     if ord(last.text[-1]) >= WIDE_GLYPHS and ord(run.text[0]) >= WIDE_GLYPHS:
         return gap > 0.5 * run.size
-    return abs(gap) > WORD_GAP * min(last.space, run.space)
+    return gap > WORD_GAP * min(last.space, run.space) or gap < -MAX_KERNING * run.size
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:

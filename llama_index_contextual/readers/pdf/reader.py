@@ -41,8 +41,9 @@ def read_pdf(
     *,
     password: str | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
-    engine: PdfEngine = "pypdf",
+    engine: PdfEngine = "pdfium",
     scans: Mapping[int, Mapping[str, Any]] | None = None,
+    data: bytes | None = None,
 ) -> ParsedFile:
     """Read one PDF in this process.
 
@@ -53,18 +54,19 @@ def read_pdf(
         path: The file.
         password: Password of an encrypted PDF; ignored for other files.
         limits: Limits of the file.
-        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        engine: "pdfium", or "pypdf", which is written in Python alone.
         scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
             `scanned` of the result, and are neither an error nor a warning. None stands for a caller without OCR.
+        data: Content of the file, if it is not to be read from `path`.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
 
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` says why.
-        ConfigurationError: The package of the engine is not installed.
     """
-    data, digest = _bytes(path, limits)
+    data, digest = _bytes(path, limits) if data is None else (data, "")
+    _check(path, data)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
@@ -92,11 +94,14 @@ def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
         raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
     if size > limits.max_bytes:
         raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
+    return data, digest
+
+
+def _check(path: Path, data: bytes) -> None:
     if not data:
         raise ReadError(str(path), "the file is empty (0 bytes)")
     if b"%PDF-" not in data[:END]:
         raise ReadError(str(path), "this is not a PDF: it does not begin with %PDF-")
-    return data, digest
 
 
 def read_source(
