@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,7 +243,7 @@ class _PageText:
         sample = words[:: len(words) // SAMPLE + 1]
         if 2 * sum(self._is_drawn_by_letters(*word) for word in sample) <= len(sample):
             return False
-        return _misses_letter(page, {_object_of(self._page, at): letter for at, letter in enumerate(self.text)})
+        return _misses_letter(page, set(map(_object_of, repeat(self._page), range(len(self.text)))))
 
     def _is_drawn_by_letters(self, first: int, last: int) -> bool:
         return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
@@ -335,23 +336,25 @@ class _PageText:
         return self._bold.get(font, False)
 
 
-def _misses_letter(page: Any, letters: Mapping[int | None, str]) -> bool:
-    """Return whether a text object that is not in the text repeats a letter, but not at its place.
+def _misses_letter(page: Any, read: Set[int]) -> bool:
+    """Return whether a text object that was not read looks like one close by, but is not at its place.
 
     Args:
         page: The page.
-        letters: Letter of each text object in the text.
+        read: Addresses of the text objects in the text.
     """
     objects = list(_text_objects(page.raw, _count_objects, _get_object))
     for at, address in enumerate(objects):
-        if address in letters:
+        if address in read:
             continue
         left, bottom, right, top = _bounds(address)
         width, height = right - left, top - bottom
+        if width <= 0 or height <= 0:  # a space
+            continue
         for other in objects[max(at - NEIGHBOURS, 0) : at]:
             x, y, end, _top = _bounds(other)
             is_same = abs(end - x - width) < 0.01 * width and abs(bottom - y) < SHADOW * height
-            if is_same and SHADOW * height < abs(left - x) < width and letters.get(other, "").isalnum():
+            if is_same and SHADOW * height < abs(left - x) < width and other in read:
                 return True
     return False
 
