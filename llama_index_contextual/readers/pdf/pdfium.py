@@ -30,12 +30,13 @@ from llama_index_contextual.readers.pdf.engine import (
     page_span,
 )
 from llama_index_contextual.readers.pdf.fonts import BOLD_NAME, FORCE_BOLD
-from llama_index_contextual.readers.pdf.layout import CELL_GAP, main_angle, page_lines
+from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
 from llama_index_contextual.readers.pdf.pieces import Line, Run
 from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
+WIDE_SPACE = 0.55  # of the font size: in a wider one a footnote mark may have been left to be drawn later
 SAME_BASELINE = 0.1  # of the font size
 SAMPLE = 12  # words of a page that show whether it is drawn letter by letter
 NEIGHBOURS = 5  # text objects before one that pdfium compares it with
@@ -205,7 +206,8 @@ class _PageText:
     def runs(self) -> list[Run]:
         """Return the text in the order of pdfium, which sorts what is drawn on one baseline from left to right.
 
-        A run ends where the line, the font's size or weight changes, and at a gap that may be the edge of a column.
+        A run ends where the line, the font's size or weight changes, and at a gap that may be the edge of a column
+        or have room for a footnote mark.
         """
         runs: list[Run] = []
         parts: list[str] = []
@@ -228,7 +230,7 @@ class _PageText:
                 runs.append(_run(parts, start, end, y, style))
             parts = [" ", text[first:last]] if gap and not is_new_line else [text[first:last]]
             style, start, end, y = new, x0, x1, new_y
-            tolerance, widest, narrowest = SAME_BASELINE * new.size, CELL_GAP * new.size, SPACE * new.size
+            tolerance, widest, narrowest = SAME_BASELINE * new.size, WIDE_SPACE * new.size, SPACE * new.size
         if parts:
             runs.append(_run(parts, start, end, y, style))
         return runs
