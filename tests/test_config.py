@@ -171,6 +171,11 @@ def test_a_setting_that_a_record_lacks_has_the_value_of_that_time() -> None:
     assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
 
 
+def test_a_project_recorded_without_its_pdf_engine_keeps_the_former_one() -> None:
+    assert ProjectConfig.recorded({}).pdf_engine == "pypdf"
+    assert ProjectConfig().pdf_engine == "pdfium"
+
+
 def test_it_is_known_which_changes_need_a_new_version() -> None:
     config = ProjectConfig()
     assert config.rebuild_fields(config) == []
