@@ -175,6 +175,11 @@ def test_a_setting_missing_from_a_record_has_its_former_default() -> None:
     assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
 
 
+def test_a_project_recorded_without_its_pdf_engine_keeps_the_former_one() -> None:
+    assert ProjectConfig.recorded({}).pdf_engine == "pypdf"
+    assert ProjectConfig().pdf_engine == "pdfium"
+
+
 def test_changes_that_need_a_rebuild_are_identified() -> None:
     config = ProjectConfig()
     assert config.rebuild_fields(config) == []

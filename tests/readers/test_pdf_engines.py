@@ -123,6 +123,18 @@ def test_a_raised_mark_is_part_of_its_line(tmp_path: Path, engine: PdfEngine) ->
     assert text_of(tmp_path, pdf_of([content]), engine).split() == ["Revenues(a)", "1,234"]
 
 
+def test_footnote_marks_drawn_after_the_text_stand_at_their_words(tmp_path: Path, engine: PdfEngine) -> None:
+    text = (
+        show(50, 700, "Revenues")
+        + show(106, 700, "rose in 2021.")
+        + show(50, 680, "Other costs")
+        + show(50, 660, "Taxes")
+    )
+    marks = show(95.2, 704, "(a)", size=6) + show(101.4, 684, "(b)", size=6)
+
+    assert text_of(tmp_path, pdf_of([text + marks]), engine) == "Revenues(a) rose in 2021.\nOther costs(b)\nTaxes"
+
+
 def test_a_space_that_a_font_decodes_as_a_line_feed_is_a_space(tmp_path: Path) -> None:
     pdf = RawPdf()
     cmap = pdf.stream(

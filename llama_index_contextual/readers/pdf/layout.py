@@ -7,7 +7,8 @@ spaces, and the order of columns that are drawn in another order.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from llama_index_contextual.readers.pdf.blanks import with_blanks
@@ -19,6 +20,10 @@ WORD_GAP = 0.5  # of the width of a space
 MAX_KERNING = 0.5  # of the font size: a larger step back begins another word
 CELL_GAP = 1.2  # of the font size: more than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
+MAX_MARK = 5  # characters of a footnote mark
+MAX_NEAR = 1_000  # runs that are looked at for one mark
+MARK_SIZE = 0.8  # of the font size of the word: more is not a footnote mark
+MARK_GAP = 0.3  # of the font size
 MAX_CELLS = 30  # of a row that are compared with the next one
 MAX_ROWS = 2_000  # of a page; with more it is not a page of text, and its drawing order is kept
 
@@ -26,10 +31,47 @@ MAX_ROWS = 2_000  # of a page; with more it is not a page of text, and its drawi
 def page_lines(runs: Sequence[Run]) -> list[Line]:
     """Return the lines of one page in reading order; `y` is NaN for lines that run in an unusual direction."""
     upright = main_angle(runs)
-    rows = rows_of(cell for cell in cells_of(runs) if cell.text.strip())
+    rows = rows_of(cell for cell in cells_of(marks_in_place(runs)) if cell.text.strip())
     if len(rows) <= MAX_ROWS:
         rows = with_blanks(columns_in_order(figures_beside_labels(rows)))
     return [_line(row, upright) for row in rows]
+
+
+def marks_in_place(runs: Sequence[Run]) -> list[Run]:
+    """Move footnote marks that were drawn after the text, such as "(1)", behind the word that they mark."""
+    marks = [
+        at
+        for at, run in enumerate(runs)
+        if at and len(run.text.strip()) <= MAX_MARK and not _marks(run, runs[at - 1]) and run.text.strip()
+    ]
+    if not marks:
+        return list(runs)
+    by_end = sorted(range(len(runs)), key=lambda at: runs[at].x1)
+    ends = [runs[at].x1 for at in by_end]
+    behind: dict[int, list[int]] = defaultdict(list)
+    for at in marks:
+        run = runs[at]
+        near = by_end[bisect_left(ends, run.x0 - run.size) : bisect_right(ends, run.x0 + run.size)][:MAX_NEAR]
+        word = min(
+            (other for other in near if other != at and _marks(run, runs[other])),
+            key=lambda other: abs(run.x0 - runs[other].x1),
+            default=None,
+        )
+        if word is not None:
+            behind[word].append(at)
+    moved = {at for group in behind.values() for at in group}
+    order = (one for at in range(len(runs)) if at not in moved for one in (at, *behind.get(at, ())))
+    return [runs[at] for at in order]
+
+
+def _marks(mark: Run, word: Run) -> bool:
+    """Return whether a run is a raised mark at the end of another run."""
+    return (
+        mark.angle == word.angle
+        and mark.size <= MARK_SIZE * word.size
+        and 0.1 * word.size < mark.y - word.y < SAME_LINE * mark.size
+        and abs(mark.x0 - word.x1) <= MARK_GAP * word.size
+    )
 
 
 def main_angle(runs: Iterable[Run]) -> int:
