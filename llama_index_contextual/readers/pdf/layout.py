@@ -42,7 +42,15 @@ def _line(row: Row, upright: int) -> Line:
     texts = [" ".join(cell.text.split()) for cell in row]
     largest = max(row, key=lambda cell: cell.size)
     y = largest.y if largest.angle == upright else math.nan
-    return Line(" ".join(filter(None, texts)), y, largest.size, len(row), row[0].x0, max(cell.x1 for cell in row))
+    return Line(
+        " ".join(filter(None, texts)),
+        y,
+        largest.size,
+        len(row),
+        row[0].x0,
+        max(cell.x1 for cell in row),
+        2 * sum(cell.bold for cell in row) > sum(len(cell.text) for cell in row),
+    )
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
@@ -55,11 +63,12 @@ def cells_of(runs: Iterable[Run]) -> list[Cell]:
         cell = cells[-1] if cells else None
         gap = run.x0 - last.x1 if last is not None else 0.0
         if cell is None or last is None or not _same_line(cell, run) or abs(gap) > CELL_GAP * max(run.size, last.size):
-            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle))
+            cells.append(Cell(run.text, run.x0, run.x1, run.y, run.size, run.angle, run.bold * len(run.text)))
         else:
             if _is_word_gap(gap, last, run):
                 cell.text += " "
             cell.text += run.text
+            cell.bold += run.bold * len(run.text)
             cell.x0, cell.x1 = min(cell.x0, run.x0), max(cell.x1, run.x1)
             if run.size > cell.size:
                 cell.y, cell.size = run.y, run.size
