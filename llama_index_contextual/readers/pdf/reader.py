@@ -15,7 +15,7 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
-from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.sections import PlacedLine, headings
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
@@ -161,7 +161,8 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
     pages = _place(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
-    found = headings((entry._replace(title=clean(entry.title)) for entry in outline), pages)
+    marks = [entry._replace(title=clean(entry.title)) for entry in outline]
+    found = headings(marks, pages, headers=running.headers, labels=labels)
     return ParsedFile(
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
@@ -187,7 +188,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
         for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
             end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line.y, end))
+                lines.append(PlacedLine(text, start, line, end))
                 start += len(text) + 1
             elif lines:
                 lines[-1] = lines[-1]._replace(end=end)

@@ -48,12 +48,14 @@ class Running(NamedTuple):
         header: The distinct lines of the running headers, joined; bare page numbers are left out.
         footer: The distinct lines of the running footers, likewise.
         labels: The printed page number of each page, or "".
+        headers: The lines of the running headers of each page, from the top; bare page numbers are left out.
     """
 
     pages: list[list[Line]]
     header: str
     footer: str
     labels: list[str]
+    headers: list[list[str]]
 
 
 class _Candidate(NamedTuple):
@@ -80,10 +82,15 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
     """Remove the running headers and footers from the pages."""
     labels = [""] * len(pages)
     footer, below = _texts(_find(pages, foot=True), labels)
-    header, above = _texts(_find(pages, foot=False), labels)
+    chains = _find(pages, foot=False)
+    header, above = _texts(chains, labels)
+    headers: list[list[str]] = [[] for _ in pages]
+    for chain in chains:
+        for member in () if _PAGE_NUMBER.fullmatch(chain.key) else chain.members:
+            headers[member.page].append(member.line.text)
     running = below | above
     left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
-    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
+    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels, headers)
 
 
 def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:

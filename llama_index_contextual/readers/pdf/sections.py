@@ -1,0 +1,932 @@
+"""Headings of a PDF: from its bookmarks, its typography, its numbering and its running headers.
+
+Documents print their structure in three ways, and one of them is usually enough to recognise a heading: letters that
+are larger or bolder than the body text, a number or keyword in sequence with the others ("Item 7.", "3.2"), and an
+entry in the table of contents. Style and numbering are the features that Budhiraja and Mago ("A Supervised Learning
+Approach For Heading Detection", arXiv 1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary
+Documents", arXiv 1911.08836) found to be decisive; here they are rules, since a document shows by itself what its body
+text and its numbering look like. Levels come from one order of the kinds of headings for the whole document, in which
+numbering is stronger than size. Everything is a pure function of lines with positions, in linear time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from llama_index_contextual.metadata import Heading
+from llama_index_contextual.readers.pdf.engine import OutlineEntry
+from llama_index_contextual.readers.pdf.pieces import Line
+
+MAX_LINES = 3  # that one heading may take
+MAX_LETTERS = 200  # of a title
+MAX_HEADINGS = 100_000
+
+
+class PlacedLine(NamedTuple):
+    """A line of the text of the document.
+
+    Attributes:
+        text: The line.
+        start: Offset of its first character in the document.
+        line: The line as it is printed.
+        end: Separator before the next line: a line feed, or a space within a paragraph.
+    """
+
+    text: str
+    start: int
+    line: Line
+    end: str = "\n"
+
+
+Pages = Sequence[Sequence[PlacedLine]]
+
+
+def headings(
+    outline: Iterable[OutlineEntry],
+    pages: Pages,
+    *,
+    headers: Sequence[Sequence[str]] = (),
+    labels: Sequence[str] = (),
+    title: Heading | None = None,
+) -> list[Heading]:
+    """Return the headings of a document, in the order of the text.
+
+    Args:
+        outline: The bookmarks. They are used unless they name pages or files; where they are far fewer than the
+            headings in the text, those are added below them.
+        pages: The lines of each page.
+        headers: The running headers that were removed from each page.
+        labels: The printed number of each page.
+        title: The title of the document on its first pages; the text after it belongs to it until the first heading.
+    """
+    detected = _detect(pages, headers, labels, title)
+    marks = list(_placed_bookmarks(_usable(outline, pages), pages))
+    if not marks:
+        return detected
+    return _supplement(marks, detected) if len(detected) > FEWER * len(marks) else marks
+
+
+# ---- bookmarks -----------------------------------------------------------------------------------------------------
+
+FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts of the document
+MIN_RATIO = 0.6
+MAX_COMPARED = 200  # lines of a page that are compared letter by letter
+
+_PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
+_FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
+
+
+def _usable(outline: Iterable[OutlineEntry], pages: Pages) -> list[OutlineEntry]:
+    """Return the bookmarks that name sections, or none of them if they are one per page or names of files."""
+    entries = []
+    for entry in outline:
+        title = " ".join(entry.title.split())[:MAX_LETTERS]
+        if title and 0 <= entry.page < len(pages) and pages[entry.page]:
+            entries.append(entry._replace(title=title))
+    useless = sum(bool(_PAGE_MARK.fullmatch(e.title) or _FILE_MARK.fullmatch(e.title)) for e in entries)
+    return [] if 2 * useless > len(entries) else entries
+
+
+def _placed_bookmarks(outline: Iterable[OutlineEntry], pages: Pages) -> list[Heading]:
+    """Return the bookmarks as headings.
+
+    On the page that the bookmark points to, a heading begins at the line with its title, or at the most similar line,
+    or at the line below the position of the bookmark, or at the top of the page.
+    """
+    found = [
+        Heading(_find(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in outline
+    ]
+    return sorted(found, key=lambda heading: heading.start)
+
+
+def _find(title: str, top: float | None, lines: Sequence[PlacedLine]) -> PlacedLine:
+    wanted = _letters(title)
+    exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
+    if exact:
+        return lines[min(exact, key=lambda at: _distance(top, lines[at].line.y))]
+    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=wanted)))
+    if wanted and _similarity(SequenceMatcher(b=wanted), similar) >= MIN_RATIO:
+        return similar
+    below = [line for line in lines if top is not None and line.line.y <= top]
+    return max(below, key=lambda line: line.line.y, default=lines[0])
+
+
+def _similarity(matcher: SequenceMatcher[str], line: PlacedLine) -> float:
+    matcher.set_seq1(_letters(line.text)[:MAX_LETTERS])
+    return matcher.ratio() if matcher.real_quick_ratio() >= MIN_RATIO <= matcher.quick_ratio() else 0.0
+
+
+def _begins(wanted: str, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether the title is the first line, several first lines joined, or the beginning of the first line."""
+    joined = accumulate(_letters(line.text) for line in lines)
+    return bool(_letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
+
+
+def _distance(top: float | None, y: float) -> float:
+    """Return the distance of a line from the position of the bookmark, which is usually slightly above it."""
+    if top is None or math.isnan(y):
+        return 0.0
+    return top - y if y <= top else 3 * (y - top)
+
+
+def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
+    """Add detected headings below the bookmarks; a heading that has a bookmark stays at the bookmark's level."""
+    at = {mark.start for mark in marks}
+    titles = {_letters(mark.title) for mark in marks}
+    deepest = max(mark.level for mark in marks)
+    added = [
+        replace(heading, level=deepest + heading.level)
+        for heading in detected
+        if heading.start >= marks[0].start and heading.start not in at and _letters(heading.title) not in titles
+    ]
+    before = [heading for heading in detected if heading.start < marks[0].start]
+    return sorted([*before, *marks, *added], key=lambda heading: heading.start)
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
+# ---- numbering -----------------------------------------------------------------------------------------------------
+
+_ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+_COUNT = (
+    "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
+    "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
+    "|FIRST|SECOND|THIRD|FOURTH|FIFTH|SIXTH|SEVENTH|EIGHTH|NINTH|TENTH"
+)
+_ATTACHED = ("EXHIBIT", "SCHEDULE", "ANNEX", "APPENDIX", "ATTACHMENT", "ADDENDUM", "ENCLOSURE", "ANEXO", "ANNEXE", "ANLAGE")
+_PARTS = ("PART", "BOOK", "TEIL", "PARTIE", "PARTE")
+_CHAPTERS = ("ITEM", "ARTICLE", "CHAPTER", "ARTIKEL", "KAPITEL", "CHAPITRE", "CAPÍTULO", "ARTÍCULO")
+_SECTIONS = ("NOTE", "SECTION", "CLAUSE", "ABSCHNITT", "SECCIÓN", "CLÁUSULA")
+_FAMILIES = {
+    **dict.fromkeys(_ATTACHED, "attachment"),
+    **dict.fromkeys(_PARTS, "part"),
+    **dict.fromkeys(_CHAPTERS, "chapter"),
+    **dict.fromkeys(_SECTIONS, "section"),
+}
+_WORD = "|".join(spelled for word in _FAMILIES for spelled in (word, word.title()))
+_KEYWORD = re.compile(
+    rf"(?P<word>{_WORD}|§)[ ]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*\.?[A-Z]?(?:\(\w{{1,3}}\))?|{_ROMAN}"
+    rf"|[A-Z](?:-?\d{{1,2}})?|(?i:{_COUNT}))(?![\w'’/-])(?P<mark>[ ]?[.:—–-]+)?(?:[ ]*(?P<title>\S.*))?$"
+)
+_NUMBER = re.compile(
+    rf"(?:(?P<decimal>\d{{1,3}}(?:\.\d{{1,3}}){{0,4}})(?P<dot>[.)])?|(?P<roman>{_ROMAN})\.|(?P<letter>[A-Z])\."
+    rf"|\((?P<inner>[a-z]{{1,4}}|[A-Z]|\d{{1,2}})\))[ ]+(?P<title>\S.*)$"
+)
+_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+
+
+class _Label(NamedTuple):
+    """The numbering at the beginning of a heading.
+
+    Attributes:
+        family: What is numbered: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
+        numbers: The numbers, the last one counting on from heading to heading.
+        depth: Number of parts of a decimal number, else 1.
+        title: The text after the numbering.
+        name: The numbering as it is printed.
+    """
+
+    family: str
+    numbers: tuple[str, ...]
+    depth: int
+    title: str
+    name: str
+
+
+def _label(text: str) -> _Label | None:
+    if match := _KEYWORD.match(text):
+        number, word = match["number"].rstrip("."), match["word"].upper()
+        parts = tuple(_number(part) for part in number.upper().split("."))
+        title = match["title"] or ""
+        return _Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title, f"{match['word']} {number}")
+    if match := _NUMBER.match(text):
+        name = text[: match.start("title")].strip()
+        if match["decimal"]:
+            parts = tuple(match["decimal"].split("."))
+            if len(parts) == 1 and not match["dot"]:
+                return _Label("bare", parts, 1, match["title"], name)
+            return _Label("decimal", parts, len(parts), match["title"], name)
+        for family in ("roman", "letter", "inner"):
+            if match[family]:
+                value = _number(match[family]) if family == "roman" else match[family]
+                return _Label(family, (value,), 1, match["title"], name)
+    return None
+
+
+def _without_label(text: str) -> str:
+    label = _label(text)
+    return label.title if label else text
+
+
+def _number(text: str) -> str:
+    """Return a Roman numeral as digits, anything else as it is."""
+    if not text or any(char not in _DIGITS for char in text):
+        return text
+    values = [_DIGITS[char] for char in text]
+    return str(sum(-a if a < b else a for a, b in pairwise([*values, 0])))
+
+
+# ---- titles --------------------------------------------------------------------------------------------------------
+
+MAX_WORDS = 16
+MAX_RUN_IN_WORDS = 10
+
+_SMALL = frozenset(
+    "a an and as at but by de der des die du el en et for from für in into la le mit nor of on or per the their to und "
+    "upon van via von vs with within without y zu zur".split()
+)
+_VERB = re.compile(r"\b(?:shall|will|must|may|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
+_SENTENCE = re.compile(r"[^\W\d_]{3}[.!?;] +[A-Z]")
+_RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
+_NO_TITLE = re.compile(
+    r"(?i)(?:by|name|title|its|date|dated|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to|re"
+    r"|witness|print(?:ed)? name)\s*:"
+    r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|.*@|(?:https?:|www\.)|\(?\$|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"
+    r"|(?:january|february|march|april|may|june|july|august|september|october|november|december)\s+\d"
+    r"|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b"
+    r"|total\b|and$|or$|-?\s*\d+\s*-?$|by and between|between$|page\b|(?:inc|llc|ltd)\.?$"
+    r"|none\.?$|(?:by|name|title|its|date|page)$|not applicable|\[.*\]$|\*|continued|table of contents$|\d+ u\.?s\.?c|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$"
+)
+_CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
+
+
+def _is_title_case(text: str) -> bool:
+    """Return whether most words that matter begin with a capital."""
+    words = [word for word in re.findall(r"[^\W\d_][\w’'&.-]*", text) if word.casefold() not in _SMALL]
+    return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
+
+
+def _is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
+    """Return whether a text may be a title: not a sentence, table row, address, date or line to fill in."""
+    tokens = text.split()
+    if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
+        return False
+    first = next((char for char in text if char.isalnum()), "")
+    letters = sum(char.isalpha() for char in text)
+    if not first or first.islower() or text[0] in "•●▪■◦·–—-*☐☒%&+/=<>" or letters < 3 or 2 * letters < len(text) - 4:
+        return False
+    return text[-1] not in ",;" and not _SENTENCE.search(text)
+
+
+# ---- detection -----------------------------------------------------------------------------------------------------
+
+LARGER = 1.09  # of the size of the body text
+MIN_PROSE = 80  # characters of a line or paragraph of running text
+WIDE_STEP = 1.25  # of the usual distance of lines
+MIN_ENTRIES = 4  # of a table of contents on one page
+SIGNING = 4  # lines around a heading in which a signature is looked for
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A line that may be a heading.
+
+    Attributes:
+        page: Index of the page.
+        at: Index of the line on its page, -1 for a running header.
+        start: Offset in the document.
+        title: The text of the heading.
+        label: Its numbering.
+        size: Size of its font.
+        bold: Whether it is bolder than the body text.
+        caps: Whether it is in capitals.
+        centred: Whether it is set in the middle.
+        sure: Whether style or the table of contents shows that it is a heading.
+        run_in: Whether its paragraph goes on in the same line.
+        leaf: Whether nothing belongs below it, as below a table of contents.
+        lines: Number of lines that it takes.
+    """
+
+    page: int
+    at: int
+    start: int
+    title: str
+    label: _Label | None
+    size: float
+    bold: bool
+    caps: bool
+    centred: bool
+    sure: bool
+    run_in: bool = False
+    leaf: bool = False
+    lines: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """What running text looks like in a document.
+
+    Attributes:
+        size: The most frequent size of the font.
+        bold: Whether most of it is bold.
+        step: Usual distance of lines.
+        left: Left edge of the text.
+        right: Right edge.
+    """
+
+    size: float
+    bold: bool
+    step: float
+    left: float
+    right: float
+
+
+@dataclass(slots=True)
+class _Contents:
+    """The tables of contents: their lines, and the titles that they list with the labels of the pages."""
+
+    lines: set[int] = field(default_factory=set)  # offsets
+    entries: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    starts: list[int] = field(default_factory=list)
+
+
+def _detect(pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str], title: Heading | None) -> list[Heading]:
+    style = _style(pages)
+    contents = _contents(pages)
+    found: list[_Candidate] = []
+    for number, lines in enumerate(pages):
+        found.extend(_on_page(number, lines, style, contents, labels, title))
+        if len(found) > MAX_HEADINGS:
+            break
+    found = _in_sequence(found)
+    found = _without_repeated(found)
+    found = _with_headers(found, pages, headers, style)
+    return _leveled(found, style, title)
+
+
+def _style(pages: Pages) -> _Style:
+    sizes: Counter[float] = Counter()
+    bold: Counter[bool] = Counter()
+    steps: Counter[float] = Counter()
+    lefts: Counter[int] = Counter()
+    rights: Counter[int] = Counter()
+    for lines in pages:
+        for placed in lines:
+            line = placed.line
+            weight = len(placed.text)
+            sizes[round(line.size, 1)] += weight
+            bold[line.bold] += weight
+            if weight >= MIN_PROSE:
+                lefts[round(line.x0)] += 1
+                rights[round(line.x1)] += 1
+        for a, b in pairwise(lines):
+            if 0 < a.line.y - b.line.y < 3 * (a.line.size or 1):
+                steps[round((a.line.y - b.line.y) / (a.line.size or 1), 1)] += 1
+    size = sizes.most_common(1)[0][0] if sizes else 0.0
+    left = min((x for x, count in lefts.items() if 20 * count >= lefts.total()), default=0)
+    right = max((x for x, count in rights.items() if 20 * count >= rights.total()), default=0)
+    step = steps.most_common(1)[0][0] if steps else 1.2
+    return _Style(size, bold[True] > bold[False], step, float(left), float(right))
+
+
+def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
+    """Return the style with the size of the page's own running text, if that is larger."""
+    sizes: Counter[float] = Counter()
+    for placed in lines:
+        if len(placed.text) >= MIN_PROSE // 2:
+            sizes[round(placed.line.size, 1)] += len(placed.text)
+    size, weight = sizes.most_common(1)[0] if sizes else (0.0, 0)
+    return replace(style, size=size) if weight >= 3 * MIN_PROSE and size > style.size else style
+
+
+_ENTRY = re.compile(r"(?P<title>.*?[^\W\d_].*?)(?P<gap>[\s.…·_]*)(?<![\w,.$%-])(?P<page>[A-Z]{1,2}-?\d{1,3}|\d{1,4}|[ivxlc]{1,6})$")
+_CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice")
+
+
+MAX_FRONT = 0.15  # of the pages: tables of contents further on belong to the section that they are in
+
+
+def _contents(pages: Pages) -> _Contents:
+    """Find the tables of contents: lines that end in page numbers that do not decrease."""
+    out = _Contents()
+    for number, lines in enumerate(pages):
+        entries: list[tuple[int, str, str]] = []
+        for at, placed in enumerate(lines):
+            match = _ENTRY.match(placed.text) if len(placed.text) <= 300 else None
+            if match and (placed.line.cells > 1 or len(match["gap"].strip()) > 3) and len(_letters(match["title"])) > 2:
+                entries.append((at, match["title"].rstrip(" .…·_"), match["page"]))
+        entries = _rising(entries)
+        if len(entries) < MIN_ENTRIES or not _is_contents(lines, entries, len(pages)):
+            continue
+        first, last = entries[0][0], entries[-1][0]
+        while first > 0 and (len(lines[first - 1].text) < MIN_PROSE and not _CONTENTS.fullmatch(lines[first].text)):
+            first -= 1
+        out.lines.update(placed.start for placed in lines[first : last + 1])
+        if number <= 2 + MAX_FRONT * len(pages):
+            out.starts.append(lines[first].start)
+        for at, text, page in entries:
+            out.entries[_letters(text)].append(page)
+            label = _label(text)
+            if label and label.title:
+                out.entries[_letters(label.title)].append(page)
+    return out
+
+
+def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """Leave out entries whose page number is below the previous one's."""
+    kept: list[tuple[int, str, str]] = []
+    highest = -1
+    for at, text, page in entries:
+        if page.isdecimal():
+            if int(page) < highest:
+                continue
+            highest = int(page)
+        kept.append((at, text, page))
+    return kept
+
+
+def _is_contents(lines: Sequence[PlacedLine], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
+    numbers = [int(page) for _, _, page in entries if page.isdecimal()]
+    named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
+    labelled = sum(_label(text) is not None for _, text, _ in entries)
+    if numbers and numbers[-1] > 2 * count + 50:
+        return False
+    digits = sum(any(map(str.isdigit, _without_label(text))) for _, text, _ in entries)
+    share = len(entries) / max(1, entries[-1][0] - entries[0][0] + 1)
+    if named:
+        return share > 0.3
+    return share > 0.5 and 4 * digits <= len(entries) and (2 * labelled >= len(entries) or len(set(numbers)) >= 6)
+
+
+def _on_page(
+    number: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    labels: Sequence[str],
+    title: Heading | None,
+) -> Iterator[_Candidate]:
+    style = _of_page(style, lines)
+    is_cover = number == 0 or (title is not None and bool(lines) and title.start > lines[0].start)
+    has_prose = not is_cover
+    signing = False
+    at = 0
+    while at < len(lines):
+        placed = lines[at]
+        if placed.start in contents.lines:
+            if placed.start in contents.starts:
+                name = placed.text if _CONTENTS.fullmatch(placed.text) else "Table of Contents"
+                yield _Candidate(number, at, placed.start, name, None, 0.0, True, True, True, sure=True, leaf=True)
+            at += 1
+            continue
+        if placed.text.upper().startswith("IN WITNESS W"):
+            name = "In Witness Whereof"
+            yield _Candidate(number, at, placed.start, name, None, 1e3, True, True, True, sure=True, leaf=True)
+            signing = True
+            at += 1
+            continue
+        candidate = _candidate(number, at, lines, style, contents, has_prose and not signing, labels)
+        if candidate is not None:
+            signing = signing and candidate.label is None
+            yield candidate
+            at += candidate.lines
+            continue
+        has_prose = has_prose or placed.end == " " or len(placed.text) > 1.5 * MIN_PROSE or (
+            title is not None and placed.start > title.start and len(placed.text) > MIN_PROSE
+        )
+        at += 1
+
+
+def _candidate(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    free: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    placed = lines[at]
+    text, line = placed.text, placed.line
+    if len(text) > 2_000 or len(text) < 3:
+        return None
+    before = lines[at - 1] if at else None
+    larger = line.size >= LARGER * style.size > 0
+    bold = line.bold and not style.bold
+    label = _label(text)
+    alike = before is not None and before.line.bold == line.bold and abs(before.line.size - line.size) < 0.5
+    if before is not None and (alike or not (larger or bold)) and _flows(before, placed, style):
+        return None
+    if label is not None and (found := _numbered(number, at, lines, style, contents, label, bold, larger, labels)):
+        return found
+    if label is not None and label.family != "bare":
+        return None
+    if not free or line.cells > 1:
+        return None
+    return _styled(number, at, lines, style, contents, bold, larger, labels)
+
+
+def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+    """Return whether a line is in the middle of a paragraph."""
+    if before.end == " ":
+        return True
+    text = before.text.rstrip()
+    gap = before.line.y - placed.line.y
+    close = 0 < gap <= WIDE_STEP * style.step * (placed.line.size or 1.0)
+    ends = text[-1:] in ".:;!?”\")" or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
+    return close and not ends and len(text) >= MIN_PROSE and placed.line.x0 <= before.line.x0 + placed.line.size
+
+
+def _numbered(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    label: _Label,
+    bold: bool,
+    larger: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    """Return a heading that begins with a number or keyword."""
+    placed = lines[at]
+    line, title = placed.line, label.title
+    is_keyword = label.family in ("part", "chapter", "section", "attachment")
+    make = partial(_Candidate, number, at, placed.start, label=label, size=line.size, bold=bold)
+    centred = _is_centred(line, style)
+    if not title:
+        if not is_keyword or not (bold or larger or centred or placed.text.isupper() or len(placed.text) < 16):
+            return None
+        joined, count = _below(at, lines, style, bold)
+        caps = placed.text.isupper()
+        text = f"{placed.text} {joined}" if joined else placed.text
+        return make(title=text, caps=caps, centred=centred, sure=True, lines=count)
+    if label.family == "bare" and not (bold or larger):
+        return None
+    run_in = _RUN_IN.match(title)
+    rest = run_in["rest"] if run_in else None
+    if run_in and (rest or (run_in["mark"] and placed.end == " ")) and not _is_heading_tail(rest):
+        name = run_in["title"].strip(" “”\"'‘’")
+        ok = _is_plain_title(name, words=MAX_RUN_IN_WORDS) and not _VERB.search(name)
+        if ok and (_is_title_case(name) or (bold and not rest)):
+            prefix = placed.text[: len(placed.text) - len(title)].strip()
+            return make(
+                title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True
+            )
+        if not (bold or larger):
+            return None
+    text, count = _wrapped(at, lines, style)
+    body = text[len(placed.text) - len(title) :]
+    listed = _is_listed(text, number, contents, labels) or _is_listed(body, number, contents, labels)
+    if not _is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
+        return None
+    strong = bold or larger or listed or body.isupper()
+    if not strong and (_VERB.search(body) or not _is_title_case(body) or placed.end == " " or len(body) > 90):
+        return None
+    if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
+        return None
+    if line.cells > 2 and not listed or (line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword):
+        return None
+    if label.family == "inner" and not bold and not larger and not listed and count > 1:
+        return None
+    return make(
+        title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count
+    )
+
+
+def _is_heading_tail(rest: str | None) -> bool:
+    """Return whether the text after a first sentence still belongs to the heading, as in "Item 1. Business. General"."""
+    return rest is not None and len(rest) < 60 and rest.isupper()
+
+
+def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> tuple[str, int]:
+    """Return the title below a number that has its own line, and the number of lines."""
+    if at + 1 >= len(lines):
+        return "", 1
+    placed, following = lines[at], lines[at + 1]
+    same = following.line.bold == placed.line.bold and abs(following.line.size - placed.line.size) < 0.5
+    near = 0 < placed.line.y - following.line.y < 4 * (placed.line.size or 1.0)
+    prominent = following.line.bold or following.text.isupper() or _is_centred(following.line, style)
+    if not (same and near and prominent and following.line.cells == 1 and following.end != " "):
+        return "", 1
+    if _label(following.text) or not _is_plain_title(following.text):
+        return "", 1
+    text, count = _wrapped(at + 1, lines, style)
+    return text, 1 + count
+
+
+def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, int]:
+    """Return the text of a heading with the further lines that it takes, and their number."""
+    placed = lines[at]
+    parts = [placed.text]
+    for index in range(at + 1, min(len(lines), at + MAX_LINES)):
+        before, line = lines[index - 1], lines[index]
+        same = line.line.bold == before.line.bold and abs(line.line.size - before.line.size) < 0.05 * before.line.size
+        gap = before.line.y - line.line.y
+        close = 0 < gap <= 1.45 * max(before.line.size, 1.0)
+        marked = before.line.bold and not style.bold or before.line.size >= LARGER * style.size or (
+            before.text.isupper() and line.text.isupper()
+        )
+        full = before.line.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in _SMALL
+        centred = _is_centred(before.line, style) and _is_centred(line.line, style)
+        if not (same and close and marked and (full or centred)) or line.line.cells > 1 or _label(line.text):
+            break
+        if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
+            break
+        parts.append(line.text)
+    return " ".join(parts), len(parts)
+
+
+def _styled(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    bold: bool,
+    larger: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
+    placed = lines[at]
+    line = placed.line
+    text, count = _wrapped(at, lines, style)
+    listed = _is_listed(text, number, contents, labels)
+    caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
+    centred = _is_centred(line, style)
+    if not (bold or larger or caps or listed) or placed.end == " " and count == 1 and not (bold or larger):
+        return None
+    run_in = _RUN_IN.match(text)
+    if run_in and run_in["rest"] and not larger:
+        return None  # a bold beginning of a paragraph
+    bare = text.rstrip(":").rstrip()
+    if not _is_plain_title(bare) or (text[-1] == "." and not caps and (len(text.split()) > 8 or _VERB.search(text))):
+        return None
+    if _is_signed(at, lines) or _is_date(text) or _is_beside(at, count, lines):
+        return None
+    if not larger and not listed and _in_table(at, count, lines, style):
+        return None
+    if not larger and not listed and caps and not bold:
+        isolated = _is_isolated(at, count, lines, style)
+        if not isolated or len(text.split()) > 12:
+            return None
+    if not larger and not listed and not caps and not _is_title_case(bare) and len(bare) > 60:
+        return None
+    return _Candidate(
+        number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count
+    )
+
+
+_DATE = re.compile(
+    r"(?i)(?:(?:as of|for the|at|years?|three|six|nine|twelve|months?|quarters?|fiscal|periods?|ended|weeks?|\d{1,2})\W+)*"
+    r"(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?|\d{1,2})?[\s,./-]*\d{0,2}[\s,./-]*(?:19|20)?\d{0,2}"
+    r"(?:\s*(?:and|to|compared (?:to|with)|vs\.?|versus|,)\s*(?:(?:fiscal|year|ended)\W+)*(?:[a-z]{3,9}\.?\s+\d{1,2},\s+)?(?:19|20)\d\d)*"
+)
+
+
+def _is_date(text: str) -> bool:
+    return _DATE.fullmatch(text) is not None and any(char.isdigit() for char in text)
+
+
+def _is_centred(line: Line, style: _Style) -> bool:
+    width = style.right - style.left
+    if width <= 0 or line.x0 < style.left + 0.1 * width:
+        return False
+    return abs((line.x0 + line.x1) / 2 - (style.left + style.right) / 2) < 0.05 * width
+
+
+def _is_listed(text: str, page: int, contents: _Contents, labels: Sequence[str]) -> bool:
+    """Return whether the table of contents has this title for this page."""
+    listed = contents.entries.get(_letters(text)) if contents.entries else None
+    if not listed:
+        return False
+    label = labels[page] if page < len(labels) else ""
+    return not label or label in listed or not any(entry.isdecimal() for entry in listed)
+
+
+def _is_signed(at: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether a signature is near, so that the line is probably the name of a party."""
+    near = [placed.text for placed in lines[at + 1 : at + 1 + SIGNING]]
+    return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
+
+
+def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether other text is next to a line, as in the column heads of a table."""
+    y, size = lines[at].line.y, lines[at].line.size or 1.0
+    before = lines[at - 1].line.y - y if at else size
+    after = lines[at + count - 1].line.y - lines[at + count].line.y if at + count < len(lines) else size
+    return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
+
+
+def _is_row(placed: PlacedLine) -> bool:
+    return placed.line.cells > 1 and (placed.line.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
+
+
+def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+    """Return whether a line without larger letters is next to the rows of a table."""
+    placed = lines[at]
+    before = lines[at - 1] if at else None
+    after = lines[at + count] if at + count < len(lines) else None
+    near = 2.2 * style.step * (placed.line.size or 1.0)
+    above = before is not None and _is_row(before) and before.line.y - placed.line.y < near
+    last = lines[at + count - 1]
+    below = after is not None and _is_row(after) and last.line.y - after.line.y < near
+    if below and not above and (placed.text.isupper() or _is_centred(placed.line, style)) and len(placed.text.split()) > 2:
+        return False
+    narrow = placed.line.x0 > style.left + 0.45 * (style.right - style.left) and not _is_centred(placed.line, style)
+    return above or below or narrow
+
+
+def _is_isolated(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+    """Return whether there is more space than usual above or below a line."""
+    step = WIDE_STEP * style.step
+    line, last = lines[at].line, lines[at + count - 1].line
+    above = at == 0 or (lines[at - 1].line.y - line.y) > step * line.size or lines[at - 1].line.y < line.y
+    below = at + count >= len(lines) or (last.y - lines[at + count].line.y) > step * line.size
+    return above and below
+
+
+# ---- choice --------------------------------------------------------------------------------------------------------
+
+
+def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out numbered lines that only look like headings, unless others count up to them or on from them."""
+    weak = [at for at, each in enumerate(found) if not each.sure and each.label is not None]
+    if not weak:
+        return list(found)
+    kept: set[int] = set()
+    last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
+    parents: list[str] = []
+    for at, each in enumerate(found):
+        if each.label is None:
+            continue
+        key = (each.label.family, each.label.depth, each.label.numbers[:-1])
+        value = _ordinal(each.label)
+        previous = last.get(key)
+        if previous is not None and previous[1] < value <= previous[1] + 2:
+            kept.update((at, previous[0]))
+        if each.label.depth > 1 and value == 1 and each.label.numbers[-2] in parents[-2:]:
+            kept.add(at)
+        if each.label.depth == 1:
+            parents.append(each.label.numbers[-1])
+        last[key] = (at, value)
+    return [each for at, each in enumerate(found) if each.sure or at in kept]
+
+
+def _ordinal(label: _Label) -> int:
+    last = label.numbers[-1]
+    if last.isdecimal():
+        return int(last)
+    return 0 if not last else ord(last[0].upper()) - 64
+
+
+def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out headings that repeat an open one, such as "Note 5 (continued)" on the next page."""
+    counts = Counter(_letters(each.title) for each in found if each.label is None)
+    pages = len({each.page for each in found})
+    kept: list[_Candidate] = []
+    numbered: dict[str, tuple[str, ...]] = {}
+    last = ""
+    for each in found:
+        base = _CONTINUED.sub("", each.title).strip()
+        letters = _letters(base)
+        is_continued = base != each.title
+        if each.label is not None:
+            if numbered.get(each.label.family) == each.label.numbers and (is_continued or letters == last):
+                continue
+            if is_continued and numbered.get(each.label.family) == each.label.numbers:
+                continue
+            numbered[each.label.family] = each.label.numbers
+        elif letters == last or (counts[letters] >= 5 and 4 * counts[letters] > pages and each.at <= 1):
+            continue
+        each.title = base
+        last = letters
+        kept.append(each)
+    return kept
+
+
+def _with_headers(
+    found: list[_Candidate], pages: Pages, headers: Sequence[Sequence[str]], style: _Style
+) -> list[_Candidate]:
+    """Add headings for running headers that name the section, where the text itself does not."""
+    naming = _naming(headers)
+    if not naming:
+        return found
+    by_page: dict[int, list[_Candidate]] = defaultdict(list)
+    for each in found:
+        by_page[each.page].append(each)
+    out: list[_Candidate] = []
+    open_labels: dict[str, tuple[str, ...]] = {}
+    open_titles: set[str] = set()
+    for number, lines in enumerate(pages):
+        here = by_page.get(number, [])
+        names = [text for text in (headers[number] if number < len(headers) else ()) if text in naming]
+        for text in names:
+            label = _label(text)
+            letters = _letters(_CONTINUED.sub("", text))
+            same = [each for each in here if each.label and label and each.label.numbers == label.numbers]
+            if label is not None:
+                known = open_labels.get(label.family) == label.numbers or same
+            else:
+                known = letters in open_titles or any(letters in _letters(each.title) for each in here)
+            if known or not lines:
+                continue
+            base = _CONTINUED.sub("", text).strip()
+            size = math.inf if label is None else style.size
+            out.append(_Candidate(number, -1, lines[0].start, base, label, size, True, True, True, sure=True))
+            if label is not None:
+                open_labels[label.family] = label.numbers
+            else:
+                open_titles = {letters}
+        for each in here:
+            if each.label is not None:
+                open_labels[each.label.family] = each.label.numbers
+                if each.label.family == "part":
+                    open_labels.pop("chapter", None)
+            out.append(each)
+    return sorted(out, key=lambda each: (each.start, each.at))
+
+
+def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
+    """Return the running headers that name sections: numbered ones, and titles that change through the document."""
+    where: dict[str, list[int]] = defaultdict(list)
+    for page, texts in enumerate(headers):
+        for text in texts:
+            where[text].append(page)
+    labelled = {text for text in where if (label := _label(text)) and label.family in ("part", "chapter", "section", "attachment")}
+    free = {
+        text
+        for text, pages in where.items()
+        if text not in labelled
+        and len(pages) >= 3
+        and 2 * len(pages) < len(headers)
+        and pages[-1] - pages[0] <= 2 * len(pages)
+        and _is_plain_title(text)
+        and not _CONTENTS.fullmatch(text)
+    }
+    return {text for text in labelled if 0 < len(text) < 120} | (free if len(free) >= 2 else set())
+
+
+# ---- levels --------------------------------------------------------------------------------------------------------
+
+
+def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
+    """Assign levels: one order of the kinds of headings for the whole document."""
+    sizes: dict[str, list[float]] = defaultdict(list)
+    first: dict[str, int] = {}
+    for at, each in enumerate(found):
+        kind = _kind(each)
+        first.setdefault(kind, at)
+        if each.label is not None and not each.run_in:
+            sizes[kind].append(each.size)
+    typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
+    keys = [_rank(each, typical, first, style) for each in found]
+    levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
+    out: list[Heading] = []
+    following, is_first = 1, False
+    for each, key in zip(reversed(found), reversed(keys), strict=True):
+        level = following if each.leaf and each.size == 0.0 else levels[key]
+        if each.leaf and each.size:
+            out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first]  or out[-1:]
+        out.append(Heading(each.start, level, each.title[:MAX_LETTERS]))
+        following, is_first = level, each.label is None
+    if title is not None and not any(each.start <= title.start for each in found):
+        out.append(replace(title, level=following))
+    return out[::-1]
+
+
+def _kind(each: _Candidate) -> str:
+    if each.label is None:
+        return ""
+    family, depth = each.label.family, each.label.depth
+    return "decimal:1" if family == "bare" else f"{family}:{depth}"
+
+
+def _rank(
+    each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _Style
+) -> tuple[int, float, int, int]:
+    """Return the place of a heading's kind in the order of kinds; numbering is stronger than the size of letters."""
+    body = style.size or 1.0
+    if each.label is None:
+        if each.size >= 1e3:
+            return (0, 0, 0, 0) if each.size < math.inf else (1, 1, 0, 0)
+        size = each.size if each.size >= LARGER * body else body
+        look = 0 if each.caps and each.bold else 1 if each.bold or size > body else 2
+        return (2, -round(size / body, 1), 40 + look, 0)
+    family, depth = each.label.family, each.label.depth
+    if family in ("attachment", "part"):
+        return (0, 0, 0, 0)
+    if family == "chapter":
+        return (1, 0, 0, 0)
+    if family == "inner":
+        return (3, 0, 60, 0)
+    size = typical.get(_kind(each), body)
+    size = size if size >= LARGER * body else body
+    if family == "section":
+        return (2, -round(size / body, 1), 10, depth)
+    order = sorted(("decimal:1", "roman:1", "letter:1"), key=lambda kind: first.get(kind, 1 << 30))
+    if depth == 1:
+        return (2, -round(size / body, 1), 20 + order.index(_kind(each)), 0)
+    parent = typical.get("decimal:1", size)
+    parent = parent if parent >= LARGER * body else body
+    return (2, -round(min(size, parent) / body, 1), 30, depth)
