@@ -15,12 +15,13 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
-from llama_index_contextual.readers.pdf.sections import PlacedLine, headings
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
+from llama_index_contextual.readers.pdf.sections import PlacedLine, headings
+from llama_index_contextual.readers.pdf.title import document_title
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 
@@ -162,7 +163,8 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
     marks = [entry._replace(title=clean(entry.title)) for entry in outline]
-    found = headings(marks, pages, headers=running.headers, labels=labels)
+    title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
+    found = headings(marks, pages, headers=running.headers, labels=labels, title=front)
     return ParsedFile(
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
@@ -170,7 +172,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
             page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
             headings=tuple(found),
         ),
-        title=sensible_title(clean(_optional(source.title, warnings) or "")),
+        title=title,
         warnings=tuple(warnings),
         metadata={
             key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text

@@ -104,7 +104,16 @@ def _placed_bookmarks(outline: Iterable[OutlineEntry], pages: Pages) -> list[Hea
     found = [
         Heading(_find(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in outline
     ]
-    return sorted(found, key=lambda heading: heading.start)
+    return _numbered_levels(sorted(found, key=lambda heading: heading.start))
+
+
+def _numbered_levels(marks: list[Heading]) -> list[Heading]:
+    """Give levels to bookmarks that are all on one level, although they number parts and chapters."""
+    families = [label.family if (label := _label(mark.title)) else "" for mark in marks]
+    if len({mark.level for mark in marks}) > 1 or sum(family in ("part", "chapter") for family in families) < 2:
+        return marks
+    levels = {"part": 1, "attachment": 1, "chapter": 2}
+    return [replace(mark, level=levels.get(family, 3)) for mark, family in zip(marks, families, strict=True)]
 
 
 def _find(title: str, top: float | None, lines: Sequence[PlacedLine]) -> PlacedLine:
@@ -163,7 +172,18 @@ _COUNT = (
     "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
     "|FIRST|SECOND|THIRD|FOURTH|FIFTH|SIXTH|SEVENTH|EIGHTH|NINTH|TENTH"
 )
-_ATTACHED = ("EXHIBIT", "SCHEDULE", "ANNEX", "APPENDIX", "ATTACHMENT", "ADDENDUM", "ENCLOSURE", "ANEXO", "ANNEXE", "ANLAGE")
+_ATTACHED = (
+    "EXHIBIT",
+    "SCHEDULE",
+    "ANNEX",
+    "APPENDIX",
+    "ATTACHMENT",
+    "ADDENDUM",
+    "ENCLOSURE",
+    "ANEXO",
+    "ANNEXE",
+    "ANLAGE",
+)
 _PARTS = ("PART", "BOOK", "TEIL", "PARTIE", "PARTE")
 _CHAPTERS = ("ITEM", "ARTICLE", "CHAPTER", "ARTIKEL", "KAPITEL", "CHAPITRE", "CAPÍTULO", "ARTÍCULO")
 _SECTIONS = ("NOTE", "SECTION", "CLAUSE", "ABSCHNITT", "SECCIÓN", "CLÁUSULA")
@@ -242,20 +262,63 @@ MAX_WORDS = 16
 MAX_RUN_IN_WORDS = 10
 
 _SMALL = frozenset(
-    "a an and as at but by de der des die du el en et for from für in into la le mit nor of on or per the their to und "
-    "upon van via von vs with within without y zu zur".split()
+    [
+        "a",
+        "an",
+        "and",
+        "as",
+        "at",
+        "but",
+        "by",
+        "de",
+        "der",
+        "des",
+        "die",
+        "du",
+        "el",
+        "en",
+        "et",
+        "for",
+        "from",
+        "für",
+        "in",
+        "into",
+        "la",
+        "le",
+        "mit",
+        "nor",
+        "of",
+        "on",
+        "or",
+        "per",
+        "the",
+        "their",
+        "to",
+        "und",
+        "upon",
+        "van",
+        "via",
+        "von",
+        "vs",
+        "with",
+        "within",
+        "without",
+        "y",
+        "zu",
+        "zur",
+    ]
 )
 _VERB = re.compile(r"\b(?:shall|will|must|may|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
 _SENTENCE = re.compile(r"[^\W\d_]{3}[.!?;] +[A-Z]")
 _RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
 _NO_TITLE = re.compile(
-    r"(?i)(?:by|name|title|its|date|dated|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to|re"
+    r"(?i)(?:by|name|title|its|date|dated(?: as of)?|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to|re"
     r"|witness|print(?:ed)? name)\s*:"
     r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|.*@|(?:https?:|www\.)|\(?\$|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"
     r"|(?:january|february|march|april|may|june|july|august|september|october|november|december)\s+\d"
     r"|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b"
     r"|total\b|and$|or$|-?\s*\d+\s*-?$|by and between|between$|page\b|(?:inc|llc|ltd)\.?$"
-    r"|none\.?$|(?:by|name|title|its|date|page)$|not applicable|\[.*\]$|\*|continued|table of contents$|\d+ u\.?s\.?c|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$"
+    r"|none\.?$|(?:by|name|title|its|date|page)$|not applicable|\[.*\]$|\*|continued|table of contents$|\d+ u\.?s\.?c|dated\b|as of\b|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$"
 )
 _CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
 
@@ -266,7 +329,7 @@ def _is_title_case(text: str) -> bool:
     return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
 
 
-def _is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
+def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
     """Return whether a text may be a title: not a sentence, table row, address, date or line to fill in."""
     tokens = text.split()
     if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
@@ -275,7 +338,7 @@ def _is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
     letters = sum(char.isalpha() for char in text)
     if not first or first.islower() or text[0] in "•●▪■◦·–—-*☐☒%&+/=<>" or letters < 3 or 2 * letters < len(text) - 4:
         return False
-    return text[-1] not in ",;" and not _SENTENCE.search(text)
+    return text[-1] not in ",;" and not _SENTENCE.search(text) and text.count("(") == text.count(")")
 
 
 # ---- detection -----------------------------------------------------------------------------------------------------
@@ -284,6 +347,7 @@ LARGER = 1.09  # of the size of the body text
 MIN_PROSE = 80  # characters of a line or paragraph of running text
 WIDE_STEP = 1.25  # of the usual distance of lines
 MIN_ENTRIES = 4  # of a table of contents on one page
+EDGE = 0.05  # of the long lines may begin left of the left edge, or end right of the right one
 SIGNING = 4  # lines around a heading in which a signature is looked for
 
 
@@ -350,7 +414,9 @@ class _Contents:
     starts: list[int] = field(default_factory=list)
 
 
-def _detect(pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str], title: Heading | None) -> list[Heading]:
+def _detect(
+    pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str], title: Heading | None
+) -> list[Heading]:
     style = _style(pages)
     contents = _contents(pages)
     found: list[_Candidate] = []
@@ -358,7 +424,7 @@ def _detect(pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str
         found.extend(_on_page(number, lines, style, contents, labels, title))
         if len(found) > MAX_HEADINGS:
             break
-    found = _in_sequence(found)
+    found = _in_sequence(_without_lists(found))
     found = _without_repeated(found)
     found = _with_headers(found, pages, headers, style)
     return _leveled(found, style, title)
@@ -383,10 +449,18 @@ def _style(pages: Pages) -> _Style:
             if 0 < a.line.y - b.line.y < 3 * (a.line.size or 1):
                 steps[round((a.line.y - b.line.y) / (a.line.size or 1), 1)] += 1
     size = sizes.most_common(1)[0][0] if sizes else 0.0
-    left = min((x for x, count in lefts.items() if 20 * count >= lefts.total()), default=0)
-    right = max((x for x, count in rights.items() if 20 * count >= rights.total()), default=0)
+    left, right = _quantile(lefts, EDGE), _quantile(rights, 1 - EDGE)
     step = steps.most_common(1)[0][0] if steps else 1.2
-    return _Style(size, bold[True] > bold[False], step, float(left), float(right))
+    return _Style(size, bold[True] > bold[False], step, left, right)
+
+
+def _quantile(counts: Counter[int], share: float) -> float:
+    rest = share * counts.total()
+    for value in sorted(counts):
+        rest -= counts[value]
+        if rest <= 0:
+            return float(value)
+    return 0.0
 
 
 def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
@@ -399,7 +473,8 @@ def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
     return replace(style, size=size) if weight >= 3 * MIN_PROSE and size > style.size else style
 
 
-_ENTRY = re.compile(r"(?P<title>.*?[^\W\d_].*?)(?P<gap>[\s.…·_]*)(?<![\w,.$%-])(?P<page>[A-Z]{1,2}-?\d{1,3}|\d{1,4}|[ivxlc]{1,6})$")
+_PAGE = re.compile(r"(?<![\w,.$%-])(?:[A-Z]{1,2}-?\d{1,3}|\d{1,4}|[ivxlc]{1,6})$")
+_LEADER = " \t.…·_"
 _CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice")
 
 
@@ -412,9 +487,11 @@ def _contents(pages: Pages) -> _Contents:
     for number, lines in enumerate(pages):
         entries: list[tuple[int, str, str]] = []
         for at, placed in enumerate(lines):
-            match = _ENTRY.match(placed.text) if len(placed.text) <= 300 else None
-            if match and (placed.line.cells > 1 or len(match["gap"].strip()) > 3) and len(_letters(match["title"])) > 2:
-                entries.append((at, match["title"].rstrip(" .…·_"), match["page"]))
+            page = _PAGE.search(placed.text[-7:]) if len(placed.text) <= 300 else None
+            text = placed.text[: -len(page.group())].rstrip(_LEADER) if page else ""
+            has_gap = page and (placed.line.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
+            if page and has_gap and sum(map(str.isalpha, text)) > 2:
+                entries.append((at, text, page.group()))
         entries = _rising(entries)
         if len(entries) < MIN_ENTRIES or not _is_contents(lines, entries, len(pages)):
             continue
@@ -424,11 +501,11 @@ def _contents(pages: Pages) -> _Contents:
         out.lines.update(placed.start for placed in lines[first : last + 1])
         if number <= 2 + MAX_FRONT * len(pages):
             out.starts.append(lines[first].start)
-        for at, text, page in entries:
-            out.entries[_letters(text)].append(page)
+        for _, text, label_of_page in entries:
+            out.entries[_letters(text)].append(label_of_page)
             label = _label(text)
             if label and label.title:
-                out.entries[_letters(label.title)].append(page)
+                out.entries[_letters(label.title)].append(label_of_page)
     return out
 
 
@@ -467,8 +544,10 @@ def _on_page(
     title: Heading | None,
 ) -> Iterator[_Candidate]:
     style = _of_page(style, lines)
-    is_cover = number == 0 or (title is not None and bool(lines) and title.start > lines[0].start)
-    has_prose = not is_cover
+    last = lines[-1].start if lines else 0
+    is_form = any(_REGISTRANT.match(placed.text) for placed in lines[:40])
+    is_cover = number == 0 if title is None else bool(lines) and lines[0].start <= title.start
+    has_prose = not is_cover and (title is None or last > title.start)
     signing = False
     at = 0
     while at < len(lines):
@@ -485,16 +564,22 @@ def _on_page(
             signing = True
             at += 1
             continue
-        candidate = _candidate(number, at, lines, style, contents, has_prose and not signing, labels)
+        candidate = _candidate(number, at, lines, style, contents, has_prose and not signing and not is_form, labels)
+        if candidate is not None and not has_prose and _is_filed(candidate):
+            candidate = None  # the number under which a contract was filed
         if candidate is not None:
             signing = signing and candidate.label is None
             yield candidate
             at += candidate.lines
             continue
-        has_prose = has_prose or placed.end == " " or len(placed.text) > 1.5 * MIN_PROSE or (
-            title is not None and placed.start > title.start and len(placed.text) > MIN_PROSE
-        )
+        is_prose = placed.end == " " or len(placed.text) > MIN_PROSE
+        has_prose = has_prose or (is_prose and (title is None or placed.start > title.start))
         at += 1
+
+
+def _is_filed(candidate: _Candidate) -> bool:
+    label = candidate.label
+    return label is not None and label.family == "attachment" and label.numbers[1].isdecimal()
 
 
 def _candidate(
@@ -533,7 +618,7 @@ def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
     text = before.text.rstrip()
     gap = before.line.y - placed.line.y
     close = 0 < gap <= WIDE_STEP * style.step * (placed.line.size or 1.0)
-    ends = text[-1:] in ".:;!?”\")" or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
+    ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
     return close and not ends and len(text) >= MIN_PROSE and placed.line.x0 <= before.line.x0 + placed.line.size
 
 
@@ -553,9 +638,12 @@ def _numbered(
     line, title = placed.line, label.title
     is_keyword = label.family in ("part", "chapter", "section", "attachment")
     make = partial(_Candidate, number, at, placed.start, label=label, size=line.size, bold=bold)
-    centred = _is_centred(line, style)
+    centred = is_centred(line, style)
     if not title:
-        if not is_keyword or not (bold or larger or centred or placed.text.isupper() or len(placed.text) < 16):
+        upper = placed.text.isupper()
+        if not is_keyword or not (bold or larger or centred or upper or len(placed.text) < 16):
+            return None
+        if placed.text[-1] == "." and not (bold or larger or centred or upper):
             return None
         joined, count = _below(at, lines, style, bold)
         caps = placed.text.isupper()
@@ -567,31 +655,30 @@ def _numbered(
     rest = run_in["rest"] if run_in else None
     if run_in and (rest or (run_in["mark"] and placed.end == " ")) and not _is_heading_tail(rest):
         name = run_in["title"].strip(" “”\"'‘’")
-        ok = _is_plain_title(name, words=MAX_RUN_IN_WORDS) and not _VERB.search(name)
+        ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not _VERB.search(name)
         if ok and (_is_title_case(name) or (bold and not rest)):
             prefix = placed.text[: len(placed.text) - len(title)].strip()
-            return make(
-                title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True
-            )
+            return make(title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True)
         if not (bold or larger):
             return None
     text, count = _wrapped(at, lines, style)
     body = text[len(placed.text) - len(title) :]
     listed = _is_listed(text, number, contents, labels) or _is_listed(body, number, contents, labels)
-    if not _is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
+    if not is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
         return None
-    strong = bold or larger or listed or body.isupper()
+    is_short = placed.end == "\n" and len(body.split()) <= 10
+    strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
     if not strong and (_VERB.search(body) or not _is_title_case(body) or placed.end == " " or len(body) > 90):
         return None
     if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
         return None
-    if line.cells > 2 and not listed or (line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword):
+    if (line.cells > 2 and not listed) or (
+        line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
+    ):
         return None
     if label.family == "inner" and not bold and not larger and not listed and count > 1:
         return None
-    return make(
-        title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count
-    )
+    return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
 
 
 def _is_heading_tail(rest: str | None) -> bool:
@@ -606,10 +693,10 @@ def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> t
     placed, following = lines[at], lines[at + 1]
     same = following.line.bold == placed.line.bold and abs(following.line.size - placed.line.size) < 0.5
     near = 0 < placed.line.y - following.line.y < 4 * (placed.line.size or 1.0)
-    prominent = following.line.bold or following.text.isupper() or _is_centred(following.line, style)
+    prominent = following.line.bold or following.text.isupper() or is_centred(following.line, style)
     if not (same and near and prominent and following.line.cells == 1 and following.end != " "):
         return "", 1
-    if _label(following.text) or not _is_plain_title(following.text):
+    if _label(following.text) or not is_plain_title(following.text):
         return "", 1
     text, count = _wrapped(at + 1, lines, style)
     return text, 1 + count
@@ -624,11 +711,16 @@ def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, 
         same = line.line.bold == before.line.bold and abs(line.line.size - before.line.size) < 0.05 * before.line.size
         gap = before.line.y - line.line.y
         close = 0 < gap <= 1.45 * max(before.line.size, 1.0)
-        marked = before.line.bold and not style.bold or before.line.size >= LARGER * style.size or (
-            before.text.isupper() and line.text.isupper()
+        marked = (
+            (before.line.bold and not style.bold)
+            or before.line.size >= LARGER * style.size
+            or (before.text.isupper() and line.text.isupper())
         )
-        full = before.line.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in _SMALL
-        centred = _is_centred(before.line, style) and _is_centred(line.line, style)
+        full = (
+            before.line.x1 > style.left + 0.6 * (style.right - style.left)
+            or before.text.split()[-1].casefold() in _SMALL
+        )
+        centred = is_centred(before.line, style) and is_centred(line.line, style)
         if not (same and close and marked and (full or centred)) or line.line.cells > 1 or _label(line.text):
             break
         if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
@@ -653,18 +745,18 @@ def _styled(
     text, count = _wrapped(at, lines, style)
     listed = _is_listed(text, number, contents, labels)
     caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
-    centred = _is_centred(line, style)
-    if not (bold or larger or caps or listed) or placed.end == " " and count == 1 and not (bold or larger):
+    centred = is_centred(line, style)
+    if not (bold or larger or caps or listed) or (placed.end == " " and count == 1 and not (bold or larger)):
         return None
     run_in = _RUN_IN.match(text)
     if run_in and run_in["rest"] and not larger:
         return None  # a bold beginning of a paragraph
     bare = text.rstrip(":").rstrip()
-    if not _is_plain_title(bare) or (text[-1] == "." and not caps and (len(text.split()) > 8 or _VERB.search(text))):
+    if not is_plain_title(bare) or (text[-1] == "." and not caps and (len(text.split()) > 8 or _VERB.search(text))):
         return None
     if _is_signed(at, lines) or _is_date(text) or _is_beside(at, count, lines):
         return None
-    if not larger and not listed and _in_table(at, count, lines, style):
+    if not larger and not listed and (_in_table(at, count, lines, style) or _is_stacked(at, count, lines)):
         return None
     if not larger and not listed and caps and not bold:
         isolated = _is_isolated(at, count, lines, style)
@@ -672,11 +764,10 @@ def _styled(
             return None
     if not larger and not listed and not caps and not _is_title_case(bare) and len(bare) > 60:
         return None
-    return _Candidate(
-        number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count
-    )
+    return _Candidate(number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count)
 
 
+_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
 _DATE = re.compile(
     r"(?i)(?:(?:as of|for the|at|years?|three|six|nine|twelve|months?|quarters?|fiscal|periods?|ended|weeks?|\d{1,2})\W+)*"
     r"(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?|\d{1,2})?[\s,./-]*\d{0,2}[\s,./-]*(?:19|20)?\d{0,2}"
@@ -688,7 +779,7 @@ def _is_date(text: str) -> bool:
     return _DATE.fullmatch(text) is not None and any(char.isdigit() for char in text)
 
 
-def _is_centred(line: Line, style: _Style) -> bool:
+def is_centred(line: Line, style: _Style) -> bool:
     width = style.right - style.left
     if width <= 0 or line.x0 < style.left + 0.1 * width:
         return False
@@ -718,6 +809,17 @@ def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
     return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
 
 
+def _is_stacked(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
+    pairs = [lines[at - 1 : at + 1], lines[at + count - 1 : at + count + 1]] if at else [lines[count - 1 : count + 1]]
+    for pair in pairs:
+        if len(pair) == 2 and pair[0].line.bold == pair[1].line.bold and pair[0].line.cells == pair[1].line.cells == 1:
+            one, other = pair[0].line, pair[1].line
+            if abs(one.size - other.size) < 0.1 * one.size and 0 < one.y - other.y < 1.35 * one.size:
+                return True
+    return False
+
+
 def _is_row(placed: PlacedLine) -> bool:
     return placed.line.cells > 1 and (placed.line.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
 
@@ -731,9 +833,14 @@ def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -
     above = before is not None and _is_row(before) and before.line.y - placed.line.y < near
     last = lines[at + count - 1]
     below = after is not None and _is_row(after) and last.line.y - after.line.y < near
-    if below and not above and (placed.text.isupper() or _is_centred(placed.line, style)) and len(placed.text.split()) > 2:
+    if (
+        below
+        and not above
+        and (placed.text.isupper() or is_centred(placed.line, style))
+        and len(placed.text.split()) > 2
+    ):
         return False
-    narrow = placed.line.x0 > style.left + 0.45 * (style.right - style.left) and not _is_centred(placed.line, style)
+    narrow = placed.line.x0 > style.left + 0.45 * (style.right - style.left) and not is_centred(placed.line, style)
     return above or below or narrow
 
 
@@ -749,15 +856,44 @@ def _is_isolated(at: int, count: int, lines: Sequence[PlacedLine], style: _Style
 # ---- choice --------------------------------------------------------------------------------------------------------
 
 
+def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out numbered lines that follow each other without text, such as a list of exhibits."""
+    kept: list[_Candidate] = []
+    run: list[_Candidate] = []
+    for each in [*found, None]:
+        if run and each is not None and _is_next(run[-1], each):
+            run.append(each)
+            continue
+        least = 2 if run and run[0].label and run[0].label.family == "attachment" else 3
+        if len(run) < least:
+            kept += run
+        run = [each] if each is not None else []
+    return kept
+
+
+def _is_next(one: _Candidate, other: _Candidate) -> bool:
+    return (
+        one.label is not None
+        and other.label is not None
+        and not one.run_in
+        and not other.run_in
+        and _kind(one) == _kind(other)
+        and (one.page, one.at + one.lines) == (other.page, other.at)
+    )
+
+
 def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
     """Leave out numbered lines that only look like headings, unless others count up to them or on from them."""
-    weak = [at for at, each in enumerate(found) if not each.sure and each.label is not None]
-    if not weak:
-        return list(found)
     kept: set[int] = set()
     last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
     parents: list[str] = []
+    in_exhibits = False
+    exhibits: set[int] = set()
     for at, each in enumerate(found):
+        if each.label is None or each.label.family in ("part", "chapter", "section", "attachment"):
+            in_exhibits = _EXHIBITS.search(each.title) is not None
+        elif in_exhibits or each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title):
+            exhibits.add(at)
         if each.label is None:
             continue
         key = (each.label.family, each.label.depth, each.label.numbers[:-1])
@@ -770,7 +906,10 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
         if each.label.depth == 1:
             parents.append(each.label.numbers[-1])
         last[key] = (at, value)
-    return [each for at, each in enumerate(found) if each.sure or at in kept]
+    return [each for at, each in enumerate(found) if (each.sure or at in kept) and at not in exhibits]
+
+
+_EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
 
 
 def _ordinal(label: _Label) -> int:
@@ -794,8 +933,8 @@ def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
         if each.label is not None:
             if numbered.get(each.label.family) == each.label.numbers and (is_continued or letters == last):
                 continue
-            if is_continued and numbered.get(each.label.family) == each.label.numbers:
-                continue
+            if kept and kept[-1].label and kept[-1].label.numbers == each.label.numbers and not kept[-1].label.title:
+                kept.pop()
             numbered[each.label.family] = each.label.numbers
         elif letters == last or (counts[letters] >= 5 and 4 * counts[letters] > pages and each.at <= 1):
             continue
@@ -853,7 +992,11 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
     for page, texts in enumerate(headers):
         for text in texts:
             where[text].append(page)
-    labelled = {text for text in where if (label := _label(text)) and label.family in ("part", "chapter", "section", "attachment")}
+    labelled = {
+        text
+        for text in where
+        if (label := _label(text)) and label.family in ("part", "chapter", "section", "attachment")
+    }
     free = {
         text
         for text, pages in where.items()
@@ -861,10 +1004,11 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
         and len(pages) >= 3
         and 2 * len(pages) < len(headers)
         and pages[-1] - pages[0] <= 2 * len(pages)
-        and _is_plain_title(text)
+        and is_plain_title(text)
         and not _CONTENTS.fullmatch(text)
     }
-    return {text for text in labelled if 0 < len(text) < 120} | (free if len(free) >= 2 else set())
+    plain = {text for text in labelled if len(text) < 120 and is_plain_title(_without_label(text) or "Title")}
+    return plain | (free if len(free) >= 2 else set())
 
 
 # ---- levels --------------------------------------------------------------------------------------------------------
@@ -887,7 +1031,7 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
     for each, key in zip(reversed(found), reversed(keys), strict=True):
         level = following if each.leaf and each.size == 0.0 else levels[key]
         if each.leaf and each.size:
-            out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first]  or out[-1:]
+            out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first] or out[-1:]
         out.append(Heading(each.start, level, each.title[:MAX_LETTERS]))
         following, is_first = level, each.label is None
     if title is not None and not any(each.start <= title.start for each in found):
@@ -911,7 +1055,7 @@ def _rank(
         if each.size >= 1e3:
             return (0, 0, 0, 0) if each.size < math.inf else (1, 1, 0, 0)
         size = each.size if each.size >= LARGER * body else body
-        look = 0 if each.caps and each.bold else 1 if each.bold or size > body else 2
+        look = 0 if each.caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
         return (2, -round(size / body, 1), 40 + look, 0)
     family, depth = each.label.family, each.label.depth
     if family in ("attachment", "part"):
