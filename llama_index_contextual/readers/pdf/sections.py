@@ -200,7 +200,7 @@ _KEYWORD = re.compile(
 )
 _NUMBER = re.compile(
     rf"(?:(?P<decimal>\d{{1,3}}(?:\.\d{{1,3}}){{0,4}})(?P<dot>[.)])?|(?P<roman>{_ROMAN})\.|(?P<letter>[A-Z])\."
-    rf"|\((?P<inner>[a-z]{{1,4}}|[A-Z]|\d{{1,2}})\))[ ]+(?P<title>\S.*)$"
+    rf"|\((?P<inner>[a-z]{{1,4}}|[A-Z]|\d{{1,2}})\))(?:[ ]+|(?<=[.)])(?=[A-Z][A-Za-z]))(?P<title>\S.*)$"
 )
 _DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
@@ -308,7 +308,7 @@ _SMALL = frozenset(
         "zur",
     ]
 )
-_VERB = re.compile(r"\b(?:shall|will|must|may|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
+_VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
 _SENTENCE = re.compile(r"[^\W\d_]{3}[.!?;] +[A-Z]")
 _RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
 _NO_TITLE = re.compile(
@@ -336,9 +336,9 @@ def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
         return False
     first = next((char for char in text if char.isalnum()), "")
     letters = sum(char.isalpha() for char in text)
-    if not first or first.islower() or text[0] in "•●▪■◦·–—-*☐☒%&+/=<>" or letters < 3 or 2 * letters < len(text) - 4:
+    if not first or first.islower() or text[0] in "[\\|{#~^_•●▪■◦·–—-*☐☒%&+/=<>" or letters < 3 or 2 * letters < len(text) - 4:
         return False
-    return text[-1] not in ",;" and not _SENTENCE.search(text) and text.count("(") == text.count(")")
+    return text[-1] not in ",;" and (text.isupper() or not _SENTENCE.search(text)) and all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
 
 
 # ---- detection -----------------------------------------------------------------------------------------------------
@@ -369,6 +369,7 @@ class _Candidate:
         run_in: Whether its paragraph goes on in the same line.
         leaf: Whether nothing belongs below it, as below a table of contents.
         lines: Number of lines that it takes.
+        gap: Number of characters between the heading before it on the page and itself.
     """
 
     page: int
@@ -384,6 +385,7 @@ class _Candidate:
     run_in: bool = False
     leaf: bool = False
     lines: int = 1
+    gap: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,14 +422,21 @@ def _detect(
     style = _style(pages)
     contents = _contents(pages)
     found: list[_Candidate] = []
+    first = title.start if title else -1
+    body = next((p.start for lines in pages for p in lines if p.start > first and _is_prose(p)), 0)
+    cover = next((number for number, lines in enumerate(pages) if lines and lines[-1].start >= first), 0)
     for number, lines in enumerate(pages):
-        found.extend(_on_page(number, lines, style, contents, labels, title))
+        found.extend(_on_page(number, lines, style, contents, labels, cover, body))
         if len(found) > MAX_HEADINGS:
             break
-    found = _in_sequence(_without_lists(found))
+    found = _without_embedded(_in_sequence(_without_lists(found)))
     found = _without_repeated(found)
     found = _with_headers(found, pages, headers, style)
     return _leveled(found, style, title)
+
+
+def _is_prose(placed: PlacedLine) -> bool:
+    return placed.end == " " or len(placed.text) > MIN_PROSE
 
 
 def _style(pages: Pages) -> _Style:
@@ -493,13 +502,17 @@ def _contents(pages: Pages) -> _Contents:
             if page and has_gap and sum(map(str.isalpha, text)) > 2:
                 entries.append((at, text, page.group()))
         entries = _rising(entries)
-        if len(entries) < MIN_ENTRIES or not _is_contents(lines, entries, len(pages)):
+        named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[:10])
+        if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries, len(pages)):
             continue
         first, last = entries[0][0], entries[-1][0]
-        while first > 0 and (len(lines[first - 1].text) < MIN_PROSE and not _CONTENTS.fullmatch(lines[first].text)):
+        is_front = number <= 2 + MAX_FRONT * len(pages)
+        while is_front and first > 0 and _is_head_of_contents(lines[first - 1].text):
             first -= 1
+        while is_front and last + 1 < len(lines) and _is_unpaged_entry(lines[last + 1]):
+            last += 1
         out.lines.update(placed.start for placed in lines[first : last + 1])
-        if number <= 2 + MAX_FRONT * len(pages):
+        if is_front:
             out.starts.append(lines[first].start)
         for _, text, label_of_page in entries:
             out.entries[_letters(text)].append(label_of_page)
@@ -507,6 +520,19 @@ def _contents(pages: Pages) -> _Contents:
             if label and label.title:
                 out.entries[_letters(label.title)].append(label_of_page)
     return out
+
+
+def _is_head_of_contents(text: str) -> bool:
+    """Return whether a line belongs to a table of contents when it is directly above the first entry."""
+    label = _label(text)
+    return len(text) <= 12 or _CONTENTS.fullmatch(text) is not None or (label is not None and label.family == "part")
+
+
+def _is_unpaged_entry(placed: PlacedLine) -> bool:
+    """Return whether a line below the last entry lists an attachment without a page."""
+    label = _label(placed.text)
+    is_attached = label is not None and label.family == "attachment"
+    return is_attached or re.fullmatch(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?", placed.text) is not None
 
 
 def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
@@ -541,15 +567,13 @@ def _on_page(
     style: _Style,
     contents: _Contents,
     labels: Sequence[str],
-    title: Heading | None,
+    cover: int,
+    body: int,
 ) -> Iterator[_Candidate]:
     style = _of_page(style, lines)
-    last = lines[-1].start if lines else 0
-    is_form = any(_REGISTRANT.match(placed.text) for placed in lines[:40])
-    is_cover = number == 0 if title is None else bool(lines) and lines[0].start <= title.start
-    has_prose = not is_cover and (title is None or last > title.start)
+    is_form = any(_REGISTRANT.match(placed.text) for placed in lines)
     signing = False
-    at = 0
+    at, gap = 0, 1_000
     while at < len(lines):
         placed = lines[at]
         if placed.start in contents.lines:
@@ -564,22 +588,19 @@ def _on_page(
             signing = True
             at += 1
             continue
-        candidate = _candidate(number, at, lines, style, contents, has_prose and not signing and not is_form, labels)
-        if candidate is not None and not has_prose and _is_filed(candidate):
-            candidate = None  # the number under which a contract was filed
+        is_front = placed.start < body and number <= cover
+        free = not (is_front or signing or is_form)
+        candidate = _candidate(number, at, lines, style, contents, free, labels)
+        if candidate is not None and placed.start < body and candidate.label and candidate.label.family == "attachment":
+            candidate = None  # the number under which the document was filed
         if candidate is not None:
             signing = signing and candidate.label is None
+            candidate.gap, gap = gap, 1_000 if candidate.run_in else 0
             yield candidate
             at += candidate.lines
             continue
-        is_prose = placed.end == " " or len(placed.text) > MIN_PROSE
-        has_prose = has_prose or (is_prose and (title is None or placed.start > title.start))
+        gap += len(placed.text)
         at += 1
-
-
-def _is_filed(candidate: _Candidate) -> bool:
-    label = candidate.label
-    return label is not None and label.family == "attachment" and label.numbers[1].isdecimal()
 
 
 def _candidate(
@@ -600,7 +621,11 @@ def _candidate(
     bold = line.bold and not style.bold
     label = _label(text)
     alike = before is not None and before.line.bold == line.bold and abs(before.line.size - line.size) < 0.5
+    if before is not None and not bold and _is_unfinished(before, placed, style):
+        return None
     if before is not None and (alike or not (larger or bold)) and _flows(before, placed, style):
+        return None
+    if label is not None and label.family == "bare" and not free:
         return None
     if label is not None and (found := _numbered(number, at, lines, style, contents, label, bold, larger, labels)):
         return found
@@ -609,6 +634,13 @@ def _candidate(
     if not free or line.cells > 1:
         return None
     return _styled(number, at, lines, style, contents, bold, larger, labels)
+
+
+def _is_unfinished(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+    """Return whether the line before is full and ends within a sentence that this line goes on with."""
+    is_close = 0 < before.line.y - placed.line.y <= WIDE_STEP * style.step * max(placed.line.size, before.line.size)
+    is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
+    return is_close and is_full and not is_centred(placed.line, style)
 
 
 def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
@@ -643,13 +675,13 @@ def _numbered(
         upper = placed.text.isupper()
         if not is_keyword or not (bold or larger or centred or upper or len(placed.text) < 16):
             return None
-        if placed.text[-1] == "." and not (bold or larger or centred or upper):
+        if placed.text[-1] == "." and not (bold or centred or upper):
             return None
         joined, count = _below(at, lines, style, bold)
         caps = placed.text.isupper()
         text = f"{placed.text} {joined}" if joined else placed.text
         return make(title=text, caps=caps, centred=centred, sure=True, lines=count)
-    if label.family == "bare" and not (bold or larger):
+    if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
         return None
     run_in = _RUN_IN.match(title)
     rest = run_in["rest"] if run_in else None
@@ -668,6 +700,8 @@ def _numbered(
         return None
     is_short = placed.end == "\n" and len(body.split()) <= 10
     strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
+    if label.family == "inner" and body.isupper() and (_VERB.search(body) or not is_short):
+        return None
     if not strong and (_VERB.search(body) or not _is_title_case(body) or placed.end == " " or len(body) > 90):
         return None
     if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
@@ -676,9 +710,15 @@ def _numbered(
         line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
     ):
         return None
-    if label.family == "inner" and not bold and not larger and not listed and count > 1:
+    if label.family == "inner" and not bold and not larger and not listed:
         return None
     return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
+
+
+_UNITS = re.compile(
+    r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points|U\.?S\.?C?"
+    rf"|{'|'.join(('january', 'february', 'march', 'april', 'june', 'july', 'august', 'september', 'october', 'november', 'december'))})\b|%"
+)
 
 
 def _is_heading_tail(rest: str | None) -> bool:
@@ -691,12 +731,12 @@ def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> t
     if at + 1 >= len(lines):
         return "", 1
     placed, following = lines[at], lines[at + 1]
-    same = following.line.bold == placed.line.bold and abs(following.line.size - placed.line.size) < 0.5
+    same = abs(following.line.size - placed.line.size) < 0.25 * placed.line.size
     near = 0 < placed.line.y - following.line.y < 4 * (placed.line.size or 1.0)
     prominent = following.line.bold or following.text.isupper() or is_centred(following.line, style)
     if not (same and near and prominent and following.line.cells == 1 and following.end != " "):
         return "", 1
-    if _label(following.text) or not is_plain_title(following.text):
+    if _label(following.text) or not is_plain_title(following.text) or not _is_title_case(following.text):
         return "", 1
     text, count = _wrapped(at + 1, lines, style)
     return text, 1 + count
@@ -752,7 +792,7 @@ def _styled(
     if run_in and run_in["rest"] and not larger:
         return None  # a bold beginning of a paragraph
     bare = text.rstrip(":").rstrip()
-    if not is_plain_title(bare) or (text[-1] == "." and not caps and (len(text.split()) > 8 or _VERB.search(text))):
+    if not is_plain_title(bare) or (text[-1] == "." and not caps and not listed):
         return None
     if _is_signed(at, lines) or _is_date(text) or _is_beside(at, count, lines):
         return None
@@ -878,7 +918,8 @@ def _is_next(one: _Candidate, other: _Candidate) -> bool:
         and not one.run_in
         and not other.run_in
         and _kind(one) == _kind(other)
-        and (one.page, one.at + one.lines) == (other.page, other.at)
+        and one.page == other.page
+        and other.gap <= (MIN_PROSE if one.label.family == "attachment" else 0)
     )
 
 
@@ -892,7 +933,7 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
     for at, each in enumerate(found):
         if each.label is None or each.label.family in ("part", "chapter", "section", "attachment"):
             in_exhibits = _EXHIBITS.search(each.title) is not None
-        elif in_exhibits or each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title):
+        elif in_exhibits or (each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title)):
             exhibits.add(at)
         if each.label is None:
             continue
@@ -907,6 +948,28 @@ def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
             parents.append(each.label.numbers[-1])
         last[key] = (at, value)
     return [each for at, each in enumerate(found) if (each.sure or at in kept) and at not in exhibits]
+
+
+def _without_embedded(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out attachments in the middle of a document: the numbering before them goes on after them."""
+    out: list[_Candidate | None] = list(found)
+    last: dict[tuple[str, str], tuple[int, int]] = {}  # the last number, and how many attachments were before it
+    attached: list[int] = []
+    for at, each in enumerate(found):
+        label = each.label
+        if label is None or label.depth > 1 or label.family in ("inner", "bare", "letter", "roman", "part"):
+            continue
+        if label.family == "attachment":
+            attached.append(at)
+            continue
+        key = (label.family, label.numbers[0] if len(label.numbers) > 1 else "")
+        number, before = last.get(key, (0, 0))
+        if 1 < _ordinal(label) == number + 1 and len(attached) > before:
+            for index in attached[before:]:
+                out[index] = None
+            attached = attached[:before]
+        last[key] = (_ordinal(label), len(attached))
+    return [each for each in out if each is not None]
 
 
 _EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
@@ -1026,10 +1089,20 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
     typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
     keys = [_rank(each, typical, first, style) for each in found]
     levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
+    ranked = [levels[key] for key in keys]
+    number, depth = "", 0  # of the open decimal number with one part, and its level
+    for at, each in enumerate(found):
+        if each.label is None or each.label.family != "decimal":
+            is_above = each.label is not None and each.label.family in ("part", "chapter", "section", "attachment")
+            number, depth = ("", 0) if is_above else (number, depth)
+        elif each.label.depth == 1:
+            number, depth = each.label.numbers[0], ranked[at]
+        elif number and each.label.numbers[0] != number:
+            ranked[at] = depth  # its own heading was not recognised
     out: list[Heading] = []
     following, is_first = 1, False
-    for each, key in zip(reversed(found), reversed(keys), strict=True):
-        level = following if each.leaf and each.size == 0.0 else levels[key]
+    for each, rank in zip(reversed(found), reversed(ranked), strict=True):
+        level = following if each.leaf and each.size == 0.0 else rank
         if each.leaf and each.size:
             out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first] or out[-1:]
         out.append(Heading(each.start, level, each.title[:MAX_LETTERS]))
@@ -1055,7 +1128,8 @@ def _rank(
         if each.size >= 1e3:
             return (0, 0, 0, 0) if each.size < math.inf else (1, 1, 0, 0)
         size = each.size if each.size >= LARGER * body else body
-        look = 0 if each.caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
+        is_caps = each.caps and (" " in each.title or (len(each.title) > 6 and each.title.isalpha()))
+        look = 0 if is_caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
         return (2, -round(size / body, 1), 40 + look, 0)
     family, depth = each.label.family, each.label.depth
     if family in ("attachment", "part"):

@@ -220,7 +220,7 @@ def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
     words = name.split()
     if not 2 < len(name) <= MAX_PARTY or len(words) > 10 or not (name[0].isupper() or name[0].isdigit()):
         return ""
-    return "" if _NOT_A_NAME.match(name) or len(set(words)) < len(words) - 1 or _AND.search(name) and len(words) > 8 else name
+    return "" if _NOT_A_NAME.match(name) or len(set(words)) < len(words) - 1 or (_AND.search(name) and len(words) > 8) else name
 
 
 def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
