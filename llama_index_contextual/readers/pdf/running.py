@@ -1,7 +1,8 @@
 """Recognise running headers and footers.
 
 A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
-numbers stay the same or increase with the pages. A repeated line is a running header or footer in one of these cases:
+numbers stay the same or one of them is the page number: it stands by itself at the beginning or the end of the line and
+increases with every page. So "Q2 2022 – Income by Segment" and its successors stay in the text. A repeated line is a running header or footer in one of these cases:
 it is only a page number that increases; it is in the margin, separated from the body by more than the usual distance of
 lines; or it is on most of the pages, these differ, and it is in the margin or near another running line.
 """
@@ -30,6 +31,7 @@ NARROW_MARGIN = 0.07  # where the pages are copies of each other
 SET_OFF = 1.25  # of the usual distance of lines
 SET_OFF_SIZE = 2.5  # of the font size
 NEAR = 4.0  # of the font size
+MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
@@ -37,6 +39,8 @@ _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
 )
+_PAGE_WORD = re.compile(r"(?i)\b(?:page|pg|p|seite|página|pagina)[\W_]*$")
+_LETTER = re.compile(r"[^\W\d_]")
 _NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
 
 
@@ -186,7 +190,7 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
     """Return chains of repeated lines of one shape, whose numbers stay the same or increase with the pages."""
     runs: list[list[_Candidate]] = []
     for candidate in group:
-        if runs and _continues(runs[-1][-1], candidate):
+        if runs and _continues(runs[-1], candidate):
             runs[-1].append(candidate)
         else:
             runs.append([candidate])
@@ -194,9 +198,35 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
     return chains if any(_is_repeated(chain, page_count) for chain in chains) else []
 
 
-def _continues(one: _Candidate, other: _Candidate) -> bool:
+def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
+    """Return whether a line repeats the last one of a run, or has the page number that follows."""
+    one = run[-1]
     step = other.page - one.page
-    return all(b - a in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True))
+    if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
+        return False
+    if _PAGE_NUMBER.fullmatch(_shape(one.line.text)[0]):
+        return True
+    is_same = one.numbers == other.numbers
+    if len(run) > 1 and is_same != (run[-2].numbers == one.numbers):
+        return False
+    return is_same or _counts_pages(one, other)
+
+
+def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
+    """Return whether a number that differs is by itself at an edge of the line, and not a year."""
+    return any(
+        a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
+        for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))
+    )
+
+
+def _is_at_edge(text: str, position: int) -> bool:
+    matches = list(_DIGITS.finditer(text))
+    if not matches:
+        return True  # a lone Roman numeral
+    before, after = text[: matches[position].start()], text[matches[position].end() :]
+    is_alone = not before[-1:].isalpha() and not after[:1].isalpha()
+    return is_alone and (not _LETTER.search(before) or not _LETTER.search(after) or _PAGE_WORD.search(before) is not None)
 
 
 def _counter(run: Sequence[_Candidate]) -> int | None:

@@ -309,7 +309,7 @@ _SMALL = frozenset(
     ]
 )
 _VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
-_SENTENCE = re.compile(r"[^\W\d_]{3}[.!?;] +[A-Z]")
+_SENTENCE = re.compile(r"[^\W\d_]{3}(?<!Inc)(?<!Corp)(?<!Ltd)(?<!Mrs)[.!?;] +[A-Z]")
 _RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
 _NO_TITLE = re.compile(
     r"(?i)(?:by|name|title|its|date|dated(?: as of)?|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to|re"
@@ -702,7 +702,8 @@ def _numbered(
     strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
     if label.family == "inner" and body.isupper() and (_VERB.search(body) or not is_short):
         return None
-    if not strong and (_VERB.search(body) or not _is_title_case(body) or placed.end == " " or len(body) > 90):
+    is_title = _is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
+    if not strong and (_VERB.search(body) or not is_title or placed.end == " " or len(body) > 90):
         return None
     if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
         return None

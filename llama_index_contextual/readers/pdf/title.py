@@ -101,9 +101,14 @@ def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) ->
     stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
     if stated is None:
         return stored, None
-    if stored and not stated.is_composed and _agrees(stored, " ".join(line.text for line in front[0])[:HEAD]):
+    first = " ".join(line.text for line in front[0])[:HEAD]
+    if stored and not stated.is_composed and (_agrees(stored, first) or _words(stored) & _words(stated.title)):
         return stored, stated.heading
     return stated.title[:MAX_TITLE], stated.heading
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in re.findall(r"[^\W\d_]+", text.casefold()) if len(word) > 3}
 
 
 def _agrees(stored: str, first: str) -> bool:

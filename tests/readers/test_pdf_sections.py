@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+
 
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.engine import OutlineEntry
-from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.sections import PlacedLine, headings
 
 
 def placed(*pages: list[str]) -> list[list[PlacedLine]]:
@@ -14,7 +15,7 @@ def placed(*pages: list[str]) -> list[list[PlacedLine]]:
     for texts in pages:
         lines = []
         for at, text in enumerate(texts):
-            lines.append(PlacedLine(text, start, 700.0 - 12 * at))
+            lines.append(PlacedLine(text, start, Line(text, 700.0 - 12 * at, 10.0)))
             start += len(text) + 1
         out.append(lines)
     return out
@@ -58,7 +59,7 @@ def test_bookmarks_without_a_title_or_a_page_with_text_are_left_out() -> None:
 
 
 def test_lines_of_unknown_height_do_not_disturb() -> None:
-    page = [[PlacedLine("Body", 0, math.nan), PlacedLine("More", 5, math.nan)]]
+    page = [[PlacedLine("Body", 0, Line("Body")), PlacedLine("More", 5, Line("More"))]]
 
     assert headings([OutlineEntry("Odd", 1, 0, top=300)], page) == [Heading(0, 1, "Odd")]
 
