@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.sections import PlacedLine
+from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.reader import _page_text, _place

@@ -15,12 +15,13 @@ from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
+from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
-from llama_index_contextual.readers.pdf.sections import PlacedLine, headings
+from llama_index_contextual.readers.pdf.sections import headings
 from llama_index_contextual.readers.pdf.title import document_title
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
@@ -190,7 +191,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
         for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
             end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line, end))
+                lines.append(PlacedLine(text, start, line.y, end, line.cells, line.x0, line.x1, line.size, line.bold))
                 start += len(text) + 1
             elif lines:
                 lines[-1] = lines[-1]._replace(end=end)

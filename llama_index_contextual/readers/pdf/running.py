@@ -1,10 +1,11 @@
 """Recognise running headers and footers.
 
 A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
-numbers stay the same or one of them is the page number: it stands by itself at the beginning or the end of the line and
-increases with every page. So "Q2 2022 – Income by Segment" and its successors stay in the text. A repeated line is a running header or footer in one of these cases:
-it is only a page number that increases; it is in the margin, separated from the body by more than the usual distance of
-lines; or it is on most of the pages, these differ, and it is in the margin or near another running line.
+numbers stay the same, or one of them is the page number: it is at the beginning or the end of the line, separate from
+words, and increases with every page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the
+text. A repeated line is a running header or footer in one of these cases: it is only a page number that increases; it
+is in the margin, separated from the body by more than the usual distance of lines; or it is on most of the pages, these
+differ, and it is in the margin or near another running line.
 """
 
 from __future__ import annotations
@@ -225,8 +226,9 @@ def _is_at_edge(text: str, position: int) -> bool:
     if not matches:
         return True  # a lone Roman numeral
     before, after = text[: matches[position].start()], text[matches[position].end() :]
-    is_alone = not before[-1:].isalpha() and not after[:1].isalpha()
-    return is_alone and (not _LETTER.search(before) or not _LETTER.search(after) or _PAGE_WORD.search(before) is not None)
+    if before[-1:].isalpha() or after[:1].isalpha():
+        return False
+    return not _LETTER.search(before) or not _LETTER.search(after) or _PAGE_WORD.search(before) is not None
 
 
 def _counter(run: Sequence[_Candidate]) -> int | None:

@@ -16,35 +16,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.engine import OutlineEntry
-from llama_index_contextual.readers.pdf.pieces import Line
+from llama_index_contextual.readers.pdf.outline import MAX_LETTERS, MAX_LINES, PlacedLine, bookmarks, letters
 
-MAX_LINES = 3  # that one heading may take
-MAX_LETTERS = 200  # of a title
 MAX_HEADINGS = 100_000
-
-
-class PlacedLine(NamedTuple):
-    """A line of the text of the document.
-
-    Attributes:
-        text: The line.
-        start: Offset of its first character in the document.
-        line: The line as it is printed.
-        end: Separator before the next line: a line feed, or a space within a paragraph.
-    """
-
-    text: str
-    start: int
-    line: Line
-    end: str = "\n"
-
 
 Pages = Sequence[Sequence[PlacedLine]]
 
@@ -68,7 +48,7 @@ def headings(
         title: The title of the document on its first pages; the text after it belongs to it until the first heading.
     """
     detected = _detect(pages, headers, labels, title)
-    marks = list(_placed_bookmarks(_usable(outline, pages), pages))
+    marks = _numbered_levels(bookmarks(outline, pages))
     if not marks:
         return detected
     return _supplement(marks, detected) if len(detected) > FEWER * len(marks) else marks
@@ -77,34 +57,6 @@ def headings(
 # ---- bookmarks -----------------------------------------------------------------------------------------------------
 
 FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts of the document
-MIN_RATIO = 0.6
-MAX_COMPARED = 200  # lines of a page that are compared letter by letter
-
-_PAGE_MARK = re.compile(r"(?i)(?:(?:page|p|slide|folie|seite|página|sheet)\W*)?[\divxlc]{1,6}(?:\s+of\s+\d+)?")
-_FILE_MARK = re.compile(r"(?i)\S.*\.(?:pdf|docx?|xlsx?|pptx?|html?|txt|rtf|indd)|\d{10}-\d\d-\d{6}.*")
-
-
-def _usable(outline: Iterable[OutlineEntry], pages: Pages) -> list[OutlineEntry]:
-    """Return the bookmarks that name sections, or none of them if they are one per page or names of files."""
-    entries = []
-    for entry in outline:
-        title = " ".join(entry.title.split())[:MAX_LETTERS]
-        if title and 0 <= entry.page < len(pages) and pages[entry.page]:
-            entries.append(entry._replace(title=title))
-    useless = sum(bool(_PAGE_MARK.fullmatch(e.title) or _FILE_MARK.fullmatch(e.title)) for e in entries)
-    return [] if 2 * useless > len(entries) else entries
-
-
-def _placed_bookmarks(outline: Iterable[OutlineEntry], pages: Pages) -> list[Heading]:
-    """Return the bookmarks as headings.
-
-    On the page that the bookmark points to, a heading begins at the line with its title, or at the most similar line,
-    or at the line below the position of the bookmark, or at the top of the page.
-    """
-    found = [
-        Heading(_find(entry.title, entry.top, pages[entry.page]).start, entry.level, entry.title) for entry in outline
-    ]
-    return _numbered_levels(sorted(found, key=lambda heading: heading.start))
 
 
 def _numbered_levels(marks: list[Heading]) -> list[Heading]:
@@ -116,52 +68,18 @@ def _numbered_levels(marks: list[Heading]) -> list[Heading]:
     return [replace(mark, level=levels.get(family, 3)) for mark, family in zip(marks, families, strict=True)]
 
 
-def _find(title: str, top: float | None, lines: Sequence[PlacedLine]) -> PlacedLine:
-    wanted = _letters(title)
-    exact = [at for at in range(len(lines)) if wanted and _begins(wanted, lines[at : at + MAX_LINES])]
-    if exact:
-        return lines[min(exact, key=lambda at: _distance(top, lines[at].line.y))]
-    similar = max(lines[:MAX_COMPARED], key=partial(_similarity, SequenceMatcher(b=wanted)))
-    if wanted and _similarity(SequenceMatcher(b=wanted), similar) >= MIN_RATIO:
-        return similar
-    below = [line for line in lines if top is not None and line.line.y <= top]
-    return max(below, key=lambda line: line.line.y, default=lines[0])
-
-
-def _similarity(matcher: SequenceMatcher[str], line: PlacedLine) -> float:
-    matcher.set_seq1(_letters(line.text)[:MAX_LETTERS])
-    return matcher.ratio() if matcher.real_quick_ratio() >= MIN_RATIO <= matcher.quick_ratio() else 0.0
-
-
-def _begins(wanted: str, lines: Sequence[PlacedLine]) -> bool:
-    """Return whether the title is the first line, several first lines joined, or the beginning of the first line."""
-    joined = accumulate(_letters(line.text) for line in lines)
-    return bool(_letters(lines[0].text)) and any(text.startswith(wanted) for text in joined)
-
-
-def _distance(top: float | None, y: float) -> float:
-    """Return the distance of a line from the position of the bookmark, which is usually slightly above it."""
-    if top is None or math.isnan(y):
-        return 0.0
-    return top - y if y <= top else 3 * (y - top)
-
-
 def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
     """Add detected headings below the bookmarks; a heading that has a bookmark stays at the bookmark's level."""
     at = {mark.start for mark in marks}
-    titles = {_letters(mark.title) for mark in marks}
+    titles = {letters(mark.title) for mark in marks}
     deepest = max(mark.level for mark in marks)
     added = [
         replace(heading, level=deepest + heading.level)
         for heading in detected
-        if heading.start >= marks[0].start and heading.start not in at and _letters(heading.title) not in titles
+        if heading.start >= marks[0].start and heading.start not in at and letters(heading.title) not in titles
     ]
     before = [heading for heading in detected if heading.start < marks[0].start]
     return sorted([*before, *marks, *added], key=lambda heading: heading.start)
-
-
-def _letters(text: str) -> str:
-    return "".join(char for char in text.casefold() if char.isalnum())
 
 
 # ---- numbering -----------------------------------------------------------------------------------------------------
@@ -311,14 +229,17 @@ _SMALL = frozenset(
 _VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
 _SENTENCE = re.compile(r"[^\W\d_]{3}(?<!Inc)(?<!Corp)(?<!Ltd)(?<!Mrs)[.!?;] +[A-Z]")
 _RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
+_BULLETS = "[\\|{#~^_•●▪■◦·–—-*☐☒%&+/=<>"
+_MONTH = "january|february|march|april|may|june|july|august|september|october|november|december"
 _NO_TITLE = re.compile(
-    r"(?i)(?:by|name|title|its|date|dated(?: as of)?|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to|re"
-    r"|witness|print(?:ed)? name)\s*:"
-    r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|.*@|(?:https?:|www\.)|\(?\$|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"
-    r"|(?:january|february|march|april|may|june|july|august|september|october|november|december)\s+\d"
-    r"|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b"
-    r"|total\b|and$|or$|-?\s*\d+\s*-?$|by and between|between$|page\b|(?:inc|llc|ltd)\.?$"
-    r"|none\.?$|(?:by|name|title|its|date|page)$|not applicable|\[.*\]$|\*|continued|table of contents$|\d+ u\.?s\.?c|dated\b|as of\b|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$"
+    r"(?i)(?:by|name|title|its|date|dated|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to"
+    r"|re|witness|print(?:ed)? name)\s*:"  # a form, a letter or a signature
+    r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|\[.*\]$|\*"
+    r"|.*@|https?:|www\.|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"  # an address
+    r"|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$|(?:inc|llc|ltd)\.?$|by and between|between$"  # a party
+    rf"|(?:{_MONTH})\s+\d|dated\b|as of\b"
+    r"|\(?\$|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b|total\b|and$|or$|none\.?$"
+    r"|(?:by|name|title|its|date|page)$|not applicable|-?\s*\d+\s*-?$|page\b|continued|table of contents$|\d+ u\.?s\.?c"
 )
 _CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
 
@@ -335,10 +256,11 @@ def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
     if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
         return False
     first = next((char for char in text if char.isalnum()), "")
-    letters = sum(char.isalpha() for char in text)
-    if not first or first.islower() or text[0] in "[\\|{#~^_•●▪■◦·–—-*☐☒%&+/=<>" or letters < 3 or 2 * letters < len(text) - 4:
+    count = sum(map(str.isalpha, text))
+    if not first or first.islower() or text[0] in _BULLETS or count < 3 or 2 * count < len(text) - 4:
         return False
-    return text[-1] not in ",;" and (text.isupper() or not _SENTENCE.search(text)) and all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
+    is_closed = all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
+    return text[-1] not in ",;" and is_closed and (text.isupper() or not _SENTENCE.search(text))
 
 
 # ---- detection -----------------------------------------------------------------------------------------------------
@@ -447,7 +369,7 @@ def _style(pages: Pages) -> _Style:
     rights: Counter[int] = Counter()
     for lines in pages:
         for placed in lines:
-            line = placed.line
+            line = placed
             weight = len(placed.text)
             sizes[round(line.size, 1)] += weight
             bold[line.bold] += weight
@@ -455,8 +377,8 @@ def _style(pages: Pages) -> _Style:
                 lefts[round(line.x0)] += 1
                 rights[round(line.x1)] += 1
         for a, b in pairwise(lines):
-            if 0 < a.line.y - b.line.y < 3 * (a.line.size or 1):
-                steps[round((a.line.y - b.line.y) / (a.line.size or 1), 1)] += 1
+            if 0 < a.y - b.y < 3 * (a.size or 1):
+                steps[round((a.y - b.y) / (a.size or 1), 1)] += 1
     size = sizes.most_common(1)[0][0] if sizes else 0.0
     left, right = _quantile(lefts, EDGE), _quantile(rights, 1 - EDGE)
     step = steps.most_common(1)[0][0] if steps else 1.2
@@ -477,7 +399,7 @@ def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
     sizes: Counter[float] = Counter()
     for placed in lines:
         if len(placed.text) >= MIN_PROSE // 2:
-            sizes[round(placed.line.size, 1)] += len(placed.text)
+            sizes[round(placed.size, 1)] += len(placed.text)
     size, weight = sizes.most_common(1)[0] if sizes else (0.0, 0)
     return replace(style, size=size) if weight >= 3 * MIN_PROSE and size > style.size else style
 
@@ -498,7 +420,7 @@ def _contents(pages: Pages) -> _Contents:
         for at, placed in enumerate(lines):
             page = _PAGE.search(placed.text[-7:]) if len(placed.text) <= 300 else None
             text = placed.text[: -len(page.group())].rstrip(_LEADER) if page else ""
-            has_gap = page and (placed.line.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
+            has_gap = page and (placed.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
             if page and has_gap and sum(map(str.isalpha, text)) > 2:
                 entries.append((at, text, page.group()))
         entries = _rising(entries)
@@ -515,10 +437,10 @@ def _contents(pages: Pages) -> _Contents:
         if is_front:
             out.starts.append(lines[first].start)
         for _, text, label_of_page in entries:
-            out.entries[_letters(text)].append(label_of_page)
+            out.entries[letters(text)].append(label_of_page)
             label = _label(text)
             if label and label.title:
-                out.entries[_letters(label.title)].append(label_of_page)
+                out.entries[letters(label.title)].append(label_of_page)
     return out
 
 
@@ -528,11 +450,14 @@ def _is_head_of_contents(text: str) -> bool:
     return len(text) <= 12 or _CONTENTS.fullmatch(text) is not None or (label is not None and label.family == "part")
 
 
+_ATTACHMENTS = re.compile(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?")
+
+
 def _is_unpaged_entry(placed: PlacedLine) -> bool:
     """Return whether a line below the last entry lists an attachment without a page."""
     label = _label(placed.text)
     is_attached = label is not None and label.family == "attachment"
-    return is_attached or re.fullmatch(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?", placed.text) is not None
+    return is_attached or _ATTACHMENTS.fullmatch(placed.text) is not None
 
 
 def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
@@ -613,14 +538,14 @@ def _candidate(
     labels: Sequence[str],
 ) -> _Candidate | None:
     placed = lines[at]
-    text, line = placed.text, placed.line
+    text, line = placed.text, placed
     if len(text) > 2_000 or len(text) < 3:
         return None
     before = lines[at - 1] if at else None
     larger = line.size >= LARGER * style.size > 0
     bold = line.bold and not style.bold
     label = _label(text)
-    alike = before is not None and before.line.bold == line.bold and abs(before.line.size - line.size) < 0.5
+    alike = before is not None and before.bold == line.bold and abs(before.size - line.size) < 0.5
     if before is not None and not bold and _is_unfinished(before, placed, style):
         return None
     if before is not None and (alike or not (larger or bold)) and _flows(before, placed, style):
@@ -638,9 +563,9 @@ def _candidate(
 
 def _is_unfinished(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
     """Return whether the line before is full and ends within a sentence that this line goes on with."""
-    is_close = 0 < before.line.y - placed.line.y <= WIDE_STEP * style.step * max(placed.line.size, before.line.size)
+    is_close = 0 < before.y - placed.y <= WIDE_STEP * style.step * max(placed.size, before.size)
     is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
-    return is_close and is_full and not is_centred(placed.line, style)
+    return is_close and is_full and not _is_centred(placed, style)
 
 
 def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
@@ -648,10 +573,10 @@ def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
     if before.end == " ":
         return True
     text = before.text.rstrip()
-    gap = before.line.y - placed.line.y
-    close = 0 < gap <= WIDE_STEP * style.step * (placed.line.size or 1.0)
+    gap = before.y - placed.y
+    close = 0 < gap <= WIDE_STEP * style.step * (placed.size or 1.0)
     ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
-    return close and not ends and len(text) >= MIN_PROSE and placed.line.x0 <= before.line.x0 + placed.line.size
+    return close and not ends and len(text) >= MIN_PROSE and placed.x0 <= before.x0 + placed.size
 
 
 def _numbered(
@@ -667,10 +592,10 @@ def _numbered(
 ) -> _Candidate | None:
     """Return a heading that begins with a number or keyword."""
     placed = lines[at]
-    line, title = placed.line, label.title
+    line, title = placed, label.title
     is_keyword = label.family in ("part", "chapter", "section", "attachment")
     make = partial(_Candidate, number, at, placed.start, label=label, size=line.size, bold=bold)
-    centred = is_centred(line, style)
+    centred = _is_centred(line, style)
     if not title:
         upper = placed.text.isupper()
         if not is_keyword or not (bold or larger or centred or upper or len(placed.text) < 16):
@@ -717,13 +642,13 @@ def _numbered(
 
 
 _UNITS = re.compile(
-    r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points|U\.?S\.?C?"
-    rf"|{'|'.join(('january', 'february', 'march', 'april', 'june', 'july', 'august', 'september', 'october', 'november', 'december'))})\b|%"
+    r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points"
+    rf"|U\.?S\.?C?|{_MONTH})\b|%"
 )
 
 
 def _is_heading_tail(rest: str | None) -> bool:
-    """Return whether the text after a first sentence still belongs to the heading, as in "Item 1. Business. General"."""
+    """Return whether the text after a first sentence is still the heading, as in "10. THE ACME CORP. STANDARDS"."""
     return rest is not None and len(rest) < 60 and rest.isupper()
 
 
@@ -732,10 +657,10 @@ def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> t
     if at + 1 >= len(lines):
         return "", 1
     placed, following = lines[at], lines[at + 1]
-    same = abs(following.line.size - placed.line.size) < 0.25 * placed.line.size
-    near = 0 < placed.line.y - following.line.y < 4 * (placed.line.size or 1.0)
-    prominent = following.line.bold or following.text.isupper() or is_centred(following.line, style)
-    if not (same and near and prominent and following.line.cells == 1 and following.end != " "):
+    same = abs(following.size - placed.size) < 0.25 * placed.size
+    near = 0 < placed.y - following.y < 4 * (placed.size or 1.0)
+    prominent = following.bold or following.text.isupper() or _is_centred(following, style)
+    if not (same and near and prominent and following.cells == 1 and following.end != " "):
         return "", 1
     if _label(following.text) or not is_plain_title(following.text) or not _is_title_case(following.text):
         return "", 1
@@ -749,20 +674,17 @@ def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, 
     parts = [placed.text]
     for index in range(at + 1, min(len(lines), at + MAX_LINES)):
         before, line = lines[index - 1], lines[index]
-        same = line.line.bold == before.line.bold and abs(line.line.size - before.line.size) < 0.05 * before.line.size
-        gap = before.line.y - line.line.y
-        close = 0 < gap <= 1.45 * max(before.line.size, 1.0)
+        same = line.bold == before.bold and abs(line.size - before.size) < 0.05 * before.size
+        gap = before.y - line.y
+        close = 0 < gap <= 1.45 * max(before.size, 1.0)
         marked = (
-            (before.line.bold and not style.bold)
-            or before.line.size >= LARGER * style.size
+            (before.bold and not style.bold)
+            or before.size >= LARGER * style.size
             or (before.text.isupper() and line.text.isupper())
         )
-        full = (
-            before.line.x1 > style.left + 0.6 * (style.right - style.left)
-            or before.text.split()[-1].casefold() in _SMALL
-        )
-        centred = is_centred(before.line, style) and is_centred(line.line, style)
-        if not (same and close and marked and (full or centred)) or line.line.cells > 1 or _label(line.text):
+        full = before.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in _SMALL
+        centred = _is_centred(before, style) and _is_centred(line, style)
+        if not (same and close and marked and (full or centred)) or line.cells > 1 or _label(line.text):
             break
         if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
             break
@@ -782,11 +704,11 @@ def _styled(
 ) -> _Candidate | None:
     """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
     placed = lines[at]
-    line = placed.line
+    line = placed
     text, count = _wrapped(at, lines, style)
     listed = _is_listed(text, number, contents, labels)
     caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
-    centred = is_centred(line, style)
+    centred = _is_centred(line, style)
     if not (bold or larger or caps or listed) or (placed.end == " " and count == 1 and not (bold or larger)):
         return None
     run_in = _RUN_IN.match(text)
@@ -809,18 +731,20 @@ def _styled(
 
 
 _REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
-_DATE = re.compile(
-    r"(?i)(?:(?:as of|for the|at|years?|three|six|nine|twelve|months?|quarters?|fiscal|periods?|ended|weeks?|\d{1,2})\W+)*"
-    r"(?:(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?|\d{1,2})?[\s,./-]*\d{0,2}[\s,./-]*(?:19|20)?\d{0,2}"
-    r"(?:\s*(?:and|to|compared (?:to|with)|vs\.?|versus|,)\s*(?:(?:fiscal|year|ended)\W+)*(?:[a-z]{3,9}\.?\s+\d{1,2},\s+)?(?:19|20)\d\d)*"
+_DATE_WORDS = frozenset(
+    f"{_MONTH.replace('|', ' ')} jan feb mar apr jun jul aug sep sept oct nov dec as of for the at in on year years "
+    "month months quarter quarters week weeks day days fiscal period periods ended ending three six nine twelve first "
+    "second third fourth and to vs versus compared with through from".split()
 )
 
 
 def _is_date(text: str) -> bool:
-    return _DATE.fullmatch(text) is not None and any(char.isdigit() for char in text)
+    """Return whether a text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
+    words = re.findall(r"\w+", text.casefold())
+    return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
 
-def is_centred(line: Line, style: _Style) -> bool:
+def _is_centred(line: PlacedLine, style: _Style) -> bool:
     width = style.right - style.left
     if width <= 0 or line.x0 < style.left + 0.1 * width:
         return False
@@ -829,7 +753,7 @@ def is_centred(line: Line, style: _Style) -> bool:
 
 def _is_listed(text: str, page: int, contents: _Contents, labels: Sequence[str]) -> bool:
     """Return whether the table of contents has this title for this page."""
-    listed = contents.entries.get(_letters(text)) if contents.entries else None
+    listed = contents.entries.get(letters(text)) if contents.entries else None
     if not listed:
         return False
     label = labels[page] if page < len(labels) else ""
@@ -844,9 +768,9 @@ def _is_signed(at: int, lines: Sequence[PlacedLine]) -> bool:
 
 def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
     """Return whether other text is next to a line, as in the column heads of a table."""
-    y, size = lines[at].line.y, lines[at].line.size or 1.0
-    before = lines[at - 1].line.y - y if at else size
-    after = lines[at + count - 1].line.y - lines[at + count].line.y if at + count < len(lines) else size
+    y, size = lines[at].y, lines[at].size or 1.0
+    before = lines[at - 1].y - y if at else size
+    after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
     return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
 
 
@@ -854,15 +778,15 @@ def _is_stacked(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
     """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
     pairs = [lines[at - 1 : at + 1], lines[at + count - 1 : at + count + 1]] if at else [lines[count - 1 : count + 1]]
     for pair in pairs:
-        if len(pair) == 2 and pair[0].line.bold == pair[1].line.bold and pair[0].line.cells == pair[1].line.cells == 1:
-            one, other = pair[0].line, pair[1].line
+        if len(pair) == 2 and pair[0].bold == pair[1].bold and pair[0].cells == pair[1].cells == 1:
+            one, other = pair[0], pair[1]
             if abs(one.size - other.size) < 0.1 * one.size and 0 < one.y - other.y < 1.35 * one.size:
                 return True
     return False
 
 
 def _is_row(placed: PlacedLine) -> bool:
-    return placed.line.cells > 1 and (placed.line.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
+    return placed.cells > 1 and (placed.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
 
 
 def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
@@ -870,27 +794,22 @@ def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -
     placed = lines[at]
     before = lines[at - 1] if at else None
     after = lines[at + count] if at + count < len(lines) else None
-    near = 2.2 * style.step * (placed.line.size or 1.0)
-    above = before is not None and _is_row(before) and before.line.y - placed.line.y < near
+    near = 2.2 * style.step * (placed.size or 1.0)
+    above = before is not None and _is_row(before) and before.y - placed.y < near
     last = lines[at + count - 1]
-    below = after is not None and _is_row(after) and last.line.y - after.line.y < near
-    if (
-        below
-        and not above
-        and (placed.text.isupper() or is_centred(placed.line, style))
-        and len(placed.text.split()) > 2
-    ):
+    below = after is not None and _is_row(after) and last.y - after.y < near
+    if below and not above and (placed.text.isupper() or _is_centred(placed, style)) and len(placed.text.split()) > 2:
         return False
-    narrow = placed.line.x0 > style.left + 0.45 * (style.right - style.left) and not is_centred(placed.line, style)
+    narrow = placed.x0 > style.left + 0.45 * (style.right - style.left) and not _is_centred(placed, style)
     return above or below or narrow
 
 
 def _is_isolated(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
     """Return whether there is more space than usual above or below a line."""
     step = WIDE_STEP * style.step
-    line, last = lines[at].line, lines[at + count - 1].line
-    above = at == 0 or (lines[at - 1].line.y - line.y) > step * line.size or lines[at - 1].line.y < line.y
-    below = at + count >= len(lines) or (last.y - lines[at + count].line.y) > step * line.size
+    line, last = lines[at], lines[at + count - 1]
+    above = at == 0 or (lines[at - 1].y - line.y) > step * line.size or lines[at - 1].y < line.y
+    below = at + count >= len(lines) or (last.y - lines[at + count].y) > step * line.size
     return above and below
 
 
@@ -985,25 +904,25 @@ def _ordinal(label: _Label) -> int:
 
 def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
     """Leave out headings that repeat an open one, such as "Note 5 (continued)" on the next page."""
-    counts = Counter(_letters(each.title) for each in found if each.label is None)
+    counts = Counter(letters(each.title) for each in found if each.label is None)
     pages = len({each.page for each in found})
     kept: list[_Candidate] = []
     numbered: dict[str, tuple[str, ...]] = {}
     last = ""
     for each in found:
         base = _CONTINUED.sub("", each.title).strip()
-        letters = _letters(base)
+        folded = letters(base)
         is_continued = base != each.title
         if each.label is not None:
-            if numbered.get(each.label.family) == each.label.numbers and (is_continued or letters == last):
+            if numbered.get(each.label.family) == each.label.numbers and (is_continued or folded == last):
                 continue
             if kept and kept[-1].label and kept[-1].label.numbers == each.label.numbers and not kept[-1].label.title:
                 kept.pop()
             numbered[each.label.family] = each.label.numbers
-        elif letters == last or (counts[letters] >= 5 and 4 * counts[letters] > pages and each.at <= 1):
+        elif folded == last or (counts[folded] >= 5 and 4 * counts[folded] > pages and each.at <= 1):
             continue
         each.title = base
-        last = letters
+        last = folded
         kept.append(each)
     return kept
 
@@ -1026,12 +945,12 @@ def _with_headers(
         names = [text for text in (headers[number] if number < len(headers) else ()) if text in naming]
         for text in names:
             label = _label(text)
-            letters = _letters(_CONTINUED.sub("", text))
+            folded = letters(_CONTINUED.sub("", text))
             same = [each for each in here if each.label and label and each.label.numbers == label.numbers]
             if label is not None:
-                known = open_labels.get(label.family) == label.numbers or same
+                known = open_labels.get(label.family) == label.numbers or bool(same)
             else:
-                known = letters in open_titles or any(letters in _letters(each.title) for each in here)
+                known = folded in open_titles or any(folded in letters(each.title) for each in here)
             if known or not lines:
                 continue
             base = _CONTINUED.sub("", text).strip()
@@ -1040,7 +959,7 @@ def _with_headers(
             if label is not None:
                 open_labels[label.family] = label.numbers
             else:
-                open_titles = {letters}
+                open_titles = {folded}
         for each in here:
             if each.label is not None:
                 open_labels[each.label.family] = each.label.numbers
@@ -1071,7 +990,7 @@ def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
         and is_plain_title(text)
         and not _CONTENTS.fullmatch(text)
     }
-    plain = {text for text in labelled if len(text) < 120 and is_plain_title(_without_label(text) or "Title")}
+    plain = {text for text in labelled if len(text) < 120 and is_plain_title(_without_label(text) or "Heading")}
     return plain | (free if len(free) >= 2 else set())
 
 

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from llama_index_contextual.metadata import Heading
-from llama_index_contextual.readers.pdf.sections import PlacedLine, is_plain_title
+from llama_index_contextual.readers.pdf.outline import PlacedLine
+from llama_index_contextual.readers.pdf.sections import is_plain_title
 
 FRONT = 3  # pages on which a title may be stated
 HEAD = 6_000  # characters of the cover of a filing
@@ -45,7 +46,9 @@ _PERIOD = re.compile(
     r"(?i)for\s+the\s+(?P<kind>(?:fiscal\s+|transition\s+)?(?:year|quarter|period)|(?:quarterly|annual)\s+period)\s+"
     rf"(?:ended|ending)\s*:?\s*(?:[a-z ]{{0,25}}\s)?(?P<day>{_DAY})"
 )
-_REPORTED = re.compile(rf"(?i)date\s+of\s+(?:the\s+)?(?:earliest\s+event\s+reported|report)\b[^\d]{{0,80}}?(?P<day>{_DAY})")
+_REPORTED = re.compile(
+    rf"(?i)date\s+of\s+(?:the\s+)?(?:earliest\s+event\s+reported|report)\b[^\d]{{0,80}}?(?P<day>{_DAY})"
+)
 _DATED = re.compile(rf"{_DAY}|{_MONTH}\s+\d{{4}}(?!\d)|(?<=[Dd]ated )\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}")
 
 _MADE = re.compile(r"(?i)\b(?:dated?|made|entered|effective|executed|as of|on)\b[^.;]*$|^[^a-z]*$")
@@ -72,7 +75,7 @@ _NAME_END = re.compile(
     r"|for\s+itself|herein\w*|individually|collectively|registered|together|both|each|dated|effective|of\s+\d|at\s+\d)\b"
 )
 _AND = re.compile(r",?\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
-_AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}{_ENTITY.replace('(?:', '(?i:', 1)}\b")
+_AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
 _NOT_A_NAME = re.compile(r"(?i)(?:the\s+)?(?:parties|company|undersigned|following|each|it|its|[a-z]+ parties)\b")
 
 
@@ -115,8 +118,8 @@ def _agrees(stored: str, first: str) -> bool:
     """Return whether the first page has most words of the stored title, and all of its numbers."""
     words = [word for word in re.findall(r"\w+", stored.casefold()) if len(word) > 2 or word.isdigit()]
     there = set(re.findall(r"\w+", first.casefold()))
-    known = [word in there for word in words]
-    return all(here for word, here in zip(words, known, strict=True) if word.isdigit()) and 3 * sum(known) >= 2 * len(known)
+    missing = [word for word in words if word not in there]
+    return not any(map(str.isdigit, missing)) and 3 * len(missing) <= len(words)
 
 
 def _filing(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
@@ -148,9 +151,9 @@ def _registrant(above: Sequence[PlacedLine]) -> str:
 
 def _largest_name(cover: Sequence[PlacedLine]) -> str:
     """Return the largest line of the cover of a filing that names neither the form nor the authority."""
-    names = [line for line in cover if _is_name(line.text) and not _AUTHORITY.search(line.text) and line.line.cells == 1]
-    largest = max(names, key=lambda line: line.line.size, default=None)
-    return _spaced(largest.text) if largest and sum(line.line.size == largest.line.size for line in names) == 1 else ""
+    names = [line for line in cover if line.cells == 1 and _is_name(line.text) and not _AUTHORITY.search(line.text)]
+    largest = max(names, key=lambda line: line.size, default=None)
+    return _spaced(largest.text) if largest and sum(line.size == largest.size for line in names) == 1 else ""
 
 
 def _is_name(text: str) -> bool:
@@ -164,7 +167,7 @@ def _contract(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
         return None
     lines = [other for page in front for other in page if other.start >= line.start]
     text = " ".join(other.text for other in lines)[:OPENING]
-    title = line.text.strip(" .*_“”\"")
+    title = line.text.strip(' .*_“”"')
     if _UNFINISHED.search(title) and len(lines) > 1 and len(lines[1].text) <= MAX_PARTY:
         title = f"{title} {lines[1].text.strip()}"
     parties = _cover_parties(next(page for page in front if line in page)) or _parties(text)
@@ -176,10 +179,10 @@ def _contract(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
 
 def _is_instrument(line: PlacedLine) -> bool:
     """Return whether a line names a kind of contract, in capitals or title case."""
-    text = line.text.strip(" .*_“”\"")
+    text = line.text.strip(' .*_“”"')
     if len(text.split()) > 14 or not _INSTRUMENT.search(text) or not is_plain_title(text) or _OTHER_START.match(text):
         return False
-    is_prominent = line.line.bold or text.isupper() or len(text.split()) <= 4
+    is_prominent = line.bold or text.isupper() or len(text.split()) <= 4
     words = [word for word in text.split() if word[0].isalpha() and len(word) > 4]
     return text[-1] not in ".,:;" and is_prominent and (text.isupper() or all(word[0].isupper() for word in words[:1]))
 
@@ -189,7 +192,8 @@ def _cover_parties(page: Sequence[PlacedLine]) -> list[str]:
     for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
         if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
             names = [_spaced(page[at - 1].text.strip(" ,")), _spaced(page[at + 1].text.strip(" ,"))]
-            return names if all(_is_name(name) and name[0].isupper() and len(name.split()) <= 10 for name in names) else []
+            are_names = all(_is_name(name) and name[0].isupper() and len(name.split()) <= 10 for name in names)
+            return names if are_names else []
     return []
 
 
@@ -220,12 +224,13 @@ def _pair(first: str, after: str) -> list[str]:
 
 def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
     """Return the name at the beginning of a text, or "" if there is none."""
-    text = text.lstrip(" ,“”\"")
+    text = text.lstrip(' ,“”"')
     name = _spaced(text[: _name_end(text, stops)].strip(" ,;“”\"'"))
     words = name.split()
     if not 2 < len(name) <= MAX_PARTY or len(words) > 10 or not (name[0].isupper() or name[0].isdigit()):
         return ""
-    return "" if _NOT_A_NAME.match(name) or len(set(words)) < len(words) - 1 or (_AND.search(name) and len(words) > 8) else name
+    is_doubtful = len(set(words)) < len(words) - 1 or (len(words) > 8 and _AND.search(name))
+    return "" if is_doubtful or _NOT_A_NAME.match(name) else name
 
 
 def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
@@ -243,20 +248,20 @@ def _prominent(page: Sequence[PlacedLine]) -> FrontTitle | None:
     """Return the title of another document: the largest lines of its first page."""
     sizes: Counter[float] = Counter()
     for line in page:
-        sizes[round(line.line.size, 1)] += len(line.text)
+        sizes[round(line.size, 1)] += len(line.text)
     body = sizes.most_common(1)[0][0]
     possible = [
         at
         for at, line in enumerate(page)
-        if line.line.cells == 1 and line.line.size >= PROMINENT * body > 0 and sum(map(str.isalpha, line.text)) > 3
+        if line.cells == 1 and line.size >= PROMINENT * body > 0 and sum(map(str.isalpha, line.text)) > 3
     ]
     if not possible:
         return None
-    largest = max(page[at].line.size for at in possible)
-    first = next(at for at in possible if page[at].line.size >= 0.97 * largest)
+    largest = max(page[at].size for at in possible)
+    first = next(at for at in possible if page[at].size >= 0.97 * largest)
     parts = [page[first].text]
     for line in page[first + 1 : first + 4]:
-        if abs(line.line.size - largest) > 0.03 * largest or line.line.cells > 1:
+        if abs(line.size - largest) > 0.03 * largest or line.cells > 1:
             break
         parts.append(line.text)
     title = _spaced(" ".join(parts))
