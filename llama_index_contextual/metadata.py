@@ -72,11 +72,13 @@ class Heading:
         start: Character offset at which the heading's line begins.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without marks.
+        is_marked: Whether the file marks it as a heading; if not, it was recognised by its appearance.
     """
 
     start: int
     level: int
     title: str
+    is_marked: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class DocumentMap:
         if self.page_starts:
             out[PAGES] = json.dumps({"starts": list(self.page_starts), "labels": list(self.page_labels)})
         if self.headings:
-            rows = [[h.start, h.level, h.title] for h in self.headings]
+            rows = [[h.start, h.level, h.title, *([] if h.is_marked else [False])] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
         return out
 
@@ -131,7 +133,7 @@ class DocumentMap:
         return cls(
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
-            headings=tuple(Heading(start, level, title) for start, level, title in headings),
+            headings=tuple(Heading(*row) for row in headings),
         )
 
 

@@ -17,7 +17,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, Ob
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, DocumentMap, shape_fault
+from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading, shape_fault
 from llama_index_contextual.node_parser.tokens import TokenMap
 
 SEGMENT_CORE = "_contextual_segment_core"
@@ -169,15 +169,14 @@ def _hash(node: BaseNode) -> str:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def heading_offsets_in(where: DocumentMap, base: int | None) -> list[int] | None:
+def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
     """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown.
 
-    Headings of a document with pages name sections, but are not used to cut: they are numerous and not always certain,
-    and half-empty chunks lower the recall.
+    Headings that were recognised by their appearance name sections, but are not used to cut: they are numerous and not
+    always certain, and half-empty chunks lower the recall.
     """
-    if where.page_starts or not where.headings or base is None:
-        return None
-    return [heading.start - base for heading in where.headings]
+    marked = [heading.start - base for heading in headings if heading.is_marked] if base is not None else []
+    return marked or None
 
 
 class SpanNodeParser(NodeParser):

@@ -129,7 +129,7 @@ class ChunkNodeParser(SpanNodeParser):
         base = part.origin.base
         # Do not repeat the whole last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        layout = Layout.of(part.text, tokens, self.chunk_size, heading_offsets_in(part.map, base))
+        layout = Layout.of(part.text, tokens, self.chunk_size, heading_offsets_in(part.map.headings, base))
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:

@@ -249,12 +249,12 @@ class SegmentNodeParser(SpanNodeParser):
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
         text, origin = text_of(node), Origin.of(node)
-        where = DocumentMap.from_metadata(node.metadata)
+        headings = DocumentMap.from_metadata(node.metadata).headings
         cutter = SegmentCutter.of(
             text,
             size=self.segment_size,
             overlap=self.segment_overlap,
-            headings=heading_offsets_in(where, origin.base),
+            headings=heading_offsets_in(headings, origin.base),
         )
         return [self._node(node, origin, index, span, cutter.tokens) for index, span in enumerate(cutter.spans())]
 

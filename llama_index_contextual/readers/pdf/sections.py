@@ -1025,10 +1025,10 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
         level = following if each.leaf and each.size == 0.0 else rank
         if each.leaf and each.size:
             out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first] or out[-1:]
-        out.append(Heading(each.start, level, each.title[:MAX_LETTERS]))
+        out.append(Heading(each.start, level, each.title[:MAX_LETTERS], is_marked=False))
         following, is_first = level, each.label is None
     if title is not None and not any(each.start <= title.start for each in found):
-        out.append(replace(title, level=following))
+        out.append(replace(title, level=following, is_marked=False))
     return out[::-1]
 
 
