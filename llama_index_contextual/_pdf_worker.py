@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf.process import NEXT_FILE
 from llama_index_contextual.readers.pdf.reader import read_pdf
@@ -59,8 +59,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         )
     except ReadError as error:
         return {"reason": error.reason}
-    except ConfigurationError as error:
-        return {"configuration": str(error), "setting": error.setting}
     return {
         "text": parsed.text,
         "map": parsed.map.to_metadata(),

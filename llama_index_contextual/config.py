@@ -29,6 +29,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "semantic_weight": 0.5,
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
+    "pdf_engine": "pypdf",
 }
 """Values of settings that are missing from the record of a version or a project.
 
@@ -77,8 +78,8 @@ class ProjectConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pdf_engine: Literal["pypdf", "pdfium"] = Field(
-        default="pypdf",
-        description="PDF parser: `pypdf` recognises columns and paragraphs, `pdfium` is faster (extra `pdfium`).",
+        default="pdfium",
+        description="PDF parser: `pdfium` is fast and decodes more fonts, `pypdf` is written in Python alone.",
         json_schema_extra=_NO_REBUILD,
     )
     embed_model: str = Field(

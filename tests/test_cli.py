@@ -27,6 +27,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from tests.support.pdf_files import encrypted
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
@@ -182,13 +183,13 @@ def test_options_are_these() -> None:
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--moved", "--replace"],
+        "estimate": ["--batch", "--moved", "--password", "--replace"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
-        "ingest": ["--batch", "--max-cost", "--moved", "--quiet", "--replace"],
+        "ingest": ["--batch", "--max-cost", "--moved", "--password", "--quiet", "--replace"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--quiet"],
         "remove": ["--forget", "--yes", "-y"],
@@ -364,6 +365,24 @@ def test_a_path_that_is_not_there_ends_with_2_and_with_1_where_others_were_read(
         assert f"{nowhere}" in result.out + result.err
         assert "Error" not in result.err
     assert len(ProjectManager(ingested.directory.parent).load("a").versions()) == 1
+
+
+def test_passwords_open_encrypted_files_and_are_not_stored(ingested: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "safe"
+    folder.mkdir()
+    for name, password in (("one.pdf", "ses=ame"), ("two.pdf", "mustard")):
+        (folder / name).write_bytes(encrypted(password))
+    result = run("ingest", "a", folder, "--quiet")
+    assert "--password" in result.out + result.err
+    result = run("ingest", "a", folder, "--password", "mustard", "--quiet")
+    assert "1 added" in result.out
+    assert "the password given for it does not open it" in result.out + result.err
+    with_passwords = ("--password", f"{folder / 'one.pdf'}=ses=ame", "--password", "mustard")
+    assert run("estimate", "a", folder, *with_passwords, "--json").json["documents"] == 1
+    assert "1 added, 1 unchanged" in run("ingest", "a", folder, *with_passwords, "--quiet").out
+    written = b"".join(path.read_bytes() for path in ingested.directory.rglob("*") if path.is_file())
+    assert b"mustard" not in written
+    assert b"ses=ame" not in written
 
 
 def test_another_file_of_the_same_id_is_told_and_a_moved_one_is_the_same(

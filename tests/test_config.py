@@ -17,7 +17,7 @@ from llama_index_contextual.errors import ConfigurationError
 
 def test_the_defaults_are_the_published_ones() -> None:
     assert ProjectConfig().model_dump() == {
-        "pdf_engine": "pypdf",
+        "pdf_engine": "pdfium",
         "embed_model": "openai:text-embedding-3-small",
         "context": "llm",
         "llm": "openai:gpt-4.1",
@@ -179,7 +179,7 @@ def test_it_is_known_which_changes_need_a_new_version() -> None:
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
-        other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
+        other: Any = (others | {"pdf_engine": "pypdf"}).get(name, 7)
         other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 

@@ -429,15 +429,13 @@ class Intake:
 
     def jobs(self, reader: DocumentReader, wanted: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the wanted documents; unreadable files are added to `skipped`, and their ids to `failed`."""
-        for doc_id, ref in self.files.items():
-            if doc_id not in wanted:
-                continue
-            try:
-                content = reader.read(ref)
-                if fault := storable_fault(content.document):
-                    raise ReadError(ref.shown, f"cannot be stored: {fault}")
-            except ReadError as error:
-                self._skip(doc_id, error)
+        refs = (ref for doc_id, ref in self.files.items() if doc_id in wanted)
+        for ref, content in reader.read_all(refs):
+            doc_id = ref.doc_id
+            if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
+                content = ReadError(ref.shown, f"cannot be stored: {fault}")
+            if isinstance(content, ReadError):
+                self._skip(doc_id, content)
                 failed.append(doc_id)
                 continue
             self.warnings += content.warnings
@@ -655,7 +653,7 @@ class RunOptions:
     retry_failed: bool = False
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
-    passwords: Mapping[str, str] | str | None = None
+    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
     max_cost: float | None = None
     batch: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"

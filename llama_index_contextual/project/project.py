@@ -235,7 +235,8 @@ class Project:
             moved: The files were moved: a document whose id the new path ends with is taken to be the same one.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
-            passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
+            passwords: Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; that of
+                "*" is for all other files. They are not stored.
             max_cost: Limit of the run in dollars at list prices. A call in flight counts with the most that it can
                 cost; so does, for good, a call that timed out or was cut off. At the limit the run waits for the calls
                 in flight, keeps their answers in the ledger, publishes nothing and raises the error. `estimate` returns

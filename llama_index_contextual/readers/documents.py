@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import queue
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -31,6 +33,8 @@ from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.reader import PdfEngine, PdfWorker
+
+MAX_PROCESSES = 8  # each of them may use as much memory as `PdfWorker` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
@@ -73,12 +77,13 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reader of single files that uses one child process for all PDFs. Use it as a context manager.
+    """Reader of files that parses PDFs in child processes, one per core. Use it as a context manager.
 
     Args:
         limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
-        pdf_engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
+            for all other files.
+        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
     """
@@ -88,14 +93,16 @@ class DocumentReader:
         *,
         limits: ReadLimits = ReadLimits(),  # noqa: B008
         passwords: Mapping[str, str] | str | None = None,
-        pdf_engine: PdfEngine = "pypdf",
+        pdf_engine: PdfEngine = "pdfium",
         file_metadata: FileMetadata | None = None,
     ) -> None:
         self._limits = limits
         self._passwords = passwords
         self._pdf_engine = pdf_engine
         self._file_metadata = file_metadata
-        self._pdf_worker: PdfWorker | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers: list[PdfWorker] = []
+        self._idle: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +113,49 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the process that parses PDFs; a later `read` starts a new one."""
-        worker, self._pdf_worker = self._pdf_worker, None
-        if worker is not None:
+        """Stop the processes that parse PDFs; a later `read` starts new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in self._workers:
+                worker.close()  # what is being parsed ends at once
+            pool.shutdown()
+        for worker in self._workers:
             worker.close()
+
+    def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
+        """Read files and yield the content of each in order, or the error; PDFs are parsed ahead, one per core.
+
+        Raises:
+            InputError: `file_metadata` returned something that cannot be stored.
+        """
+        ahead = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
+        waiting: deque[tuple[FileRef, Future[ParsedFile] | None]] = deque()
+        pool = self._pool = ThreadPoolExecutor(ahead, thread_name_prefix="parse-pdf")
+        try:
+            for ref in refs:
+                is_pdf = ref.path.suffix.lower() in PDF_SUFFIXES
+                waiting.append((ref, pool.submit(self._parse, ref) if is_pdf else None))
+                if len(waiting) > ahead:
+                    yield self._next(waiting)
+            while waiting:
+                yield self._next(waiting)
+        finally:
+            if waiting:
+                self.close()
+            pool.shutdown()
+
+    def _next(
+        self, waiting: deque[tuple[FileRef, Future[ParsedFile] | None]]
+    ) -> tuple[FileRef, FileContent | ReadError]:
+        ref, future = waiting[0]
+        try:
+            parsed = self._parse(ref) if future is None else future.result()
+            content: FileContent | ReadError = self._content(ref, parsed)
+        except ReadError as error:
+            content = error
+        waiting.popleft()
+        return ref, content
 
     def read(self, ref: FileRef) -> FileContent:
         """Read one file.
@@ -118,11 +164,9 @@ class DocumentReader:
             ReadError: The file cannot be read or has no text; `reason` says why and what to do.
             InputError: `file_metadata` returned something that cannot be stored.
         """
-        try:
-            _check(ref, self._limits)
-            parsed = self._parse(ref)
-        except ReadError as error:
-            raise ReadError(ref.shown, error.reason) from error
+        return self._content(ref, self._parse(ref))
+
+    def _content(self, ref: FileRef, parsed: ParsedFile) -> FileContent:
         if not has_text(parsed.text):
             raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
         facts = user_facts(self._file_metadata, ref.path)
@@ -131,24 +175,32 @@ class DocumentReader:
 
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
-        if suffix in PDF_SUFFIXES:
-            return self._worker().read(
-                ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine
-            )
-        read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
-        return read(ref.path, limits=self._limits)
+        try:
+            _check(ref, self._limits)
+            if suffix in PDF_SUFFIXES:
+                return self._parse_pdf(ref)
+            read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
+            return read(ref.path, limits=self._limits)
+        except ReadError as error:
+            raise ReadError(ref.shown, error.reason) from error
 
-    def _worker(self) -> PdfWorker:
+    def _parse_pdf(self, ref: FileRef) -> ParsedFile:
         from llama_index_contextual.readers.pdf.reader import PdfWorker
 
-        if self._pdf_worker is None:
-            self._pdf_worker = PdfWorker()
-        return self._pdf_worker
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            worker = PdfWorker()
+            self._workers.append(worker)
+        try:
+            return worker.read(ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine)
+        finally:
+            self._idle.put(worker)
 
     def _password(self, ref: FileRef) -> str | None:
         if self._passwords is None or isinstance(self._passwords, str):
             return self._passwords
-        names = (ref.doc_id, ref.path.name, str(ref.path))
+        names = (ref.doc_id, str(ref.path), ref.path.name, "*")
         return next((self._passwords[name] for name in names if name in self._passwords), None)
 
 
@@ -158,7 +210,7 @@ def read_documents(
     file_metadata: FileMetadata | None = None,
     limits: ReadLimits = ReadLimits(),  # noqa: B008
     passwords: Mapping[str, str] | str | None = None,
-    pdf_engine: PdfEngine = "pypdf",
+    pdf_engine: PdfEngine = "pdfium",
     show_progress: bool = False,
 ) -> ReadResult:
     """Read files, folders and globs into Documents that know their pages and headings.
@@ -170,8 +222,9 @@ def read_documents(
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
         limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
-        pdf_engine: "pypdf" or "pdfium".
+        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
+            for all other files.
+        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
         show_progress: Show a progress bar.
 
     Raises:
@@ -183,14 +236,12 @@ def read_documents(
     with DocumentReader(
         limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata
     ) as reader:
-        for ref in get_tqdm_iterable(discovery.files, show_progress, "Reading files"):
-            try:
-                if first := duplicates.of(ref):
-                    result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
-                    continue
-                content = reader.read(ref)
-            except ReadError as error:
-                result.skipped.append(SkippedFile(error.path, error.reason))
+        files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
+        for ref, content in reader.read_all(ref for ref in files if not duplicates.skip(ref, result)):
+            if isinstance(content, ReadError):
+                result.skipped.append(SkippedFile(content.path, content.reason))
+                continue
+            if duplicates.skip(ref, result):  # the other one was still being read
                 continue
             duplicates.add(ref, content.digest)
             result.documents.append(content.document)
@@ -208,13 +259,20 @@ class _Duplicates:
         self._shared_sizes = {size for size, count in sizes.items() if count > 1}
         self._by_hash: dict[str, FileRef] = {}
 
-    def of(self, ref: FileRef) -> FileRef | None:
-        """Return an earlier file with the same bytes, or None."""
+    def skip(self, ref: FileRef, result: ReadResult) -> bool:
+        """Return whether a file has the same bytes as one that was read, or cannot be hashed, and say so."""
         if ref.size not in self._shared_sizes:
-            return None
-        first = self._by_hash.get(content_hash(ref.path))
+            return False
+        try:
+            first = self._by_hash.get(content_hash(ref.path))
+        except ReadError as error:
+            result.skipped.append(SkippedFile(ref.shown, error.reason))
+            return True
         # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
-        return first if first and filecmp.cmp(first.path, ref.path, shallow=False) else None
+        if first is None or not filecmp.cmp(first.path, ref.path, shallow=False):
+            return False
+        result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
+        return True
 
     def add(self, ref: FileRef, digest: str) -> None:
         self._by_hash.setdefault(digest, ref)

@@ -56,13 +56,11 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
 def test_a_file_that_changes_between_hash_and_parsing_is_known_by_what_was_parsed(
     name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if engine == "pdfium":
-        pytest.importorskip("pypdfium2")
     config = ProjectConfig.local(context="none", faiss=False, mode="lexical", pdf_engine=engine)
     project = manager.create("swapped", config)
     first, second = (FORMATS[name](text) for text in ("The pump runs.", "The pump is out of order."))
     path = write(tmp_path / name, first)
-    real = DocumentReader.read
+    real = DocumentReader._parse
 
     def swapped(self: DocumentReader, ref: Any) -> Any:
         path.write_bytes(second)
@@ -72,7 +70,7 @@ def test_a_file_that_changes_between_hash_and_parsing_is_known_by_what_was_parse
             path.write_bytes(first)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DocumentReader, "read", swapped)
+        patch.setattr(DocumentReader, "_parse", swapped)
         project.ingest([path])
     assert "out of order" in project.read(name)
     (record,) = project.documents()
@@ -120,8 +118,6 @@ OCR = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
 
 @pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
 def test_a_scan_is_skipped_and_says_what_to_do(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
-    if engine == "pdfium":
-        pytest.importorskip("pypdfium2")
     project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine))
     write(tmp_path / "docs/scan.pdf", scan())
     write(tmp_path / "docs/scan (1).pdf", scan())

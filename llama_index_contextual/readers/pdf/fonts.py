@@ -14,7 +14,7 @@ FORCE_BOLD = 1 << 18  # ISO 32000-2, table 121
 MIN_BOLD_WEIGHT = 600  # of CSS and of /FontWeight
 DEFAULT_SPACE = 200.0  # width in thousandths of the font size, for fonts without a space
 
-_BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")
+BOLD_NAME = re.compile(r"(?i)bold|black|heavy|[,-]b(?:i|old)?$")
 
 
 class FontTable:
@@ -57,4 +57,4 @@ def _is_bold(resource: DictionaryObject) -> bool:
     for descriptor in (each.get_object() if hasattr(each, "get_object") else each for each in descriptors):
         if int(descriptor.get("/Flags", 0)) & FORCE_BOLD or float(descriptor.get("/FontWeight", 0)) >= MIN_BOLD_WEIGHT:
             return True
-    return _BOLD_NAME.search(str(resource.get("/BaseFont", ""))) is not None
+    return BOLD_NAME.search(str(resource.get("/BaseFont", ""))) is not None

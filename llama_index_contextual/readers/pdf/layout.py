@@ -15,6 +15,7 @@ from llama_index_contextual.readers.pdf.pieces import Cell, Line, Row, Run, besi
 
 SAME_LINE = 0.8  # of the smaller font size: more is another line, less a superscript
 WORD_GAP = 0.5  # of the width of a space
+MAX_KERNING = 0.5  # of the font size: a larger step back begins another word
 CELL_GAP = 1.2  # of the font size: more than any space between words of one column
 WIDE_GLYPHS = 0x2E80  # from here on scripts that write no spaces between words
 MAX_CELLS = 30  # of a row that are compared with the next one
@@ -94,7 +95,7 @@ def _is_word_gap(gap: float, last: Run, run: Run) -> bool:
         return False
     if ord(last.text[-1]) >= WIDE_GLYPHS and ord(run.text[0]) >= WIDE_GLYPHS:
         return gap > 0.5 * run.size
-    return abs(gap) > WORD_GAP * min(last.space, run.space)
+    return gap > WORD_GAP * min(last.space, run.space) or gap < -MAX_KERNING * run.size
 
 
 def rows_of(cells: Iterable[Cell]) -> list[Row]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import one_line
@@ -72,14 +72,13 @@ class PdfWorker:
         *,
         password: str | None = None,
         limits: ReadLimits = DEFAULT_LIMITS,
-        engine: PdfEngine = "pypdf",
+        engine: PdfEngine = "pdfium",
     ) -> ParsedFile:
         """Read one PDF in the child process, with the arguments and errors of `read_pdf`.
 
         Raises:
             ReadError: Also if the child crashed or took longer than `limits.max_seconds`; the reason of a crash ends
                 with the last line that the child wrote to stderr.
-            ConfigurationError: The package of the engine is not installed.
         """
         request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
         child = self._running(path)
@@ -115,7 +114,7 @@ class PdfWorker:
 
     def _crash(self, path: Path, child: subprocess.Popen[str]) -> ReadError:
         self.close()
-        code = child.returncode
+        code = child.wait()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         complaint = one_line(self._complaint.text, MAX_COMPLAINT) if self._complaint is not None else ""
         return ReadError(str(path), f"the parser crashed ({': '.join(filter(None, (name, complaint)))})")
@@ -171,8 +170,6 @@ def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue
 
 
 def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
-    if "configuration" in answer:
-        raise ConfigurationError(answer["configuration"], setting=answer["setting"])
     if "reason" in answer:
         raise ReadError(str(path), answer["reason"])
     return ParsedFile(

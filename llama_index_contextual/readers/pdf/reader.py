@@ -41,7 +41,7 @@ def read_pdf(
     *,
     password: str | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
-    engine: PdfEngine = "pypdf",
+    engine: PdfEngine = "pdfium",
 ) -> ParsedFile:
     """Read one PDF in this process.
 
@@ -52,14 +52,13 @@ def read_pdf(
         path: The file.
         password: Password of an encrypted PDF; ignored for other files.
         limits: Limits of the file.
-        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        engine: "pdfium", or "pypdf", which is written in Python alone.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
 
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` says why.
-        ConfigurationError: The package of the engine is not installed.
     """
     data, digest = _bytes(path, limits)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
