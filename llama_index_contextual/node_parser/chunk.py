@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, model_validator
@@ -30,6 +32,7 @@ from llama_index_contextual.metadata import (
     PAGES,
     RESERVED_KEYS,
     SECTION,
+    SECTION_SEPARATOR,
     SEGMENT_END,
     SEGMENT_INDEX,
     SEGMENT_START,
@@ -227,12 +230,24 @@ def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[in
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section."""
+    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section.
+
+    Headings that were recognised by their appearance are often more numerous than chunks. Of a chunk with several, the
+    deepest section that holds half of it is returned, if there is one.
+    """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
     bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
     longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
-    return where.section(bounds[longest])
+    section = where.section(bounds[longest])
+    if all(heading.is_marked for heading in where.headings[first:last]):
+        return section
+    held: Counter[str] = Counter()
+    for a, b in pairwise(bounds):
+        names = (where.section(a) or "").split(SECTION_SEPARATOR)
+        held.update({SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
+    holding = [path for path, length in held.items() if path and 2 * length >= end - start]
+    return max(holding, key=len, default=section)
 
 
 # Cutting one text

@@ -1007,7 +1007,8 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
         if each.label is not None and not each.run_in:
             sizes[kind].append(each.size)
     typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
-    keys = [_rank(each, typical, first, style) for each in found]
+    nested = _nested(found)
+    keys = [_rank(each, typical, first, nested, style) for each in found]
     levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
     ranked = [levels[key] for key in keys]
     number, depth = "", 0  # of the open decimal number with one part, and its level
@@ -1032,6 +1033,15 @@ def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) 
     return out[::-1]
 
 
+def _nested(found: Sequence[_Candidate]) -> set[str]:
+    """Return the kinds of letters and Roman numerals that begin below decimal numbers of two or more parts."""
+    above: Counter[tuple[str, bool]] = Counter()
+    for one, other in pairwise(each for each in found if each.label is not None):
+        if one.label and other.label and other.label.family in ("letter", "roman") and _ordinal(other.label) == 1:
+            above[_kind(other), one.label.family == "decimal" and one.label.depth > 1] += 1
+    return {kind for kind in ("letter:1", "roman:1") if above[kind, True] > above[kind, False]}
+
+
 def _kind(each: _Candidate) -> str:
     if each.label is None:
         return ""
@@ -1040,7 +1050,7 @@ def _kind(each: _Candidate) -> str:
 
 
 def _rank(
-    each: _Candidate, typical: dict[str, float], first: dict[str, int], style: _Style
+    each: _Candidate, typical: dict[str, float], first: dict[str, int], nested: set[str], style: _Style
 ) -> tuple[int, float, int, int]:
     """Return the place of a heading's kind in the order of kinds; numbering is stronger than the size of letters."""
     body = style.size or 1.0
@@ -1062,6 +1072,8 @@ def _rank(
     size = size if size >= LARGER * body else body
     if family == "section":
         return (2, -round(size / body, 1), 10, depth)
+    if f"{family}:1" in nested:
+        return (2, -round(size / body, 1), 35, 0)
     order = sorted(("decimal:1", "roman:1", "letter:1"), key=lambda kind: first.get(kind, 1 << 30))
     if depth == 1:
         return (2, -round(size / body, 1), 20 + order.index(_kind(each)), 0)

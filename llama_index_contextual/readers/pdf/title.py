@@ -105,21 +105,19 @@ def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) ->
     if stated is None:
         return stored, None
     first = " ".join(line.text for line in front[0])[:HEAD]
-    if stored and not stated.is_composed and (_agrees(stored, first) or _words(stored) & _words(stated.title)):
+    if stored and not stated.is_composed and _agrees(stored, stated.title, first):
         return stored, stated.heading
     return stated.title[:MAX_TITLE], stated.heading
 
 
-def _words(text: str) -> set[str]:
-    return {word for word in re.findall(r"[^\W\d_]+", text.casefold()) if len(word) > 3}
-
-
-def _agrees(stored: str, first: str) -> bool:
-    """Return whether the first page has most words of the stored title, and all of its numbers."""
-    words = [word for word in re.findall(r"\w+", stored.casefold()) if len(word) > 2 or word.isdigit()]
+def _agrees(stored: str, stated: str, first: str) -> bool:
+    """Return whether a stored title has only numbers of the first page, and most of its words or some of the title."""
+    words = re.findall(r"\w+", stored.casefold())
     there = set(re.findall(r"\w+", first.casefold()))
-    missing = [word for word in words if word not in there]
-    return not any(map(str.isdigit, missing)) and 3 * len(missing) <= len(words)
+    if any(any(map(str.isdigit, word)) and word not in there for word in words):
+        return False
+    long = {word for word in words if len(word) > 3}
+    return 3 * len(long & there) >= 2 * len(long) or bool(long & set(re.findall(r"\w+", stated.casefold())))
 
 
 def _filing(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
