@@ -41,8 +41,8 @@ class StructuralContextualizer(Contextualizer):
     max_tokens: int = Field(
         default=120,
         gt=0,
-        description="Maximum number of tokens of a context; a third more for a document with pages, whose title and "
-        "section names are longer.",
+        description="Maximum number of tokens of a context; for a document with pages, whose title and section names "
+        "are longer, one and a half times as many.",
     )
 
     @classmethod
@@ -68,7 +68,7 @@ class StructuralContextualizer(Contextualizer):
         section = chunk.metadata.get(keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
-        limit = self.max_tokens * 4 // 3 if keys.PAGE_START in chunk.metadata else self.max_tokens
+        limit = self.max_tokens * 3 // 2 if keys.PAGE_START in chunk.metadata else self.max_tokens
         return truncate(" ".join(part for part in parts if part), limit)
 
 

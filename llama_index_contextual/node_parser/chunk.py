@@ -233,7 +233,7 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
     """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section.
 
     Headings that were recognised by their appearance are often more numerous than chunks. Of a chunk with several, the
-    deepest section that holds half of it is returned, if there is one.
+    deepest section that holds half of it is returned, or else the section that holds most of it.
     """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
@@ -246,8 +246,9 @@ def _section(where: DocumentMap, start: int, end: int) -> str | None:
     for a, b in pairwise(bounds):
         names = (where.section(a) or "").split(SECTION_SEPARATOR)
         held.update({SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
-    holding = [path for path, length in held.items() if path and 2 * length >= end - start]
-    return max(holding, key=len, default=section)
+    del held[""]
+    holding = [path for path, length in held.items() if 2 * length >= end - start]
+    return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
 
 
 # Cutting one text

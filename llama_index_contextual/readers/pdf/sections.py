@@ -152,7 +152,7 @@ def _label(text: str) -> _Label | None:
         if match["decimal"]:
             parts = tuple(match["decimal"].split("."))
             if len(parts) == 1 and not match["dot"]:
-                return _Label("bare", parts, 1, match["title"], name)
+                return _Label("bare", parts, 1, match["title"], name) if len(parts[0]) < 3 else None
             return _Label("decimal", parts, len(parts), match["title"], name)
         for family in ("roman", "letter", "inner"):
             if match[family]:
