@@ -123,11 +123,16 @@ def test_a_raised_mark_is_part_of_its_line(tmp_path: Path, engine: PdfEngine) ->
     assert text_of(tmp_path, pdf_of([content]), engine).split() == ["Revenues(a)", "1,234"]
 
 
-def test_words_of_one_line_in_a_slanting_text_layer_are_separate(tmp_path: Path) -> None:
-    words = [("results", 50.0), ("of", 80.4), ("operations", 89.7)]
-    content = b"".join(show(x, 700 + 2.8 * at, word) for at, (word, x) in enumerate(words))
+def test_a_space_that_a_font_decodes_as_a_line_feed_is_a_space(tmp_path: Path) -> None:
+    pdf = RawPdf()
+    cmap = pdf.stream(
+        b"begincmap 1 begincodespacerange <00> <ff> endcodespacerange 1 beginbfchar <20> <000A> endbfchar "
+        b"1 beginbfrange <61> <7a> <0061> endbfrange endcmap"
+    )
+    pdf.objects[2] = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding/ToUnicode %d 0 R>>" % cmap
+    pdf.page(lines(["results of operations", "and other risks"]))
 
-    assert text_of(tmp_path, pdf_of([content])) == "results of operations"
+    assert text_of(tmp_path, pdf) == "results of operations\nand other risks"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,11 +37,10 @@ from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
 SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
 SAME_BASELINE = 0.1  # of the font size
-NARROW_SPACE = 0.05  # of the font size
+SAMPLE = 12  # words of a page that show whether it is drawn letter by letter
 NEIGHBOURS = 5  # text objects before one that pdfium compares it with
 SHADOW = 0.2  # of the font size: a copy of a letter that is further away is another letter
 MAX_FORM_DEPTH = 8
-SAME_SIZE = 0.8  # ratio of font sizes: less is a footnote mark
 
 _HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # how pdfium marks a hyphen at the end of a line
 _LONG_WORD = re.compile(r"\w{4,}")
@@ -213,12 +211,14 @@ class _PageText:
         parts: list[str] = []
         text = self.text
         style, start, end, y, done = _NO_STYLE, 0.0, 0.0, 0.0, 0
-        tolerance = widest = 0.0
+        tolerance = widest = narrowest = 0.0
         for first, last, new, (x0, x1, new_y) in self._pieces():
             gap = text[done:first]
             done = last
-            is_same_line = -tolerance <= new_y - y <= tolerance and "\n" not in gap
-            if new is style and is_same_line and -widest <= x0 - end <= widest:
+            # pdfium ends lines by "\r\n"; other line feeds are spaces of fonts that decode them so
+            is_new_line = "\r" in gap
+            is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
+            if new is style and is_same_line and -widest <= x0 - end <= (widest if gap else narrowest):
                 if gap:
                     parts.append(" ")
                 parts.append(text[first:last])
@@ -226,13 +226,9 @@ class _PageText:
                 continue
             if parts:
                 runs.append(_run(parts, start, end, y, style))
-            if gap and "\n" in gap:  # also between words of one line in a text layer of OCR
-                is_space = x0 - end > NARROW_SPACE * new.size and new.size * SAME_SIZE <= style.size
-            else:
-                is_space = bool(gap)
-            parts = [" ", text[first:last]] if is_space else [text[first:last]]
+            parts = [" ", text[first:last]] if gap and not is_new_line else [text[first:last]]
             style, start, end, y = new, x0, x1, new_y
-            tolerance, widest = SAME_BASELINE * new.size, CELL_GAP * new.size
+            tolerance, widest, narrowest = SAME_BASELINE * new.size, CELL_GAP * new.size, SPACE * new.size
         if parts:
             runs.append(_run(parts, start, end, y, style))
         return runs
@@ -243,10 +239,11 @@ class _PageText:
         pdfium leaves out a text object that repeats another one close by, which is how some programs print bold text.
         On a page that is drawn letter by letter, it takes the second of two equal letters for such a shadow.
         """
-        letters = {}
-        if any(self._is_drawn_by_letters(*word.span()) for word in islice(_LONG_WORD.finditer(self.text), 0, None, 5)):
-            letters = {_object_of(self._page, at): letter for at, letter in enumerate(self.text)}
-        return bool(letters) and _misses_letter(page, letters)
+        words = [word.span() for word in _LONG_WORD.finditer(self.text)]
+        sample = words[:: len(words) // SAMPLE + 1]
+        if 2 * sum(self._is_drawn_by_letters(*word) for word in sample) <= len(sample):
+            return False
+        return _misses_letter(page, set(map(_object_of, repeat(self._page), range(len(self.text)))))
 
     def _is_drawn_by_letters(self, first: int, last: int) -> bool:
         return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
@@ -339,28 +336,35 @@ class _PageText:
         return self._bold.get(font, False)
 
 
-def _misses_letter(page: Any, letters: Mapping[int | None, str]) -> bool:
-    """Return whether a text object that is not in the text repeats a letter, but not at its place.
+def _misses_letter(page: Any, read: Set[int]) -> bool:
+    """Return whether a text object that was not read looks like one close by, but is not at its place.
 
     Args:
         page: The page.
-        letters: Letter of each text object in the text.
+        read: Addresses of the text objects in the text.
     """
-    recent: deque[tuple[str, float, float, float]] = deque(maxlen=NEIGHBOURS)
-    bounds = (ctypes.c_float * 4)()
-    edges = [ctypes.addressof(bounds) + at * ctypes.sizeof(ctypes.c_float) for at in range(4)]
-    for address in _text_objects(page.raw, _count_objects, _get_object):
-        _bounds_of(address, *edges)
-        left, bottom, right, top = bounds
-        if address in letters:
-            recent.append((letters[address], left, bottom, right - left))
+    objects = list(_text_objects(page.raw, _count_objects, _get_object))
+    for at, address in enumerate(objects):
+        if address in read:
             continue
+        left, bottom, right, top = _bounds(address)
         width, height = right - left, top - bottom
-        for letter, x, y, other_width in recent:
-            is_same = letter.isalnum() and abs(width - other_width) < 0.01 * width and abs(bottom - y) < SHADOW * height
-            if is_same and SHADOW * height < abs(left - x) < width:
+        if width <= 0 or height <= 0:  # a space
+            continue
+        for other in objects[max(at - NEIGHBOURS, 0) : at]:
+            x, y, end, _top = _bounds(other)
+            is_same = abs(end - x - width) < 0.01 * width and abs(bottom - y) < SHADOW * height
+            if is_same and SHADOW * height < abs(left - x) < width and other in read:
                 return True
     return False
+
+
+def _bounds(address: int) -> list[float]:
+    """Return the left, lower, right and upper edge of an object."""
+    edges = (ctypes.c_float * 4)()
+    start = ctypes.addressof(edges)
+    _bounds_of(address, start, start + 4, start + 8, start + 12)
+    return edges[:]
 
 
 def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator[int]:
