@@ -83,11 +83,13 @@ class Heading:
         start: Character offset at which the heading's line begins.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without marks.
+        is_marked: Whether the file marks it as a heading; if not, it was recognised by its appearance.
     """
 
     start: int
     level: int
     title: str
+    is_marked: bool = True
 
 
 class Table(NamedTuple):
@@ -164,7 +166,7 @@ class DocumentMap:
             confidences = {"ocr": list(self.page_confidences)} if self.page_confidences else {}
             out[PAGES] = json.dumps({**pages, **confidences})
         if self.headings:
-            rows = [[h.start, h.level, h.title] for h in self.headings]
+            rows = [[h.start, h.level, h.title, *([] if h.is_marked else [False])] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
         if self.tables:
             out[TABLES] = json.dumps(list(self.tables), ensure_ascii=False)
@@ -180,7 +182,7 @@ class DocumentMap:
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
             page_confidences=tuple(pages.get("ocr", ())),
-            headings=tuple(Heading(start, level, title) for start, level, title in headings),
+            headings=tuple(Heading(*row) for row in headings),
             tables=tuple(Table(*table) for table in tables),
         )
 

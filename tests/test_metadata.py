@@ -152,3 +152,10 @@ def test_user_metadata_excludes_own_keys() -> None:
 )
 def test_the_source_line_has_all_known_facts(metadata: dict[str, object], line: str) -> None:
     assert source_line(metadata) == line
+
+
+def test_a_recognised_heading_stays_one_and_rows_without_the_mark_are_marked() -> None:
+    where = DocumentMap(headings=(Heading(0, 1, "A"), Heading(5, 2, "B", is_marked=False)))
+
+    assert DocumentMap.from_metadata(dict(where.to_metadata())) == where
+    assert json.loads(where.to_metadata()[keys.HEADINGS]) == [[0, 1, "A"], [5, 2, "B", False]]

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, model_validator
@@ -31,6 +33,7 @@ from llama_index_contextual.metadata import (
     PAGES,
     RESERVED_KEYS,
     SECTION,
+    SECTION_SEPARATOR,
     SEGMENT_END,
     SEGMENT_INDEX,
     SEGMENT_START,
@@ -248,12 +251,25 @@ def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[in
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section."""
+    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section.
+
+    Headings that were recognised by their appearance are often more numerous than chunks. Of a chunk with several, the
+    deepest section that holds half of it is returned, or else the section that holds most of it.
+    """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
     bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
     longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
-    return where.section(bounds[longest])
+    section = where.section(bounds[longest])
+    if all(heading.is_marked for heading in where.headings[first:last]):
+        return section
+    held: Counter[str] = Counter()
+    for a, b in pairwise(bounds):
+        names = (where.section(a) or "").split(SECTION_SEPARATOR)
+        held.update({SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
+    del held[""]
+    holding = [path for path, length in held.items() if 2 * length >= end - start]
+    return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
 
 
 def _head(table: Table | None) -> str | None:

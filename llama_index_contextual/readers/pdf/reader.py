@@ -16,12 +16,14 @@ from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
 from llama_index_contextual.readers.ocr import page_content
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
-from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
+from llama_index_contextual.readers.pdf.sections import headings
+from llama_index_contextual.readers.pdf.title import document_title
 from llama_index_contextual.readers.tables import pdf_tables
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
@@ -184,7 +186,9 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
     pages = _place(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
-    found = headings((entry._replace(title=clean(entry.title)) for entry in outline), pages)
+    marks = [entry._replace(title=clean(entry.title)) for entry in outline]
+    title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
+    found = headings(marks, pages, headers=running.headers, labels=labels, title=front)
     return ParsedFile(
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
@@ -193,7 +197,7 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
             headings=tuple(found),
             tables=tuple(pdf_tables(pages)),
         ),
-        title=sensible_title(clean(_optional(source.title, warnings) or "")),
+        title=title,
         warnings=tuple(warnings),
         metadata={
             key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text
@@ -211,7 +215,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
         for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
             end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line.y, end, line.cells, line.x0))
+                lines.append(PlacedLine(text, start, line.y, end, line.cells, line.x0, line.x1, line.size, line.bold))
                 start += len(text) + 1
             elif lines:
                 lines[-1] = lines[-1]._replace(end=end)
