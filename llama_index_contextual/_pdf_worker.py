@@ -6,14 +6,14 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
-from llama_index_contextual.readers.base import ReadLimits
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.pdf.process import NEXT_FILE
-from llama_index_contextual.readers.pdf.reader import read_pdf
 
 
 def main() -> None:
@@ -51,16 +51,12 @@ def limit_memory(size: int) -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return the parsed file, or the reason why it cannot be read."""
     try:
-        parsed = read_pdf(
-            Path(request["path"]),
-            password=request["password"],
-            limits=ReadLimits(**request["limits"]),
-            engine=request["engine"],
-        )
+        options = request["options"]
+        if options.get("scans") is not None:
+            options["scans"] = dict(options["scans"])  # JSON has no numbers as keys
+        parsed = _reader(request["reader"])(Path(request["path"]), limits=ReadLimits(**request["limits"]), **options)
     except ReadError as error:
         return {"reason": error.reason}
-    except ConfigurationError as error:
-        return {"configuration": str(error), "setting": error.setting}
     return {
         "text": parsed.text,
         "map": parsed.map.to_metadata(),
@@ -68,7 +64,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         "warnings": parsed.warnings,
         "metadata": dict(parsed.metadata),
         "digest": parsed.digest,
+        "scanned": parsed.scanned,
     }
+
+
+def _reader(name: str) -> Callable[..., ParsedFile]:
+    """Return a reader; its modules are loaded when the first file needs them."""
+    if name == "office":
+        from llama_index_contextual.readers.office import read_office
+
+        return read_office
+    from llama_index_contextual.readers.pdf.reader import read_pdf
+
+    return read_pdf
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Knowledge for Agno agents: a project or retriever behind Agno's `KnowledgeProtocol`, with Agno's filters.
+"""Knowledge for Agno agents: Agno's `KnowledgeProtocol` for a project or retriever, with Agno's filters.
 
 Filters are converted to LlamaIndex's: dicts of values, or filter expressions in their dict form.
 """
@@ -27,7 +27,7 @@ from llama_index_contextual.retrievers.response import RetrievalResponse, Retrie
 from llama_index_contextual.tools import describe_documents, doubts
 
 Filters = Mapping[str, Any] | Sequence[Any] | Any
-"""A dict of values, an Agno `FilterExpr`, or a list of expressions that must all hold."""
+"""A dict of values, an Agno `FilterExpr`, or a list of expressions that must all match."""
 
 _OPERATORS = {
     "EQ": FilterOperator.EQ,
@@ -48,7 +48,7 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
 
     Args:
         filters: A dict (each key must have the value, or one of a list of values), a `FilterExpr`, its dict form, or
-            a list of expressions that must all hold.
+            a list of expressions that must all match.
 
     Raises:
         InputError: An operator is unknown, or the expression is nested too deeply.
@@ -118,7 +118,9 @@ def filter_keys(filters: MetadataFilters) -> set[str]:
 
 
 # Keys that are useless in a filter.
-_INNER_KEYS = frozenset({keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT})
+_INNER_KEYS = frozenset(
+    {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
+)
 
 
 class ContextualKnowledge:
@@ -188,7 +190,7 @@ class ContextualKnowledge:
     # ---- filters ---------------------------------------------------------------------------------------------------
 
     def get_valid_filters(self, **_: Any) -> set[str]:
-        """Return the metadata keys available for filters; none if the source has no filters or is empty."""
+        """Return the metadata keys available for filters; none if the source does not support filters or is empty."""
         try:
             return self._keys()
         except NoVersionError:  # an agent may be created before anything is ingested
@@ -340,6 +342,7 @@ def _document(chunk: RetrievedChunk, response: RetrievalResponse) -> Document:
         "relevance": chunk.relevance,
         "confidence": response.confidence,
         "context": chunk.context,
+        keys.TABLE_HEAD: chunk.table_head,
         **asdict(chunk.source),
     }
     return Document(

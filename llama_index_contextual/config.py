@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -30,6 +31,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
     "context_on_structure": False,
+    "pdf_engine": "pypdf",
 }
 """Values of settings that are missing from the record of a version or a project.
 
@@ -78,8 +80,20 @@ class ProjectConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pdf_engine: Literal["pypdf", "pdfium"] = Field(
-        default="pypdf",
-        description="PDF parser: `pypdf` recognises columns and paragraphs, `pdfium` is faster (extra `pdfium`).",
+        default="pdfium",
+        description="PDF parser: `pdfium` is fast and decodes more fonts, `pypdf` is written in Python alone.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    ocr: Literal["auto", "rapidocr", "tesseract"] | None = Field(
+        default="auto",
+        description="Engine that reads scanned pages and images: `rapidocr` (extra `ocr`), `tesseract`, the first of"
+        " them that is installed (`auto`), or None for no OCR.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    ocr_language: str | None = Field(
+        default=None,
+        description="Languages of scanned pages in the codes of tesseract, such as `deu+fra`, which is then used; None:"
+        " Latin and Chinese scripts with RapidOCR, English with tesseract.",
         json_schema_extra=_NO_REBUILD,
     )
     embed_model: str = Field(
@@ -137,7 +151,7 @@ class ProjectConfig(BaseModel):
     )
     service_tier: Literal["flex"] | None = Field(
         default=None,
-        description="`flex` costs half as much and takes longer, where the LLM's provider offers it.",
+        description="`flex` costs half as much and takes longer, if the LLM's provider offers it.",
         json_schema_extra=_NO_REBUILD,
     )
     prices: dict[str, TokenPrice] = Field(
@@ -225,8 +239,8 @@ class ProjectConfig(BaseModel):
     )
     acronyms: bool = Field(
         default=False,
-        description="Whether to expand the acronyms of a question to their long forms, as the documents give them in"
-        " brackets, and the reverse, in the lexical search.",
+        description="Whether to expand the acronyms of a question to their long forms, as defined in brackets in the"
+        " documents, and the reverse, in the lexical search.",
         json_schema_extra=_NO_REBUILD,
     )
     rerank: str | None = Field(
@@ -313,18 +327,27 @@ class ProjectConfig(BaseModel):
                 raise ValueError(f"{name!r} is not provider:name, as in the settings `llm` and `embed_model`")
         return value
 
+    @field_validator("ocr_language")
+    @classmethod
+    def _tesseract_codes(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\w+(/\w+)?(\+\w+(/\w+)?)*", value, re.ASCII):
+            raise ValueError("must be codes of tesseract joined by +, such as deu+fra")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not (self.faiss or self.bm25):
-            raise ValueError("faiss and bm25 are both off: leave at least one index on")
+            raise ValueError("faiss and bm25 are both off: enable at least one index")
         for kind in ("segment", "chunk"):
             size, overlap = getattr(self, f"{kind}_size"), getattr(self, f"{kind}_overlap")
             if overlap >= size:
                 raise ValueError(f"{kind}_overlap ({overlap}) must be smaller than {kind}_size ({size})")
         if self.chunk_size > self.segment_size:
             raise ValueError(f"chunk_size ({self.chunk_size}) must not exceed segment_size ({self.segment_size})")
+        if self.ocr == "rapidocr" and self.ocr_language is not None:
+            raise ValueError("ocr_language is for tesseract: leave it out, or set ocr to 'tesseract'")
         if self.semantic_weight + self.lexical_weight == 0:
-            raise ValueError("semantic_weight and lexical_weight are both 0: give at least one index some weight")
+            raise ValueError("semantic_weight and lexical_weight are both 0: set at least one of them above 0")
         return self
 
     def changed(self, **changes: Any) -> Self:

@@ -69,7 +69,7 @@ def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
         InputError: No project was given.
     """
     if not projects:
-        raise InputError("No project was named: name at least one.")
+        raise InputError("No project was passed: pass at least one.")
     return _Tools({project.name: project for project in projects}).server()
 
 
@@ -123,9 +123,9 @@ class _Tools:
 
         Args:
             query: A whole question, with the names and numbers that matter.
-            project: Name of the project; needed only where there are several.
+            project: Name of the project; needed only if there are several.
             top_k: Number of passages, 1 to 50.
-            mode: "semantic" for meaning, "lexical" for exact words, "hybrid" for both; omitted: as the project is set.
+            mode: "semantic" for meaning, "lexical" for exact words, "hybrid" for both; by default, the setting.
         """
         response = await self._project(project).aretrieve(query, top_k=min(top_k, MAX_RESULTS), mode=mode)
         return passages(response, places=True)
@@ -138,8 +138,8 @@ class _Tools:
         Args:
             doc_id: Id of the document, as `search` and `list_documents` give it.
             start: Offset of the first character.
-            end: Offset behind the last character; omitted: as far as one answer goes.
-            project: Name of the project; needed only where there are several.
+            end: Offset after the last character; if omitted, up to the maximum.
+            project: Name of the project; needed only if there are several.
         """
         source = self._project(project)
         length = next((record.characters for record in source.documents() if record.doc_id == doc_id), 0)
@@ -152,8 +152,8 @@ class _Tools:
         """Return the documents of a project, or of all, 200 at a time.
 
         Args:
-            project: Name of the project; omitted: all.
-            start: How many documents to pass over; `next_start` of one answer gives the next.
+            project: Name of the project; if omitted, all projects.
+            start: Number of documents to skip: `next_start` of the previous reply.
         """
         chosen = list(self._projects.values()) if project is None else [self._project(project)]
         records = [(source.name, record) for source in chosen for record in source.documents()]
@@ -176,7 +176,7 @@ class _Tools:
 
         Args:
             question: A whole question.
-            project: Name of the project; needed only where there are several.
+            project: Name of the project; needed only if there are several.
         """
         source = self._project(project)
         try:
@@ -190,7 +190,7 @@ class _Tools:
         known = ", ".join(repr(known) for known in self._projects)
         if name is None:
             if len(self._projects) > 1:
-                raise InputError(f"There are several projects: name one of {known}.")
+                raise InputError(f"There are several projects: choose one of {known}.")
             return next(iter(self._projects.values()))
         if name not in self._projects:
             raise InputError(f"There is no project {name!r} here: choose one of {known}.", value=name)

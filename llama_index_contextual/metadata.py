@@ -1,17 +1,17 @@
 """Metadata keys of this package, and their visibility to embedding models and LLMs.
 
-A reader puts `FILE_KEYS` on a Document, and page starts and headings as JSON strings under the two reserved keys.
-The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are
-kept, with the user's exclusions.
+A reader puts `FILE_KEYS` on a Document, and page starts, headings and tables as JSON strings under the three reserved
+keys. The node parsers turn those into the keys of a chunk and remove them. Keys of the user's own Documents are kept,
+with the user's exclusions.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # the process that parses PDFs does without LlamaIndex
     from llama_index.core.schema import BaseNode
@@ -27,17 +27,20 @@ FILE_PATH = "file_path"
 PAGE_START = "page_start"
 PAGE_END = "page_end"
 PAGE_LABEL = "page_label"
+OCR_CONFIDENCE = "ocr_confidence"
 SECTION = "section"
 SEGMENT_INDEX = "segment_index"
 SEGMENT_START = "segment_start"
 SEGMENT_END = "segment_end"
 CHUNK_INDEX = "chunk_index"
 TOKEN_COUNT = "token_count"
+TABLE_HEAD = "table_head"
 
 PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"
+TABLES = "_contextual_tables"
 
-RESERVED_KEYS = (PAGES, HEADINGS)
+RESERVED_KEYS = (PAGES, HEADINGS, TABLES)
 FILE_KEYS = (TITLE, FILE_NAME, FILE_PATH)
 OWN_KEYS = (
     SOURCE_LINE,
@@ -49,17 +52,25 @@ OWN_KEYS = (
     PAGE_START,
     PAGE_END,
     PAGE_LABEL,
+    OCR_CONFIDENCE,
     SECTION,
     SEGMENT_INDEX,
     SEGMENT_START,
     SEGMENT_END,
     CHUNK_INDEX,
     TOKEN_COUNT,
+    TABLE_HEAD,
 )
+_EMBEDDED = (CONTEXT, TABLE_HEAD)
+_READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD)
+
+CONTINUED_TABLE = "Column head of the table that the Text continues"
+"""Label of `TABLE_HEAD` for a model."""
 
 METADATA_TEMPLATE = "{value}"
 TEXT_TEMPLATE = "{metadata_str}\n\n{content}"
 
+_PLACES = {"pptx": "slide", "pptm": "slide", "xlsx": "sheet", "xlsm": "sheet"}
 SECTION_SEPARATOR = " > "
 
 MAX_NESTING = 100
@@ -74,26 +85,49 @@ class Heading:
         start: Character offset at which the heading's line begins.
         level: Level of the heading; 1 is the highest.
         title: The heading's text, without marks.
+        is_marked: Whether the file marks it as a heading; if not, it was recognised by its appearance.
     """
 
     start: int
     level: int
     title: str
+    is_marked: bool = True
+
+
+class Table(NamedTuple):
+    """A table of a document. Its rows are lines, or groups of lines, of the text.
+
+    Attributes:
+        start: Character offset at which the column head begins.
+        body: Offset at which the first row begins; `start` if the head is not part of the table's text.
+        end: Offset of the end of the last row.
+        head: The column head as text of one or more lines, with a line that names the table or its unit, if any.
+    """
+
+    start: int
+    body: int
+    end: int
+    head: str
 
 
 @dataclass(frozen=True)
 class DocumentMap:
-    """Positions of the pages and headings of a document.
+    """Positions of the pages, headings and tables of a document.
 
     Attributes:
         page_starts: Character offset of each physical page's first character; empty if the format has no pages.
         page_labels: The printed page numbers, one per page; empty if the document has none.
         headings: The headings, in the order of the text.
+        tables: The tables with a column head, in the order of the text and without overlap.
+        page_confidences: For each page the confidence of OCR, from 0 to 1, or None if it has a text layer; empty if no
+            page was read by OCR.
     """
 
     page_starts: Sequence[int] = ()
     page_labels: Sequence[str] = ()
     headings: Sequence[Heading] = ()
+    tables: Sequence[Table] = ()
+    page_confidences: Sequence[float | None] = ()
     _heading_starts: list[int] = field(init=False, repr=False, compare=False)
     _paths: list[str] = field(init=False, repr=False, compare=False)
 
@@ -110,30 +144,48 @@ class DocumentMap:
         page = self.page(offset)
         return self.page_labels[page - 1] if page and page <= len(self.page_labels) else None
 
+    def ocr_confidence(self, start: int, end: int) -> float | None:
+        """Return the lowest confidence of the OCR pages from one offset to another (exclusive), or None without any."""
+        first, last = self.page(start), self.page(max(start, end - 1))
+        pages = self.page_confidences[first - 1 : last] if first and last else ()
+        return min((score for score in pages if score is not None), default=None)
+
     def section(self, offset: int) -> str | None:
         """Return the path of headings above the character at `offset`, such as "2 Results > Revenue"."""
         at = bisect_right(self._heading_starts, offset)
         return self._paths[at - 1] if at else None
 
+    def table(self, offset: int) -> Table | None:
+        """Return the table that begins before the character at `offset` and goes on after it, or None."""
+        at = bisect_left(self.tables, offset, key=lambda table: table.start)
+        return self.tables[at - 1] if at and offset < self.tables[at - 1].end else None
+
     def to_metadata(self) -> dict[str, str]:
-        """Return the two reserved Document keys."""
+        """Return the reserved Document keys."""
         out: dict[str, str] = {}
         if self.page_starts:
-            out[PAGES] = json.dumps({"starts": list(self.page_starts), "labels": list(self.page_labels)})
+            pages = {"starts": list(self.page_starts), "labels": list(self.page_labels)}
+            confidences = {"ocr": list(self.page_confidences)} if self.page_confidences else {}
+            out[PAGES] = json.dumps({**pages, **confidences})
         if self.headings:
-            rows = [[h.start, h.level, h.title] for h in self.headings]
+            rows = [[h.start, h.level, h.title, *([] if h.is_marked else [False])] for h in self.headings]
             out[HEADINGS] = json.dumps(rows, ensure_ascii=False)
+        if self.tables:
+            out[TABLES] = json.dumps(list(self.tables), ensure_ascii=False)
         return out
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any]) -> DocumentMap:
-        """Read the two reserved keys of a Document; missing keys count as empty."""
+        """Read the reserved keys of a Document; missing keys count as empty."""
         pages = json.loads(metadata.get(PAGES, "{}"))
         headings = json.loads(metadata.get(HEADINGS, "[]"))
+        tables = json.loads(metadata.get(TABLES, "[]"))
         return cls(
             page_starts=tuple(pages.get("starts", ())),
             page_labels=tuple(pages.get("labels", ())),
-            headings=tuple(Heading(start, level, title) for start, level, title in headings),
+            page_confidences=tuple(pages.get("ocr", ())),
+            headings=tuple(Heading(*row) for row in headings),
+            tables=tuple(Table(*table) for table in tables),
         )
 
 
@@ -147,16 +199,13 @@ def _section_paths(headings: Sequence[Heading]) -> Iterable[str]:
 
 
 def excluded_embed_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys excluded from the embedded and indexed text: all of ours except the context."""
-    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key != CONTEXT), user_excluded)
+    """Return the keys excluded from the embedded and indexed text: all of ours except context and table head."""
+    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _EMBEDDED), user_excluded)
 
 
 def excluded_llm_keys(user_excluded: Iterable[str] = ()) -> list[str]:
-    """Return the keys hidden from the answering LLM: all of ours except the source line and the context."""
-    return _merge(
-        (key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in (SOURCE_LINE, CONTEXT)),
-        user_excluded,
-    )
+    """Return the keys hidden from the answering LLM: all of ours except source line, context and table head."""
+    return _merge((key for key in (*OWN_KEYS, *RESERVED_KEYS) if key not in _READ), user_excluded)
 
 
 def _merge(own: Iterable[str], user: Iterable[str]) -> list[str]:
@@ -185,13 +234,21 @@ def source_line(metadata: dict[str, Any]) -> str:
     name = metadata.get(FILE_NAME) or metadata.get(TITLE)
     if not name:
         return ""
-    parts = [f"Source: {name}"]
-    first, last = metadata.get(PAGE_START), metadata.get(PAGE_END)
-    if first is not None:
-        parts.append(f"page {first}" if last in (None, first) else f"pages {first}–{last}")
-    if metadata.get(SECTION):
+    parts = [f"Source: {name}", *_place(str(name), metadata)]
+    if metadata.get(SECTION) and f"sheet {metadata[SECTION]}" not in parts:
         parts.append(f"section {metadata[SECTION]}")
     return ", ".join(parts)
+
+
+def _place(name: str, metadata: dict[str, Any]) -> list[str]:
+    """Return the pages, slides or sheets of a chunk; the label if only that is known, as in LlamaIndex's Documents."""
+    first, last, label = metadata.get(PAGE_START), metadata.get(PAGE_END), metadata.get(PAGE_LABEL)
+    word = _PLACES.get(name.rpartition(".")[2].lower(), "page")
+    if first is None:
+        return [] if label in (None, "") else [f"{word} {label}"]
+    if last in (None, first):
+        return [f"{word} {label if word == 'sheet' and label else first}"]
+    return [f"{word}s {first}–{last}"]
 
 
 def shape_fault(metadata: object) -> str | None:
@@ -208,7 +265,7 @@ def shape_fault(metadata: object) -> str | None:
         while nested:
             item, depth = nested.pop()
             if depth > MAX_NESTING:
-                return f"the value of {key!r} in its metadata contains itself or is nested too deep: flatten it"
+                return f"the value of {key!r} in its metadata contains itself or is nested too deeply: flatten it"
             if isinstance(item, dict):
                 for name in item:
                     if not isinstance(name, str):

@@ -35,7 +35,7 @@ HIDDEN_TOKENS: Mapping[str | None, int] = {
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How a model reasons before it answers.
+    """Reasoning of a model before it answers.
 
     Attributes:
         effort: The lowest `reasoning_effort` that the model accepts, or None if it accepts none.
@@ -251,7 +251,7 @@ def load_embed_model(name: str) -> BaseEmbedding:
 
 
 def preload(model: BaseEmbedding | LLM) -> None:
-    """Import what a model's client imports at its first call, which would block the event loop for half a second."""
+    """Import the modules that a client imports at its first call, because this blocks for half a second."""
     provider = provider_of(model_name(model))
     if provider is not None and provider.late_import is not None:
         importlib.import_module(provider.late_import)

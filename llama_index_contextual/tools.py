@@ -11,11 +11,11 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.metadata import context_parts
+from llama_index_contextual.metadata import CONTINUED_TABLE, context_parts
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
-_SHOWN_DOCUMENTS = 8
+_MAX_DOCUMENTS = 8
 _LONGEST_TITLE = 60
 _INVALID_IN_TOOL_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_TOOL_NAME = 64
@@ -24,7 +24,8 @@ _LONGEST_TOOL_NAME = 64
 def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     """Return the passages of a response as text for a model: source, context, original text.
 
-    The context is marked as background, because it is not part of the document and must not be quoted.
+    The context is marked as background, because it is not part of the document and must not be quoted. The column head
+    of a table that began before the passage stands above the text.
 
     Args:
         response: The response.
@@ -36,7 +37,8 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
         _, written = context_parts(chunk.node.metadata)
         background = f"\nBackground: {written}" if written else ""
         place_line = f"\nPlace: {place(chunk.source)}" if places else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}\n{chunk.text}")
+        head = f"\n{CONTINUED_TABLE}:\n{chunk.table_head}\nText:" if chunk.table_head else ""
+        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}{head}\n{chunk.text}")
     return "\n\n".join(blocks)
 
 
@@ -61,8 +63,8 @@ def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of the search over a project, for a model that has to choose a tool."""
     titles = dict.fromkeys(record.title or record.file_name or record.doc_id for record in documents)
     shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
-    more = f", and {len(shown) - _SHOWN_DOCUMENTS} more" if len(shown) > _SHOWN_DOCUMENTS else ""
-    listed = f": {'; '.join(shown[:_SHOWN_DOCUMENTS])}{more}" if shown else ""
+    more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
+    listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
     return (
         f"Searches the {pluralize(len(documents), 'document')} of {name!r}{listed}. Returns the passages that"
         f" answer a question best, each with its file and pages. Ask a whole question, with the names and numbers that"

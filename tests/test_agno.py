@@ -247,7 +247,7 @@ class TestSources:
     def test_programs_get_the_error_itself(self, project: Project) -> None:
         with pytest.raises(NoVersionError):
             ContextualKnowledge(project).search(QUESTION)
-        with pytest.raises(InputError, match="ask for at least one passage"):
+        with pytest.raises(InputError, match="request at least one passage"):
             ContextualKnowledge(project, max_results=0)
         with pytest.raises(InputError, match="max_results is -1"):
             ContextualKnowledge(project).search(QUESTION, max_results=-1)

@@ -27,6 +27,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry, content_key
+from tests.support.pdf_files import encrypted
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
@@ -190,15 +191,15 @@ def test_the_options_of_each_command_are_documented() -> None:
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--moved", "--replace"],
+        "estimate": ["--batch", "--moved", "--password", "--replace", "--reread"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
-        "ingest": ["--batch", "--max-cost", "--moved", "--quiet", "--replace"],
+        "ingest": ["--batch", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],
         "inspect": ["--html", "--query", "--top-k"],
-        "rebuild": ["--quiet"],
+        "rebuild": ["--max-cost", "--quiet"],
         "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],
         "rollback": ["--to"],
@@ -331,7 +332,7 @@ def test_version_and_help_of_the_whole() -> None:
         (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
         (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
         (["search", "a", " "], "The query is empty: ask a question"),
-        (["search", "a", "x", "-k", "0"], "top_k is 0: ask for at least one result"),
+        (["search", "a", "x", "-k", "0"], "top_k is 0: request at least one result"),
         (["remove", "a", "c.pdf"], "Project 'a' has no document 'c.pdf'"),
         (["rollback", "a"], "version"),
         (["ledger", "import", "a", "{nowhere}"], "nowhere does not exist: name a file that `export_contexts` wrote"),
@@ -365,13 +366,31 @@ def test_a_missing_path_exits_with_2_or_with_1_if_others_were_read(
     for arguments in (["ingest"], ["ingest", "--replace"], ["estimate"]):
         result = run(*arguments, "a", nowhere)
         assert (result.code, result.out) == (2, "")
-        assert result.err == f"Error: There is nothing to ingest. {nowhere}: is not there\n"
+        assert result.err == f"Error: There is nothing to ingest. {nowhere}: does not exist\n"
     for arguments in (["ingest", "--quiet"], ["ingest", "--json"], ["estimate"], ["estimate", "--json"]):
         result = run(*arguments, "a", text_folder, nowhere)
         assert result.code == 1
         assert f"{nowhere}" in result.out + result.err
         assert "Error" not in result.err
     assert len(ProjectManager(ingested.directory.parent).load("a").versions()) == 1
+
+
+def test_passwords_open_encrypted_files_and_are_not_stored(ingested: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "safe"
+    folder.mkdir()
+    for name, password in (("one.pdf", "ses=ame"), ("two.pdf", "mustard")):
+        (folder / name).write_bytes(encrypted(password))
+    result = run("ingest", "a", folder, "--quiet")
+    assert "--password" in result.out + result.err
+    result = run("ingest", "a", folder, "--password", "mustard", "--quiet")
+    assert "1 added" in result.out
+    assert "the password given for it does not open it" in result.out + result.err
+    with_passwords = ("--password", f"{folder / 'one.pdf'}=ses=ame", "--password", "mustard")
+    assert run("estimate", "a", folder, *with_passwords, "--json").json["documents"] == 1
+    assert "1 added, 1 unchanged" in run("ingest", "a", folder, *with_passwords, "--quiet").out
+    written = b"".join(path.read_bytes() for path in ingested.directory.rglob("*") if path.is_file())
+    assert b"mustard" not in written
+    assert b"ses=ame" not in written
 
 
 def test_a_file_with_a_used_id_is_reported_and_a_moved_one_is_recognised(

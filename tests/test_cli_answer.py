@@ -172,7 +172,7 @@ def test_a_call_that_is_not_streamed_has_a_timeout(
     arguments += ["--call-timeout", "0.1"] if given == "option" else []
     result = command(tmp_path, name, *arguments, "--json", lines=f"{QUESTION}\n")
     message = result.err if name == "ask" else result.json[0]["error"]
-    assert "'openai:gpt-4.1' gave no answer within 0.1 seconds" in message
+    assert "'openai:gpt-4.1' did not answer within 0.1 seconds" in message
 
 
 def test_a_model_that_fails_is_one_line(root: Path, provider: LoopbackProvider) -> None:

@@ -86,7 +86,7 @@ def test_batch_without_an_llm_is_a_one_line_error(tmp_path: Path, project: Proje
     ProjectManager(tmp_path / "knowledge").create("b", ProjectConfig.local())
     code, _, err = run("ingest", "b", text_folder, "--quiet", "--batch")
     assert code == 1
-    assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or leave out batch.\n"
+    assert err == "Error: Batches require contexts written by an LLM: set context to 'llm', or omit batch.\n"
 
 
 def test_a_count_of_one_uses_the_singular(

@@ -17,7 +17,9 @@ from llama_index_contextual.errors import ConfigurationError
 
 def test_the_defaults_are_the_published_ones() -> None:
     assert ProjectConfig().model_dump() == {
-        "pdf_engine": "pypdf",
+        "pdf_engine": "pdfium",
+        "ocr": "auto",
+        "ocr_language": None,
         "embed_model": "openai:text-embedding-3-small",
         "context": "llm",
         "llm": "openai:gpt-4.1",
@@ -73,7 +75,7 @@ def test_every_field_has_a_description() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
-    ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: leave at least one index on"),
+    ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: enable at least one index"),
     ({"segment_size": 0}, "segment_size", "Setting 'segment_size' cannot be 0: "),
     ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: Input should be greater than or equal to 1"),
     ({"chunk_overlap": -1}, "chunk_overlap", "Setting 'chunk_overlap' cannot be -1: "),
@@ -82,7 +84,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"chunk_size": 50}, None, r"chunk_overlap \(80\) must be smaller than chunk_size \(50\)"),
     ({"segment_overlap": 9000}, None, r"segment_overlap \(9000\) must be smaller than segment_size \(8000\)"),
     ({"chunk_size": 9000}, None, r"chunk_size \(9000\) must not exceed segment_size \(8000\)"),
-    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: give at least one index some weight"),
+    ({"semantic_weight": 0, "lexical_weight": 0}, None, "are both 0: set at least one of them above 0"),
     ({"semantic_weight": math.nan}, "semantic_weight", "Setting 'semantic_weight' cannot be nan: "),
     ({"lexical_weight": math.inf}, "lexical_weight", "Setting 'lexical_weight' cannot be inf: must be a finite number"),
     ({"lexical_weight": -0.1}, "lexical_weight", "Setting 'lexical_weight' cannot be -0.1: "),
@@ -173,6 +175,11 @@ def test_a_setting_missing_from_a_record_has_its_former_default() -> None:
     assert ProjectConfig.recorded(ProjectConfig().model_dump()) == ProjectConfig()
 
 
+def test_a_project_recorded_without_its_pdf_engine_keeps_the_former_one() -> None:
+    assert ProjectConfig.recorded({}).pdf_engine == "pypdf"
+    assert ProjectConfig().pdf_engine == "pdfium"
+
+
 def test_changes_that_need_a_rebuild_are_identified() -> None:
     config = ProjectConfig()
     assert config.rebuild_fields(config) == []
@@ -181,7 +188,7 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
     for name in RETRIEVAL_FIELDS:
         others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
-        other: Any = (others | {"pdf_engine": "pdfium"}).get(name, 7)
+        other: Any = (others | {"pdf_engine": "pypdf", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
         other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 

@@ -87,10 +87,10 @@ def test_a_child_searches_in_threads_and_event_loops_of_its_own(project: Project
     [
         lambda project: [project._live._lock],
         lambda project: [project._live.rerankers._lock],
-        lambda project: [project._live.turns] * project._live.turns._initial_value,
+        lambda project: [project._live.slots] * project._live.slots._initial_value,
         lambda project: [project._live.current()._lock],
         lambda project: [project._live.current().docstore._lock],
-        lambda project: [project._live.current().semantic._embedder._known._lock],
+        lambda project: [project._live.current().semantic._embedder._cache._lock],
         lambda project: [project._live.current().semantic._embedder._model._lock],
         lambda project: [project._live.current().lexical.lexical_index._respelled._lock],
     ],

@@ -167,7 +167,7 @@ def test_a_project_is_not_created_in_a_folder_with_other_files(manager: ProjectM
     precious = manager.root / "contracts" / "thesis.txt"
     precious.parent.mkdir(parents=True)
     precious.write_text("years of work")
-    with pytest.raises(InputError, match=r"holds other files \('thesis.txt'\): a project needs its own folder"):
+    with pytest.raises(InputError, match=r"contains other files \('thesis.txt'\): a project needs its own folder"):
         manager.create("contracts", ProjectConfig.local())
     assert entries(manager.root) == ["contracts", "contracts/thesis.txt"]
 

@@ -79,7 +79,7 @@ async def test_a_search_gives_passages_with_their_places(filled: Project) -> Non
         ({"query": 5}, "The argument `query` of search cannot be 5: it must be a valid string."),
         ({"query": " "}, "The query is empty: ask a question."),
         ({"query": "pump", "top_k": 1.5}, "The argument `top_k` of search cannot be 1.5: it must be a valid integer"),
-        ({"query": "pump", "top_k": 0}, "top_k is 0: ask for at least one result."),
+        ({"query": "pump", "top_k": 0}, "top_k is 0: request at least one result."),
         ({"query": "pump", "mode": 7}, "of search cannot be 7: it must be 'semantic', 'lexical' or 'hybrid'."),
     ],
     ids=repr,
@@ -163,7 +163,7 @@ async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: 
             {"query": "x", "project": "nowhere"},
             "no project 'nowhere' here: choose one of 'reports', 'empty'",
         ),
-        ("search", {"query": "x"}, "There are several projects: name one of 'reports', 'empty'."),
+        ("search", {"query": "x"}, "There are several projects: choose one of 'reports', 'empty'."),
         (
             "search",
             {"query": "x", "project": "empty"},

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from llama_index.core.schema import MetadataMode, TextNode
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual.metadata import DocumentMap, Heading, excluded_embed_keys, excluded_llm_keys, source_line
+from llama_index_contextual.metadata import (
+    DocumentMap,
+    Heading,
+    Table,
+    excluded_embed_keys,
+    excluded_llm_keys,
+    source_line,
+)
 
 MAP = DocumentMap(
     page_starts=(0, 100, 200),
@@ -59,28 +66,44 @@ def test_missing_labels_are_none() -> None:
 headings = st.builds(Heading, st.integers(0, 10**6), st.integers(1, 6), st.text(max_size=20))
 
 
+offsets = st.integers(0, 10**6)
+
+
 @given(
     starts=st.lists(st.integers(0, 10**6), max_size=6).map(sorted),
     labels=st.lists(st.text(max_size=4), max_size=6),
     titles=st.lists(headings, max_size=6),
+    tables=st.lists(st.builds(Table, offsets, offsets, offsets, st.text(max_size=8)), max_size=3),
 )
-def test_a_document_map_is_stored_as_json_metadata(starts: list[int], labels: list[str], titles: list[Heading]) -> None:
+def test_a_document_map_is_stored_as_json_metadata(
+    starts: list[int], labels: list[str], titles: list[Heading], tables: list[Table]
+) -> None:
     # Labels belong to pages: without pages there is nothing to keep.
     given_map = DocumentMap(
-        tuple(starts), tuple(labels) if starts else (), tuple(sorted(titles, key=lambda h: h.start))
+        tuple(starts),
+        tuple(labels) if starts else (),
+        tuple(sorted(titles, key=lambda h: h.start)),
+        tuple(tables),
     )
     stored = json.loads(json.dumps(given_map.to_metadata()))
     assert all(isinstance(value, str) for value in stored.values())
     assert DocumentMap.from_metadata(stored) == given_map
 
 
+def test_a_table_is_found_from_behind_its_beginning_to_its_end() -> None:
+    tables = [Table(10, 20, 40, "A"), Table(40, 50, 60, "B")]
+    where = DocumentMap(tables=tables)
+    expected = {10: None, 11: "A", 39: "A", 40: None, 41: "B", 59: "B", 60: None, 5: None}
+    assert {at: (table := where.table(at)) and table.head for at in expected} == expected
+
+
 # ---- who sees what ---------------------------------------------------------------------------------------------------
 
 
-def test_the_embedding_sees_only_the_context_of_our_keys_and_the_llm_also_the_source() -> None:
+def test_the_embedding_sees_context_and_table_head_of_our_keys_and_the_llm_also_the_source() -> None:
     ours = {*keys.OWN_KEYS, *keys.RESERVED_KEYS}
-    assert ours - set(excluded_embed_keys()) == {keys.CONTEXT}
-    assert ours - set(excluded_llm_keys()) == {keys.CONTEXT, keys.SOURCE_LINE}
+    assert ours - set(excluded_embed_keys()) == {keys.CONTEXT, keys.TABLE_HEAD}
+    assert ours - set(excluded_llm_keys()) == {keys.CONTEXT, keys.SOURCE_LINE, keys.TABLE_HEAD}
 
 
 def test_keys_excluded_by_the_user_stay_excluded_once() -> None:
@@ -129,3 +152,10 @@ def test_user_metadata_excludes_own_keys() -> None:
 )
 def test_the_source_line_has_all_known_facts(metadata: dict[str, object], line: str) -> None:
     assert source_line(metadata) == line
+
+
+def test_a_recognised_heading_stays_one_and_rows_without_the_mark_are_marked() -> None:
+    where = DocumentMap(headings=(Heading(0, 1, "A"), Heading(5, 2, "B", is_marked=False)))
+
+    assert DocumentMap.from_metadata(dict(where.to_metadata())) == where
+    assert json.loads(where.to_metadata()[keys.HEADINGS]) == [[0, 1, "A"], [5, 2, "B", False]]

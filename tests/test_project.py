@@ -205,7 +205,7 @@ def test_an_unknown_embedding_model_is_named_with_the_known_ones(
     ("setting", "message"),
     [
         ("embed_model", "'openai:text-embedding-3-small': change the setting 'embed_model'"),
-        ("llm", "'openai:gpt-4.1', whose end .* llm=openai:gpt-6-luna"),  # one that its provider retires
+        ("llm", "'openai:gpt-4.1', whose retirement .* llm=openai:gpt-6-luna"),  # one that its provider retires
     ],
 )
 def test_a_model_that_the_provider_does_not_know_is_named_with_what_to_do(
@@ -214,7 +214,7 @@ def test_a_model_that_the_provider_does_not_know_is_named_with_what_to_do(
     models = {"embed_model": "openai:text-embedding-3-small", "llm": "openai:gpt-4.1"}
     openai.models = [name.partition(":")[2] for key, name in models.items() if key != setting]
     project = manager.create("a", ProjectConfig(**models))
-    with pytest.raises(ModelError, match=f"does not know the model {message}"):
+    with pytest.raises(ModelError, match=f"does not offer the model {message}"):
         project.ingest([text_folder])
     assert project.versions() == []
 
@@ -268,7 +268,7 @@ def test_an_empty_query_is_refused(reports: Project, query: Any) -> None:
 
 @pytest.mark.parametrize("top_k", [0, -3])
 def test_a_top_k_that_is_not_positive_is_refused(reports: Project, top_k: int) -> None:
-    with pytest.raises(InputError, match=f"top_k is {top_k}: ask for at least one result"):
+    with pytest.raises(InputError, match=f"top_k is {top_k}: request at least one result"):
         reports.retrieve("error", top_k=top_k)
 
 

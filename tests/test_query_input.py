@@ -130,7 +130,7 @@ def test_a_number_of_results_that_is_not_whole_is_refused(project: Project, k: A
 @pytest.mark.parametrize("k", TOO_SMALL, ids=repr)
 def test_a_number_of_results_below_one_is_refused(project: Project, k: Any) -> None:
     for ask in numbers(project, k):
-        with pytest.raises(InputError, match=rf"(top_k|max_results) is {k}: ask for at least one"):
+        with pytest.raises(InputError, match=rf"(top_k|max_results) is {k}: request at least one"):
             ask()
 
 
@@ -169,7 +169,7 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
         lambda: legs.lexical.rank("pump", 1, filters),
         lambda: legs.semantic.rank("pump", 1, filters),
     ):
-        with pytest.raises(InputError, match=r"The filters are of type \w+: give MetadataFilters\(filters="):
+        with pytest.raises(InputError, match=r"The filters are of type \w+: pass MetadataFilters\(filters="):
             ask()
 
 

@@ -88,7 +88,8 @@ def test_a_node_of_any_parser_makes_a_result() -> None:
 def test_the_text_of_a_result_excludes_the_context() -> None:
     chunk = RetrievedChunk.of(1, hit())
     assert "From ACME" not in chunk.text
-    assert "From ACME" not in chunk.to_dict()["text"]
+    (result,) = response(hit()).to_dict()["results"]
+    assert "From ACME" not in result["text"]
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def test_a_response_is_a_sequence_of_its_results() -> None:
 def test_evidence_is_attached_to_nodes_not_to_shared_metadata() -> None:
     original = hit()
     (again,) = response(original).to_nodes()
-    assert again == original
+    assert again == RetrievedChunk.of(1, original)
     assert again.node is original.node
     assert set(again.node.metadata) == set(node().metadata)
     assert RetrievedChunk.class_name() == "RetrievedChunk"

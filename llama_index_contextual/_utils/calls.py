@@ -34,7 +34,7 @@ RETRYABLE_NAMES = frozenset(
 
 
 class ProviderError(Exception):
-    """Replacement for an exception of a model's client, which may hold API keys: see `stand_in`.
+    """Replacement for an exception of a model's client, which may contain API keys; see `stand_in`.
 
     Attributes:
         status_code: HTTP status of the response, or None.
@@ -49,14 +49,14 @@ class ProviderError(Exception):
         self.status_code, self.code, self.retry_after = status_code, code, retry_after
 
 
-_KEPT_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
+_COMMON_BASES = (TimeoutError, ConnectionError, ValueError, RuntimeError)
 _LONGEST_CHAIN = 8
 
 
 def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
     """Return a copy without API keys of an exception that a model's client raised; name and text stay the same.
 
-    A client's exception holds the request with its headers and the provider's response. The replacement has the
+    A client's exception contains the request with its headers and the provider's response. The replacement has the
     original traceback and replacements of its causes; errors of this package are returned unchanged.
     """
     if isinstance(error, (ContextualError, ProviderError)):
@@ -75,7 +75,7 @@ def stand_in(error: BaseException, *, depth: int = _LONGEST_CHAIN) -> Exception:
 
 
 def _kind_like(kind: type[BaseException]) -> type[ProviderError]:
-    bases = (ProviderError, *(base for base in _KEPT_BASES if issubclass(kind, base)))
+    bases = (ProviderError, *(base for base in _COMMON_BASES if issubclass(kind, base)))
     return type(kind.__name__, bases, {"__module__": kind.__module__, "__doc__": ProviderError.__doc__})
 
 
@@ -151,8 +151,8 @@ def may_be_charged(error: BaseException) -> bool:
     """Return whether the provider may charge a failed call, because it may have processed it.
 
     A provider that refuses a call or fails returns a status, and charges nothing. The status of a gateway that timed
-    out says nothing about the provider behind it. Without a status, the response was late, was lost or could not be
-    read, unless there was no connection at all.
+    out does not show whether the provider processed the call. Without a status, the response was late, was lost or
+    could not be read, unless there was no connection at all.
     """
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
@@ -229,15 +229,15 @@ def _strategy(policy: RetryPolicy) -> dict[str, Any]:
 def cancellations() -> int:
     """Return how often the cancellation of the current task was requested.
 
-    A client whose own timeout expires at the same moment takes the cancellation for its own and raises another error.
-    So callers compare this number before they retry.
+    A client whose own timeout expires at the same moment mistakes the cancellation for its own timeout, and raises
+    another error. So callers compare this number before they retry.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def describe(error: BaseException, *, setting: str, model: str) -> str:
-    """Return a message without secrets that says why a call to a model failed and what to do.
+    """Return a message without secrets: why a call to a model failed, and what to do.
 
     Args:
         error: The exception that the client raised.
@@ -252,11 +252,11 @@ def describe(error: BaseException, *, setting: str, model: str) -> str:
     if status == 404 or code == "model_not_found" or "nknown model" in str(error):
         if setting == "llm" and (ended := retirement_of(model)) is not None:
             return (
-                f"The provider does not know the model {model!r}, whose retirement was announced for"
+                f"The provider does not offer the model {model!r}, whose retirement was announced for"
                 f" {ended.ends.isoformat()}. {how_to_switch(ended.successor)}"
             )
         return (
-            f"The provider does not know the model {model!r}: change the setting {setting!r}"
+            f"The provider does not offer the model {model!r}: change the setting {setting!r}"
             f" (for instance `project.update_config({setting}=...)`) to one that it offers."
         )
     if code == "insufficient_quota":
@@ -296,8 +296,8 @@ def run_sync(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             raise
 
 
-async def to_its_end(work: Callable[[], T]) -> T:
-    """Run a function in a thread; a task that is cancelled waits until the function has finished with its files."""
+async def run_to_completion(work: Callable[[], T]) -> T:
+    """Run a function in a thread; a task that is cancelled waits until the function has returned."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -309,7 +309,7 @@ async def to_its_end(work: Callable[[], T]) -> T:
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return the synchronous form of an async function or method.
 
-    Signature and docstring are the same; the name loses its first letter: `aingest` gives `ingest`. It can be called
+    Signature and docstring are the same; the name loses its first letter: `aingest` becomes `ingest`. It can be called
     from inside a running event loop too (see `run_sync`).
 
     Example:
@@ -333,7 +333,7 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return the async form of a synchronous function or method, which runs in a thread.
 
-    Signature and docstring are the same; the name gets an "a" in front: `estimate` gives `aestimate`.
+    Signature and docstring are the same; the name gets the prefix "a": `estimate` becomes `aestimate`.
 
     Args:
         work: The function.
@@ -350,7 +350,7 @@ def in_thread(work: Callable[P, T], *, finish: bool = False) -> Callable[P, Coro
     @functools.wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:
         call = functools.partial(work, *args, **kwargs)
-        return await (to_its_end(call) if finish else asyncio.to_thread(call))
+        return await (run_to_completion(call) if finish else asyncio.to_thread(call))
 
     run.__name__ = f"a{work.__name__}"
     run.__qualname__ = work.__qualname__.removesuffix(work.__name__) + run.__name__

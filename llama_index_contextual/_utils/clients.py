@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseComponent
 
-from llama_index_contextual._utils.forks import keep, new_lock, renewed
+from llama_index_contextual._utils.forks import keep_alive, new_lock, renewed
 from llama_index_contextual._utils.redaction import watch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def unconnected(model: T) -> T:
         copied._client = copied._aclient = None
     elif isinstance(model, BaseComponent) and _has_plain_ollama(model):
         copied = original.model_copy()
-        copied._async_client = _another(original._async_client)
+        copied._async_client = _copy_of_ollama_client(original._async_client)
     elif isinstance(model, BaseComponent) and _is_copyable(getattr(model, "_aclient", None)):
         copied = original.model_copy()
         copied._aclient = original._aclient.copy(http_client=_http_like(original._aclient._client))
@@ -63,7 +63,7 @@ def _has_plain_ollama(model: BaseComponent) -> bool:
     return model._async_client is None or model._async_client._client.base_url.scheme == "http"
 
 
-def _another(client: Any) -> Any:
+def _copy_of_ollama_client(client: Any) -> Any:
     """Return an Ollama client with the address, headers and timeouts of one that another event loop may use."""
     if client is None:
         return None
@@ -105,7 +105,7 @@ def _watch(model: Any, on_headers: HeaderCallback) -> None:
     http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], on_response]}
 
 
-def put_in_order(model: BaseEmbedding) -> None:
+def sort_vectors(model: BaseEmbedding) -> None:
     """Sort the vectors of each response by their `index`, which OpenAI's class ignores.
 
     Args:
@@ -154,7 +154,7 @@ class PerLoop(Generic[T]):
 
     def renew_after_fork(self) -> None:
         """Create new clients in a forked child: two processes must not share a connection."""
-        keep((self._sync, self._by_loop))
+        keep_alive((self._sync, self._by_loop))
         self._sync, self._by_loop = None, {}
 
     def sync(self) -> T:
@@ -168,7 +168,7 @@ class PerLoop(Generic[T]):
         """Return the model for the running event loop; its client is closed when `asyncio.run` ends the loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            self._by_loop = {known: entry for known, entry in self._by_loop.items() if not known.is_closed()}
+            self._by_loop = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}
             if loop not in self._by_loop:
                 # An asynchronous generator, because a loop finalises its generators when it is closed.
                 generator = _lend(self._load())

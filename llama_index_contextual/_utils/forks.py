@@ -2,8 +2,8 @@
 
 A child of `os.fork` has one thread and a copy of every lock; a lock that another thread held would never be released.
 Therefore the locks of this package are created here, and are released in a child. This is not possible for a library
-with locks of its own, such as SQLite: a fork has to wait until no thread is inside the library, and a connection must
-not be used in both processes.
+with locks of its own, such as SQLite: a fork has to wait until no thread is executing code of the library, and a
+connection must not be used in both processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _State:
         self.calls: list[Callable[[], object]] = []
         self.references: list[object] = []
         self.acquired: list[Any] = []
-        self.given_up = False  # at the last fork
+        self.incomplete = False  # at the last fork
         self.is_unsafe = False  # in this process
 
 
@@ -93,7 +93,7 @@ def in_child(call: Callable[[], object]) -> None:
     _state.calls.append(call)
 
 
-def keep(resource: object) -> None:
+def keep_alive(resource: object) -> None:
     """Keep a reference to an inherited object that a child must neither use nor close."""
     _state.references.append(resource)
 
@@ -102,7 +102,7 @@ def require_safe() -> None:
     """Check that no other thread was inside a library when this process was forked.
 
     Raises:
-        ProjectError: A thread was inside, and may hold a lock for ever.
+        ProjectError: A thread was inside, and its lock may never be released.
     """
     if _state.is_unsafe:
         raise ProjectError(
@@ -115,7 +115,7 @@ def _before() -> None:
     end = time.monotonic() + WAIT
     guards = sorted(_state.guards.items(), key=lambda item: item[1])
     _state.acquired = [lock for lock, _ in guards if lock.acquire(timeout=max(0.0, end - time.monotonic()))]
-    _state.given_up = len(_state.acquired) < len(guards)
+    _state.incomplete = len(_state.acquired) < len(guards)
 
 
 def _in_parent() -> None:
@@ -125,7 +125,7 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     _state.acquired = []
-    _state.is_unsafe = _state.is_unsafe or _state.given_up
+    _state.is_unsafe = _state.is_unsafe or _state.incomplete
     for lock in list(_state.locks):
         lock._at_fork_reinit()  # as Python does with its own locks
     for owner in list(_state.inherited):

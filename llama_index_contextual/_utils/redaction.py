@@ -130,19 +130,19 @@ class KeyFilter:
 
     def __init__(self) -> None:
         self._keys = keys_in_use()
-        self._held = ""
+        self._buffer = ""
 
     def feed(self, piece: str) -> str:
         """Return the text that can be passed on: all except a suffix that could be the start of a key."""
-        self._held = scrub(self._held + piece)
-        longest = min(len(self._held), max(map(len, self._keys), default=0))
-        kept_back = next((n for n in range(longest, 0, -1) if self._begins_key(self._held[-n:])), 0)
-        passed, self._held = self._held[: len(self._held) - kept_back], self._held[len(self._held) - kept_back :]
+        self._buffer = scrub(self._buffer + piece)
+        longest = min(len(self._buffer), max(map(len, self._keys), default=0))
+        pending = next((n for n in range(longest, 0, -1) if self._begins_key(self._buffer[-n:])), 0)
+        passed, self._buffer = self._buffer[: len(self._buffer) - pending], self._buffer[len(self._buffer) - pending :]
         return passed
 
     def rest(self) -> str:
-        """Return the text held back; the start of a key is removed."""
-        rest_of_text, self._held = self._held, ""
+        """Return the buffered text; the start of a key is removed."""
+        rest_of_text, self._buffer = self._buffer, ""
         return rest_of_text if len(rest_of_text) < SHORTEST_KEY else REMOVED
 
     def _begins_key(self, text: str) -> bool:

@@ -27,8 +27,8 @@ class ContextPrompt:
     can cache it.
 
     Args:
-        text: Template with {segment} and {chunk}; {header} names the document, {neighbours} holds the first sentences
-            of the chunks before and after. The variable names of the published prompt are accepted.
+        text: Template with {segment} and {chunk}; {header} names the document, {neighbours} contains the first
+            sentences of the chunks before and after. The variable names of the published prompt are accepted.
         variables: Values of additional variables, such as a glossary.
 
     Raises:
@@ -104,7 +104,7 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
         raise _refused(f"it does not use {{{unused[0]}}}, which is in context_variables", setting="context_variables")
     last_of_segment = max(at for at, name in enumerate(names) if name in OF_SEGMENT)
     if min(at for at, name in enumerate(names) if name in OF_CHUNK) < last_of_segment:
-        raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache what they share")
+        raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache the common part")
     return template
 
 

@@ -65,7 +65,7 @@ def f1_score(answer: str, truth: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class QA:
-    """A question with its correct answers and its evidence, as far as known.
+    """A question with its correct answers and its evidence, if known.
 
     Attributes:
         question: The question.

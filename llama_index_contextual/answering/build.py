@@ -1,8 +1,8 @@
 """Query and chat engines over the retriever of a project.
 
 `Project.as_query_engine` and `Project.as_chat_engine` gather their keywords in an `EngineOptions`; the functions here
-turn it into an engine. Keywords that only LlamaIndex's `RetrieverQueryEngine` takes are in `StockOptions`: any of them
-gives that engine instead of a grounded one.
+turn it into an engine. Keywords that only LlamaIndex's `RetrieverQueryEngine` has are in `StockOptions`: any of them
+selects that engine instead of a grounded one.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | Non
     if isinstance(value, kind):
         return value
     choices = f"a {kind.__name__}" if usual is None else f"True, False or a {kind.__name__}"
-    raise ConfigurationError(f"{name}={value!r} is invalid: give {choices}.", setting=name)
+    raise ConfigurationError(f"{name}={value!r} is invalid: pass {choices}.", setting=name)
 
 
 def _merging(

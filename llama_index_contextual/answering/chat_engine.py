@@ -48,7 +48,7 @@ class GroundedChatStream(StreamingAgentChatResponse):
 
 
 class GroundedChatEngine(BaseChatEngine):
-    """Chat engine over passages: the last exchanges go into the search and, as far as they fit, into the prompt.
+    """Chat engine over passages: the search and the prompt include the last exchanges, as far as they fit.
 
     Args:
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
@@ -104,7 +104,7 @@ class GroundedChatEngine(BaseChatEngine):
         return list(self._store.get_messages(self._key))
 
     def reset(self) -> None:
-        """Forget the conversation."""
+        """Clear the conversation."""
         self._store.set_messages(self._key, [])
 
     def save(self, path: str | Path) -> None:

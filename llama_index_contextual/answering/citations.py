@@ -105,8 +105,8 @@ def figures_of(text: str) -> list[Figure]:
 
 
 def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
-    written = parts.get("year")
-    year = int(written) if written else None
+    digits = parts.get("year")
+    year = int(digits) if digits else None
     if parts.get("month"):
         month = next(at for at, name in enumerate(_MONTHS, 1) if name.startswith(str(parts["month"]).lower()))
         of_month = parts.get("day")
@@ -118,8 +118,8 @@ def _dates(parts: dict[str, str | None]) -> Iterator[Date]:
             yield year, month, day
 
 
-def _values(written: str, after: str) -> Iterator[Decimal]:
-    plain = re.sub(r"['’\u00a0\u202f ]", "", written)
+def _values(digits: str, after: str) -> Iterator[Decimal]:
+    plain = re.sub(r"['’\u00a0\u202f ]", "", digits)
     separators = re.findall(r"[.,]", plain)
     readings = {re.sub(r"[.,]", "", plain)} if separators else {plain}
     if separators and (len(separators) == 1 or separators[-1] != separators[0]):
@@ -373,10 +373,12 @@ class Passage:
     Attributes:
         text: The original text, without the generated context.
         source: File, pages and offsets of the passage.
+        head: Column head of a table that began before the passage; its figures count as those of the passage.
     """
 
     text: str
     source: Source = field(default_factory=Source)
+    head: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -588,7 +590,7 @@ def _at_span(source: Source, span: tuple[int, int]) -> Source:
 
 def _unsupported(layout: _Layout, passages: Sequence[Passage], question: str) -> tuple[UnsupportedFigure, ...]:
     text = _LIST_NUMBER.sub(_blank, _CITATION.sub(_blank, layout.text))
-    facts = cache(lambda number: Facts(passages[number - 1].text))
+    facts = cache(lambda number: Facts(f"{passages[number - 1].head}\n{passages[number - 1].text}"))
     in_question = Facts(question)
     unsupported = []
     for figure in figures_of(text):

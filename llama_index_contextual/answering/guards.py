@@ -74,16 +74,16 @@ def _spans(
             yield match.span()
 
 
-def _is_card(written: str) -> bool:
+def _is_card(text: str) -> bool:
     """Return whether the check digit is valid (Luhn, ISO/IEC 7812-1)."""
-    digits = [int(sign) for sign in written if sign.isdigit()]
+    digits = [int(sign) for sign in text if sign.isdigit()]
     doubled = [digit if at % 2 == 0 else 2 * digit - 9 * (digit > 4) for at, digit in enumerate(reversed(digits))]
     return len(set(digits)) > 1 and sum(doubled) % 10 == 0
 
 
-def _is_iban(written: str) -> bool:
+def _is_iban(text: str) -> bool:
     """Return whether the check digits are valid (ISO 7064, MOD 97-10)."""
-    plain = written.replace(" ", "")
+    plain = text.replace(" ", "")
     return 15 <= len(plain) <= 34 and int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
 
@@ -110,7 +110,7 @@ _TAGS = frozenset(
     | {"sup", "table", "tbody", "td", "th", "thead", "tr", "u", "ul"}
 )
 _HIDDEN = {"<": "\ue000", ">": "\ue001", "&": "\ue002", "\xa0": "\ue003"}
-_SHOWN = {hidden: sign for sign, hidden in _HIDDEN.items()}
+_MARKUP = {hidden: sign for sign, hidden in _HIDDEN.items()}
 # A fence without indentation is never part of a list, and a span on one line is never part of another block.
 _CODE = re.compile(
     r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
@@ -147,7 +147,7 @@ def sanitise(text: str, *, behind: str = "") -> str:
         >>> sanitise('> 1 < 2 & **so** <b onclick="x()">on</b><script>bad()</script> [here](javascript:bad(1))')
         '> 1 < 2 & **so** <b>on</b> here'
     """
-    text = text.translate({ord(hidden): None for hidden in _SHOWN})
+    text = text.translate({ord(hidden): None for hidden in _MARKUP})
     for attempt in (_clean_around_code, _clean_html, _clean_html, _escape):
         text = attempt(text)
         if _is_harmless(behind + text):
@@ -233,7 +233,7 @@ def _clean_html(text: str) -> str:
         parts += [_hide(text[at : tag.start()]), tag[0]]
         at = tag.end()
     cleaned = nh3.clean("".join([*parts, _hide(text[at:])]), tags=set(_TAGS), url_schemes=set(SCHEMES), link_rel=None)
-    return _clean_links("".join(_SHOWN.get(sign, sign) for sign in cleaned))
+    return _clean_links("".join(_MARKUP.get(sign, sign) for sign in cleaned))
 
 
 def _hide(text: str) -> str:

@@ -1,7 +1,7 @@
 """Query routing by intent: classify the question, then search with the plan of its intent.
 
-Patterns classify first, then scored words, then a model if there is one; a question that none of them decides is
-"factual". `PLANS` holds the default search plan of each intent.
+Patterns classify first, then scored words, then a model if there is one; a question that none of them classifies is
+"factual". `PLANS` contains the default search plan of each intent.
 """
 
 from __future__ import annotations

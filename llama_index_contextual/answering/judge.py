@@ -45,11 +45,13 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    grounded: bool = Field(description="Whether the passages bear out every statement.")
-    hallucinated: bool = Field(description="Whether it states what no passage says.")
+    grounded: bool = Field(description="Whether the passages support every statement.")
+    hallucinated: bool = Field(description="Whether a statement of the answer is in no passage.")
     relevant: bool = Field(description="Whether it answers the question.")
-    confidence: float = Field(ge=0, le=1, description="How sure the judge is.")
-    cited_sources: list[int] = Field(default_factory=list, description="Numbers of the sources that bear it out.")
+    confidence: float = Field(ge=0, le=1, description="Confidence of the judge, 0 to 1.")
+    cited_sources: list[int] = Field(
+        default_factory=list, description="Numbers of the sources that support the answer."
+    )
 
     @property
     def passes(self) -> bool:

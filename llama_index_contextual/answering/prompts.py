@@ -65,6 +65,8 @@ def system_prompt(style: str, not_found: str) -> str:
 def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> str:
     """Return the numbered passages, with the generated context marked as background.
 
+    The column head of a table that began before a passage stands above its text.
+
     Args:
         hits: The passages; the first is Source 1.
         context: Whether to include the context.
@@ -78,12 +80,14 @@ def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
     _, background = keys.context_parts(hit.node.metadata)
     if context and background:
         lines.append(f"Background: {_defused(background)}")
+    if head := hit.node.metadata.get(keys.TABLE_HEAD):
+        lines.append(f"{keys.CONTINUED_TABLE}:\n{_defused(str(head))}")
     lines.append(f"Text:\n{_defused(hit.node.get_content())}")
     return "\n".join(lines)
 
 
 def _defused(text: str) -> str:
-    """Return a text with anything that looks like a citation put into parentheses."""
+    """Return a text with anything that looks like a citation in parentheses."""
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 

@@ -19,8 +19,9 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
@@ -56,7 +57,7 @@ class AnswerOptions:
         min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model. It
             also applies to follow-up questions, each of which then needs a second search. None leaves the decision to
             the model, whose prompt states the confidence. Searches without a confidence are always answered.
-        not_found: The answer if nothing was found, and the answer the model is asked to give if the passages do not
+        not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
 
@@ -315,7 +316,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             yield part
 
     def finish(self, draft: Draft, completion: Completion) -> GroundedResponse:
-        """Return the answer made of a completion: checked, judged, and put into the cache."""
+        """Return the answer for a completion: checked, judged, and cached."""
         if draft.ready is not None:
             return draft.ready
         if completion.answer is None:
@@ -329,7 +330,7 @@ class GroundedQueryEngine(BaseQueryEngine):
 
     def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
         reasoning, text = split_reasoning(completion.text, self.options.style)
-        passages = [Passage(self._mask(hit.node.get_content()), Source.of(hit.node)) for hit in draft.hits]
+        passages = [self._passage(hit.node) for hit in draft.hits]
         clean = text if self.guards is None else self.guards.clean(text)
         # An answer from the conversation alone has no passages to cite.
         report = check_citations(clean, passages, question=self._mask(draft.question)) if passages else None
@@ -344,6 +345,10 @@ class GroundedQueryEngine(BaseQueryEngine):
             original=None if completion.text == shown else self._mask(completion.text),
             reasoning=None if reasoning is None else self._mask(reasoning),
         )
+
+    def _passage(self, node: BaseNode) -> Passage:
+        head = str(node.metadata.get(keys.TABLE_HEAD) or "")
+        return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head))
 
     def _mask(self, text: str) -> str:
         return text if self.guards is None else self.guards.hide(text)

@@ -1,6 +1,6 @@
 """Answers streamed from a model: timeouts, partial answers, and the part of the text to show.
 
-`AnswerStream` calls the model and streams its text; what came before an error or a timeout is kept as a partial
+`AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial
 answer. `StreamFilter` decides which part of that text can be shown so far: no reasoning, and with guards only complete
 blocks.
 """
@@ -44,7 +44,7 @@ class Timeouts:
     Attributes:
         first_token: Until the answer begins, including retries after an error.
         between_tokens: Between two pieces of the answer.
-        whole: Until the end of an answer that is not streamed; what has come by then is a partial answer.
+        whole: Until the end of an answer that is not streamed; text received by then is a partial answer.
 
     Raises:
         ConfigurationError: A timeout is not above 0.
@@ -66,7 +66,7 @@ class Completion:
     Attributes:
         text: The text so far.
         problem: Why the text is not complete, in a sentence; None when it is. Until the end it is `STOPPED`.
-        answer: The answer made from the text, once there is one.
+        answer: The answer made from the text, or None before the end.
     """
 
     text: str = ""
@@ -75,7 +75,7 @@ class Completion:
 
 
 class AnswerStream:
-    """A model that is asked for answers, with retries and timeouts.
+    """Answers of a model, complete or streamed, with retries and timeouts.
 
     Args:
         llm: The model.
@@ -89,7 +89,7 @@ class AnswerStream:
         self._llm: PerLoop[LLM] = PerLoop(lambda: llm)
 
     async def acomplete(self, messages: Sequence[ChatMessage]) -> Completion:
-        """Return the answer when it is complete, or the part that came before an error or the timeout.
+        """Return the answer when it is complete, or the part received before an error or the timeout.
 
         Raises:
             ModelError: The answer did not begin.
@@ -101,7 +101,7 @@ class AnswerStream:
                     pass
         except TimeoutError as error:
             if not completion.text:
-                message = f"{self.name!r} gave no answer within {seconds} seconds: try again, or increase the timeout."
+                message = f"{self.name!r} did not answer within {seconds} seconds: try again, or increase the timeout."
                 raise ModelError(message, setting="llm") from error
             completion.problem = f"The answer was not complete after {seconds} seconds."
         return completion
@@ -131,7 +131,7 @@ class AnswerStream:
                 completion.text += rest
                 yield rest
             if not completion.text.strip():
-                problem = problem or "The model gave an empty answer."
+                problem = problem or "The model returned an empty answer."
             completion.problem = problem
         except TimeoutError:
             completion.problem = f"The model sent nothing for {self.timeouts.between_tokens:g} seconds."
@@ -280,6 +280,6 @@ class StreamFilter:
         return block
 
     def rest(self) -> str:
-        """Return the text held back: the last block, or reasoning that never came to an answer."""
+        """Return the buffered text: the last block, or reasoning without an answer."""
         unreleased = (self._reasoning or "") + self._open
         return self._guards.clean(unreleased, behind=self._released) if self._guards else unreleased

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 answering = typer.Typer()
 
-SHOWN_WITHOUT_LLM = 3
+TOP_K_WITHOUT_LLM = 3
 
 
 @answering.command(rich_help_panel=QUESTIONS)
@@ -211,7 +211,7 @@ def _turn(
     """Answer one line; an error is printed, and the conversation continues."""
     try:
         if engine is None:
-            response = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+            response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM)
             if not as_json:
                 show_response(response)
             return {"question": question, **_passages(response)}
@@ -238,7 +238,7 @@ def _with_timeouts(project: Project, timeouts: tuple[float, float, float | None]
 
 
 def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
-    response = project.retrieve(question, mode=mode, top_k=SHOWN_WITHOUT_LLM)
+    response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM)
     if as_json:
         say_json({**_passages(response), "error": str(error)})
         return

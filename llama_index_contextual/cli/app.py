@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="llama-index-contextual",
-    help="Contextual Retrieval over your PDF, TXT and Markdown documents.",
+    help="Contextual Retrieval over your documents.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -113,13 +113,13 @@ def run_demo(report: Callable[[str], None]) -> list[DemoAnswer]:
         contextual = manager.create("with-context", ProjectConfig.local(context="llm"), llm=RecordedLLM())
         contextual.import_contexts(folder / CONTEXTS_FILE)
         report(f"Reading {len(files)} documents")
-        read = read_documents(files)
-        for skipped in read.skipped:
+        result = read_documents(files)
+        for skipped in result.skipped:
             report(f"{skipped.path}: {skipped.reason}")
         report("Ingesting them without contexts")
-        plain.ingest(read.documents)
+        plain.ingest(result.documents)
         report("Ingesting them with recorded contexts")
-        if failures := contextual.ingest(read.documents).failures:
+        if failures := contextual.ingest(result.documents).failures:
             report(f"Chunks with a structural context instead: {len(failures)}. {failures[0].error}")
         report("Searching")
         return [_answer(row, plain, contextual) for row in questions if row.get("demo")]

@@ -124,7 +124,7 @@ class _Steps:
 
     def show_questions(self, done: int, total: int) -> None:
         """Show the number of processed questions."""
-        self._say("Asking the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
+        self._say("Evaluating the questions …", f"{done:,} of {pluralize(total, 'question')}" if total else "")
 
     def _say(self, step: str, far: str) -> None:
         if step != self._last:
@@ -157,7 +157,7 @@ def _names(text: str) -> list[Any]:
 def _numbers(text: str, option: str) -> list[int]:
     parts = _names(text)
     if not parts or not all(part.isascii() and part.isdigit() and int(part[:9]) > 0 for part in parts):
-        raise InputError(f"{option} is {text!r}: give positive whole numbers, separated by commas.", value=text)
+        raise InputError(f"{option} is {text!r}: pass positive whole numbers, separated by commas.", value=text)
     return [int(part[:9]) for part in parts]
 
 

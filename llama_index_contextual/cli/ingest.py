@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     DOCUMENTS,
     Json,
+    MaxCost,
     Name,
     Root,
     interruptible,
@@ -22,26 +24,49 @@ from llama_index_contextual.cli.terminal import errors_in_one_line, say_json, sh
 if TYPE_CHECKING:
     from llama_index_contextual.readers import SkippedFile
 
+ALL_FILES = "*"  # key of the password for all files without one of their own
+
+_FILE_AND_PASSWORD = re.compile(r"(?is)(.+?\.pdf)=(.*)")
+
 ingesting = typer.Typer()
 
-Paths = Annotated[list[str], typer.Argument(help="Files, folders or globs: PDF, TXT, Markdown.")]
+Paths = Annotated[list[str], typer.Argument(help="Files, folders, globs: PDF, Office, HTML, CSV, mail, text, images.")]
 Replace = Annotated[bool, typer.Option("--replace", help="Remove all other documents.")]
 Moved = Annotated[bool, typer.Option("--moved", help="The files were moved: documents with the same ids are updated.")]
+Reread = Annotated[bool, typer.Option("--reread", help="Read files again whose content has not changed.")]
+Password = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--password",
+        metavar="[FILE=]PASSWORD",
+        help="Password of the encrypted PDFs, or of one of them by its path or name; `-` asks for it. Repeatable.",
+    ),
+]
 
 
 @ingesting.command(rich_help_panel=DOCUMENTS)
 def estimate(
     name: Name,
-    paths: Paths,
+    paths: Annotated[list[str] | None, typer.Argument(help="As for `ingest`; without any, for `rebuild`.")] = None,
     replace: Replace = False,
     moved: Moved = False,
+    reread: Reread = False,
+    password: Password = None,
     batch: Annotated[bool, typer.Option("--batch", help="Select the price of batches.")] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Show the cost of `ingest`, without sending or writing anything."""
+    """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
     with errors_in_one_line():
-        expected = open_project(root, name).estimate(list(paths), replace=replace, moved=moved, batch=batch)
+        project = open_project(root, name)
+        expected = project.estimate(
+            list(paths or ()),
+            replace=replace,
+            moved=moved,
+            reread=reread,
+            passwords=_passwords(password),
+            batch=batch,
+        )
         if as_json:
             say_json(expected.to_dict())
         else:
@@ -55,14 +80,9 @@ def ingest(
     paths: Paths,
     replace: Replace = False,
     moved: Moved = False,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--max-cost",
-            metavar="DOLLARS",
-            help="Stop before the run costs more than this; `estimate` suggests a limit.",
-        ),
-    ] = None,
+    reread: Reread = False,
+    password: Password = None,
+    max_cost: MaxCost = None,
     batch: Annotated[
         bool, typer.Option("--batch", help="Request contexts in batches: half the price per token, within 24 hours.")
     ] = False,
@@ -72,13 +92,15 @@ def ingest(
 ) -> None:
     """Add and update documents, and publish a new version."""
     with errors_in_one_line():
-        project = open_project(root, name)
+        project, passwords = open_project(root, name), _passwords(password)
         report = interruptible(
             project,
             lambda: project.ingest(
                 list(paths),
                 replace=replace,
                 moved=moved,
+                reread=reread,
+                passwords=passwords,
                 max_cost=max_cost,
                 batch=batch,
                 show_progress=not quiet,
@@ -86,6 +108,19 @@ def ingest(
         )
         show_report(report, retry=proposed("retry", name, root), as_json=as_json)
         _exit_if_absent(report.skipped)
+
+
+def _passwords(options: Sequence[str] | None) -> dict[str, str]:
+    """Return the passwords of the options `--password` by file."""
+    passwords = {}
+    for option in options or ():
+        of_one = _FILE_AND_PASSWORD.fullmatch(option)
+        file, secret = of_one.groups() if of_one else (ALL_FILES, option)
+        if secret == "-":
+            asked = "the encrypted PDFs" if file == ALL_FILES else file
+            secret = typer.prompt(f"Password of {asked}", hide_input=True, err=True)
+        passwords[file] = secret
+    return passwords
 
 
 def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:

@@ -27,11 +27,19 @@ T = TypeVar("T")
 
 Root = Annotated[
     Path,
-    typer.Option("--root", envvar="LLAMA_INDEX_CONTEXTUAL_ROOT", help="Folder that holds the projects."),
+    typer.Option("--root", envvar="LLAMA_INDEX_CONTEXTUAL_ROOT", help="Root folder of the projects."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Name = Annotated[str, typer.Argument(help="Name of the project.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        metavar="DOLLARS",
+        help="Stop before the run costs more than this; `estimate` suggests a limit.",
+    ),
+]
 DEFAULT_ROOT = Path("knowledge")
 
 # Panels of `--help`, in the order of their first commands.

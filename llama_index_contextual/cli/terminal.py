@@ -60,7 +60,7 @@ def say(markup: str, *, to: Console = out, indent: int = 0) -> None:
         to.print(f"{' ' * indent}{markup}", soft_wrap=True)
 
 
-def say_beside(markup: str, facts: str) -> None:
+def say_with_details(markup: str, facts: str) -> None:
     """Print a name and dimmed facts about it, in one line, or in two if the terminal is too narrow."""
     if out.is_terminal and Text.from_markup(f"{markup}  {facts}", emoji=False).cell_len > out.width:
         say(markup)
@@ -165,7 +165,7 @@ def show_cost(cost: ProjectCost) -> None:
         if run.ended is None:
             parts.append(f"running or killed, {money(run.in_flight)} booked for calls in flight")
         models = " + ".join(name for name in (run.llm, run.embed_model) if name)
-        say_beside(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
+        say_with_details(f"{day}  {run.purpose:<8}{money(run.dollars)}", safe("; ".join([models, *parts])))
     say(f"total: {safe(_total_cost(cost))}; questions and answers are not included")
 
 
@@ -242,7 +242,7 @@ def show_response(response: RetrievalResponse) -> None:
     for chunk in response.results:
         legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
         ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
-        say_beside(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
+        say_with_details(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
         if chunk.context:
             say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
         say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)

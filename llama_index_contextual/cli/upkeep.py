@@ -16,6 +16,7 @@ from llama_index_contextual.cli.options import (
     DOCUMENTS,
     UPKEEP,
     Json,
+    MaxCost,
     Name,
     Root,
     Yes,
@@ -33,8 +34,8 @@ from llama_index_contextual.cli.terminal import (
     out,
     safe,
     say,
-    say_beside,
     say_json,
+    say_with_details,
     show_report,
 )
 from llama_index_contextual.settings import OF_A_COMMAND, PREFIX, environment_settings
@@ -184,21 +185,21 @@ def forget(
             _show_removed(removed)
 
 
-def _paid(removed: ForgetReport) -> str:
+def _paid_rows(removed: ForgetReport) -> str:
     return f"{pluralize(removed.contexts, 'context')}, {pluralize(removed.embeddings, 'embedding')}"
 
 
 def _show_removal(removed: ForgetReport, *, to: Console) -> None:
     names = f" ({', '.join(removed.versions)})" if removed.versions else ""
     versions = f"{pluralize(len(removed.versions), 'version')}{names}"
-    say(f"`forget` permanently removes {versions}, {_paid(removed)}. {_FINAL}", to=to)
+    say(f"`forget` permanently removes {versions}, {_paid_rows(removed)}. {_FINAL}", to=to)
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]It abandons {requests} in batches, which the provider may still process and charge.[/]", to=to)
 
 
 def _show_removed(removed: ForgetReport) -> None:
-    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid(removed)}.")
+    say(f"Permanently removed: {pluralize(len(removed.versions), 'version')}, {_paid_rows(removed)}.")
     if removed.batched_requests:
         requests = pluralize(removed.batched_requests, "request")
         say(f"[yellow]abandoned[/] {requests} in batches, which the provider may still process and charge", to=err)
@@ -213,7 +214,7 @@ def documents(name: Name, root: Root = DEFAULT_ROOT, as_json: Json = False) -> N
             say_json([asdict(record) for record in records])
         for record in records if not as_json else ():
             facts = f"{pluralize(record.chunks, 'chunk')}, {pluralize(record.tokens, 'token')}"
-            say_beside(safe(record.doc_id), facts)
+            say_with_details(safe(record.doc_id), facts)
 
 
 @upkeep.command(rich_help_panel=UPKEEP)
@@ -240,11 +241,15 @@ def configure(
 
 
 @upkeep.command(rich_help_panel=DOCUMENTS)
-def rebuild(name: Name, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+def rebuild(
+    name: Name, max_cost: MaxCost = None, quiet: Quiet = False, root: Root = DEFAULT_ROOT, as_json: Json = False
+) -> None:
     """Publish a version with the current settings, from the stored documents."""
     with errors_in_one_line():
         project = open_project(root, name)
-        report = interruptible(project, lambda: project.rebuild(show_progress=not quiet))
+        if project.config.context == "llm" and not quiet:
+            say(safe(project.estimate().in_short()), to=err)
+        report = interruptible(project, lambda: project.rebuild(max_cost=max_cost, show_progress=not quiet))
         show_report(report, retry=proposed("retry", name, root), as_json=as_json)
 
 

@@ -1,7 +1,7 @@
 """Base class of the contextualizers, the segments that they work on, and their results.
 
 A contextualizer sees one segment of a document at a time. Segments are rebuilt from the chunks alone: chunks of
-`ChunkNodeParser` carry the span of their segment in their metadata; nodes of other parsers are grouped by document, in
+`ChunkNodeParser` have the span of their segment in their metadata; nodes of other parsers are grouped by document, in
 their order, into windows of `segment_size` tokens.
 """
 
@@ -326,7 +326,7 @@ def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> 
 
 
 def has_given_context(node: BaseNode) -> bool:
-    """Return whether a chunk keeps the context that it came with: written by hand, or marked as given."""
+    """Return whether a chunk has a context that must be kept: written by hand, or marked as given."""
     is_given = node.metadata.get(keys.CONTEXT_GIVEN) or node.metadata.get(keys.CONTEXT_SOURCE, "given") == "given"
     return bool(node.metadata.get(keys.CONTEXT) and is_given)
 

@@ -2,7 +2,7 @@
 
 Requests are uploaded as files of JSON lines, and replies are read back from output files. `asend_batches` does both for
 a run: a `BatchRunner` submits batches and collects their replies, and a `BatchAccount` reserves and books their cost.
-The journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` hands
+The journal in the ledger records the batches in progress, so that a later run can collect them. `BatchReplies` passes
 the replies to the scheduler, which sends the remaining requests live.
 """
 
@@ -171,7 +171,7 @@ class BatchRunner:
     def _new(self, requests: Iterable[tuple[str, Callable[[], Mapping[str, Any]]]]) -> Iterator[tuple[str, bytes]]:
         seen: set[str] = set()  # equal documents lead to equal requests, but ids in a batch must be unique
         for custom_id, body in requests:
-            if custom_id not in seen and not self._journal.knows(custom_id):
+            if custom_id not in seen and not self._journal.has_request(custom_id):
                 seen.add(custom_id)
                 yield custom_id, request_line(custom_id, body())
 
@@ -192,10 +192,10 @@ class BatchRunner:
             running = 0
             for batch in pending:
                 running += await self._poll(batch)
-            left = len(self._journal.open_batches(self._model))
+            unfinished = len(self._journal.open_batches(self._model))
             if self._on_progress is not None:
-                self._on_progress(BatchProgress(batches=left, requests=self._requests, done=self._done + running))
-            if left:
+                self._on_progress(BatchProgress(batches=unfinished, requests=self._requests, done=self._done + running))
+            if unfinished:
                 await asyncio.sleep(self._poll_seconds)
         unanswered, self._unanswered = self._unanswered, 0
         return unanswered
@@ -212,7 +212,9 @@ class BatchRunner:
         except ModelError as error:
             if _status(error) != 404:
                 raise
-            self._forget(batch, f"The provider no longer knows batch {batch.batch_id}; its requests are sent again.")
+            self._forget(
+                batch, f"Batch {batch.batch_id} no longer exists at the provider; its requests are sent again."
+            )
             return 0
         if remote.status not in FINISHED:
             counts = remote.request_counts
@@ -237,7 +239,7 @@ class BatchRunner:
         if remote.status == "failed":
             raise ModelError(
                 f"The provider of {self._model!r} refused the batch {batch.batch_id}: {_reason(remote)} None of its"
-                f" requests was answered; run the same call again, or without batch.",
+                f" requests was answered; run the same call again, with or without batch.",
                 setting="llm",
             )
         return 0
@@ -257,7 +259,9 @@ class BatchRunner:
             except ModelError as error:
                 if _status(error) not in (400, 404):
                     raise
-                self._forget(orphan, f"The provider refuses upload {orphan.file_id}; its requests are sent again.")
+                self._forget(
+                    orphan, f"Upload {orphan.file_id} was rejected by the provider; its requests are sent again."
+                )
 
     async def _batch_ids(self, file_ids: Collection[str]) -> dict[str, str]:
         """Return the ids of the provider's batches by the ids of their uploads; the newest batches are listed first."""
@@ -294,7 +298,7 @@ def _status(error: ModelError) -> int | None:
 
 def _reason(batch: Any) -> str:
     data = (batch.errors.data if batch.errors else None) or []
-    message = str(data[0].message or data[0].code) if data else "it gave no reason."
+    message = str(data[0].message or data[0].code) if data else "no reason was given."
     return message if message.endswith(".") else f"{message}."
 
 
@@ -392,7 +396,7 @@ class BatchAccount:
         self._reserved.clear()
 
     def note_upload(self, file_id: str, custom_ids: Sequence[str]) -> None:
-        """Hold the reserves of uploaded requests until their replies arrive."""
+        """Keep the reserves of uploaded requests until their replies arrive."""
         self._spending.reserve_batch(file_id, [self._reserved.pop(custom_id) for custom_id in custom_ids])
 
     def book(self, file_id: str, replies: Sequence[BatchReply]) -> None:
@@ -449,7 +453,7 @@ async def asend_batches(
     provider = provider_of(model)
     if provider is None or not provider.has_batch_api:
         raise ConfigurationError(
-            f"{model!r} does not support batches, only OpenAI's models do: leave out batch.", setting="llm"
+            f"{model!r} does not support batches, only OpenAI's models do: omit batch.", setting="llm"
         )
     account = BatchAccount(spending, replies, llm=llm)
     async with own_client(llm or load_llm(model)) as connected:

@@ -4,8 +4,8 @@ Prices come from the table in the installed package `genai-prices`, without netw
 them. The table contains no discounts: according to their price pages, OpenAI and Anthropic charge half for batches, and
 OpenAI half for `service_tier="flex"`.
 
-Token counts follow the rules of the providers: what the chat format adds, which tokens are read from and written to the
-cache, and how long an answer can be.
+Token counts follow the rules of the providers: tokens added by the chat format, tokens read from and written to the
+cache, and the maximum length of an answer.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class PriceTable:
         if price is None:
             return None
         cached = price.input if price.cached is None else price.cached
-        written = price.input if price.written is None else price.written
+        price_of_writing = price.input if price.written is None else price.written
         uncached = tokens.input_tokens - tokens.cached_tokens - tokens.written_tokens
         total = uncached * price.input + tokens.output_tokens * price.output
-        total += tokens.cached_tokens * cached + tokens.written_tokens * written
+        total += tokens.cached_tokens * cached + tokens.written_tokens * price_of_writing
         return FACTORS[sender] * total / _MILLION
 
 

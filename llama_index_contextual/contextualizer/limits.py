@@ -135,7 +135,7 @@ _SHORTEST_WAIT = 0.001
 
 @dataclass
 class Bucket:
-    """Token bucket: refills at a constant rate, and each request takes an amount out of it.
+    """Token bucket: refills at a constant rate, and each request removes an amount.
 
     Attributes:
         capacity: Maximum level; infinite means no limit.

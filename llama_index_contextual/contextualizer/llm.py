@@ -1,8 +1,8 @@
 """Contexts written by an LLM.
 
-`LLMContextualizer` holds the settings. For each run it opens an `Engine`, which looks up known contexts in the ledger,
-plans the requests for the others, sends them through the scheduler, and asks again for unusable answers. Each chunk
-ends with an `Outcome`: a context, or the reason why there is none.
+`LLMContextualizer` contains the settings. For each run it opens an `Engine`, which looks up contexts in the ledger,
+plans the requests for the others, sends them through the scheduler, and repeats requests whose answers are unusable.
+The result for each chunk is an `Outcome`: a context, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ TIMES = 4
 """Maximum number of requests for a chunk whose answers are unusable."""
 
 _TIMES_TOGETHER = 2
-"""How many of these ask for several chunks at a time; the others ask for one chunk each."""
+"""Number of these requests that contain several chunks; the others contain one chunk each."""
 
 _REFUSALS = ("content_filter", "refusal")
 
@@ -309,7 +309,9 @@ class Engine:
             good = {key: max(work.thin.get(key, ""), context, key=len) for key, context in good.items()}
             for key, reason in (await self._store(reply, good)).items():
                 del good[key]
-                bad[key] = Outcome(None, problem=f"{self._model!r} gave an answer that cannot be stored.", error=reason)
+                bad[key] = Outcome(
+                    None, problem=f"{self._model!r} returned an answer that cannot be stored.", error=reason
+                )
         for key, context in good.items():
             if is_thin(context) and key not in work.thin:
                 work.thin[key] = context
@@ -383,7 +385,7 @@ class LLMContextualizer(Contextualizer):
         ledger: Store of contexts already paid for.
         budget: Approves each call before it is sent.
         sender: Answers requests instead of the LLM.
-        replies: Replies of the provider's batches; the LLM is asked for the rest.
+        replies: Replies of the provider's batches; the LLM writes the rest.
 
     Raises:
         ConfigurationError: The prompt template lacks a required variable, or has an unknown one.
@@ -397,7 +399,9 @@ class LLMContextualizer(Contextualizer):
         'llm'
     """
 
-    llm: LLM | None = Field(default=None, exclude=True, repr=False, description="The LLM; hidden, as it holds a key.")
+    llm: LLM | None = Field(
+        default=None, exclude=True, repr=False, description="The LLM; not shown: it may contain a key."
+    )
     model: str = Field(default_factory=default_llm, description="Name of the LLM, as provider:name.")
     prompt: str = Field(default=DEFAULT_PROMPT, description="Template with {header}, {segment} and {chunk}.")
     variables: dict[str, str] = Field(
@@ -436,7 +440,7 @@ class LLMContextualizer(Contextualizer):
             values["model"] = llm_identity(llm, model_id)
         elif model_id is not None:
             raise ConfigurationError(
-                "model_id names the object passed as llm=: pass that too, or leave model_id out.", setting="model_id"
+                "model_id names the object passed as llm=: pass that too, or omit model_id.", setting="model_id"
             )
         prompt_value = values.get("prompt")
         if isinstance(prompt_value, PromptTemplate):
@@ -489,11 +493,11 @@ class LLMContextualizer(Contextualizer):
             nodes: All chunks of one or more documents.
         """
         for segment in segments(nodes, segment_size=self.segment_size):
-            wanted = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
-            by_key = keyed(segment, wanted, prompt=self.template, model=self.model)
+            chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+            by_key = keyed(segment, chunks, prompt=self.template, model=self.model)
             contexts = {} if self.ledger is None else self.ledger.contexts(list(by_key))
             known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-            yield segment, [chunk for chunk in wanted if chunk.node_id not in known], known
+            yield segment, [chunk for chunk in chunks if chunk.node_id not in known], known
 
     def requests(
         self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
@@ -586,7 +590,7 @@ class _LazySender:
     """Sender that loads the LLM and its client for the first request: a complete ledger needs neither.
 
     Args:
-        contextualizer: Holds the LLM or its name.
+        contextualizer: Provides the LLM or its name.
         stack: Closes the client.
         limiter: Receives the headers of the answers.
     """

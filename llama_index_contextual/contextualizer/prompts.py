@@ -1,4 +1,4 @@
-"""Prompts for contexts: their text, the evaluation of the answers, and the requests that carry them.
+"""Prompts for contexts: their text, the requests that contain them, and the parsing of the answers.
 
 The default prompt is the published one of Contextual Retrieval (https://www.anthropic.com/news/contextual-retrieval),
 with an additional header that names the document. Text of documents is neutralised, so that it cannot imitate parts of
@@ -158,14 +158,14 @@ def _first_sentence(node: BaseNode) -> str:
     return (match[0] if match else text)[:_LONGEST_SENTENCE]
 
 
-# ---- The evaluation of an answer -------------------------------------------------------------------------------------
+# ---- Reading an answer -----------------------------------------------------------------------------------------------
 
 _MIN_WORDS = 15
 _MIN_CHARACTERS = 30
 
 _SPACELESS = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+", regex.V1)
-_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
-_PREFIX = re.compile(
+_ANSWER_TAGS = re.compile(r"</?\s*(?:context|answer|output)\s*>", re.IGNORECASE)
+_ROLE_PREFIX = re.compile(
     r"^(?:(?:assistant|(?:short |succinct )*context|answer|here(?:['’]s| is)\b[^:.!?]{0,160})\s*:\s*)+", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]")
@@ -227,7 +227,7 @@ def judge(answer: str, chunk: str, finish_reason: str | None = None) -> Verdict:
     if finish_reason == "length":
         text = _whole_sentences(text)
         if not text:
-            return Verdict(None, "broke off at its limit of tokens before the end of a sentence")
+            return Verdict(None, "reached its token limit before the end of a sentence")
     return Verdict(shorten(neutralise(text)))
 
 
@@ -244,19 +244,11 @@ def is_thin(context: str) -> bool:
     return spaceless < _MIN_CHARACTERS if 2 * spaceless > len(context) else len(context.split()) < _MIN_WORDS
 
 
-def clean(answer: str) -> str:
-    """Return an answer as one paragraph of at most 200 tokens, without tags and role prefix.
-
-    A longer answer is cut after its last complete sentence, or at the end of a word if there is none.
-    """
-    return shorten(_without_wrapping(answer))
-
-
 def _without_wrapping(answer: str) -> str:
     # White space first: some control characters separate words.
     text = storable_text(" ".join(answer.split()))
-    text = " ".join(_TAGS.sub(" ", text).split())
-    text = _PREFIX.sub("", text).strip()
+    text = " ".join(_ANSWER_TAGS.sub(" ", text).split())
+    text = _ROLE_PREFIX.sub("", text).strip()
     if len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2:
         text = text[1:-1].strip()
     return text
@@ -363,7 +355,7 @@ RESPONSE_FORMAT: dict[str, Any] = {
         },
     },
 }
-"""JSON schema of an answer with several contexts, as OpenAI takes it; constant, as it is part of the cached prefix."""
+"""JSON schema of an answer with several contexts, in OpenAI's format; constant, as it is part of the cached prefix."""
 
 
 @dataclass(frozen=True)
@@ -383,7 +375,7 @@ class Usage:
     written_tokens: int | None = None
 
     def share(self, count: int, place: int) -> Usage:
-        """Return the share of one of `count` contexts of a call; the shares of all places add up to the whole."""
+        """Return the share of one of `count` contexts of a call; all shares add up to the whole."""
         parts = (self.input_tokens, self.cached_tokens, self.output_tokens, self.written_tokens)
         return Usage(*(None if n is None else n // count + (place < n % count) for n in parts))
 

@@ -88,7 +88,7 @@ class ContextWriter:
     """Commit contexts to the ledger in a thread; those that arrive during a commit share the next one.
 
     A single context is thus committed immediately, while under load many share the cost of one commit, and none waits
-    longer than for the commit before its own. A row that cannot be stored does not affect the others.
+    for more than the commit in progress. A row that cannot be stored does not affect the others.
 
     Args:
         ledger: The ledger.
@@ -192,7 +192,7 @@ class Reply:
         text: Text of the answer.
         usage: Tokens as counted by the provider.
         finish_reason: Reason why the model stopped: "stop", "length", "content_filter", "refusal", another value of
-            the provider, or None if it gave none.
+            the provider, or None without one.
         attempts: Number of attempts.
         seconds: Duration of the last attempt.
     """
@@ -349,7 +349,7 @@ class Budget(Protocol):
 
 
 class _Prefix:
-    """State of a prefix in the provider's cache; the first call holds the lock until the prefix is cached."""
+    """State of a prefix in the provider's cache; the first call keeps the lock until the prefix is cached."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from llama_index.core.llms import LLM
 
-from llama_index_contextual._utils.calls import may_be_charged, to_its_end
+from llama_index_contextual._utils.calls import may_be_charged, run_to_completion
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.contextualizer.cost import (
     CONTEXT_TOKENS,
@@ -174,7 +174,7 @@ class Spending:
             output_tokens: Maximum number of tokens of the answer.
             sender: How the call is sent.
             expected_tokens: Returns the expected tokens of the call, judging by previous answers, or None. If no other
-                call is in flight, room for their cost is enough.
+                call is in flight, the limit must only cover their cost.
 
         Raises:
             BudgetExceededError: Together with the calls in flight, it could exceed the limit.
@@ -292,7 +292,7 @@ class Spending:
     # ---- Batches ---------------------------------------------------------------------------------------------------
 
     def reserve_batch(self, file_id: str, calls: Sequence[Reservation]) -> None:
-        """Hold the reserves of a batch until its replies arrive, even after the end of this run."""
+        """Keep the reserves of a batch until its replies arrive, even after the end of this run."""
         self._batches[file_id] = sum(call.bound for call in calls)
         for call in calls:
             call.release()
@@ -358,7 +358,7 @@ class Spending:
             return
         async with self._writing:
             if self._written is None or self._committed > self._written:
-                await to_its_end(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
+                await run_to_completion(partial(self.write, ahead=_CALLS_BETWEEN_WRITES * bound))
 
 
 class Reservation:

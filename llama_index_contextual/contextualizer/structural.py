@@ -45,7 +45,12 @@ class StructuralContextualizer(Contextualizer):
         'ACME Q2 2023. Section: Results.'
     """
 
-    max_tokens: int = Field(default=120, gt=0, description="Maximum number of tokens of a context.")
+    max_tokens: int = Field(
+        default=120,
+        gt=0,
+        description="Maximum number of tokens of a context; for a document with pages, whose title and section names "
+        "are longer, one and a half times as many.",
+    )
 
     @classmethod
     def class_name(cls) -> str:
@@ -103,7 +108,8 @@ class StructuralContextualizer(Contextualizer):
         section = chunk.metadata.get(keys.SECTION)
         parts = [head, f"Section: {truncate(section, _MAX_SECTION_TOKENS)}." if section else ""]
         parts += [f"Begins: {opening}" if opening else "", f"Terms: {terms}." if opening and terms else ""]
-        return truncate(" ".join(part for part in parts if part), self.max_tokens)
+        limit = self.max_tokens * 3 // 2 if keys.PAGE_START in chunk.metadata else self.max_tokens
+        return truncate(" ".join(part for part in parts if part), limit)
 
 
 def _document_line(segment: Segment) -> str:

@@ -12,7 +12,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
-from llama_index_contextual._utils.clients import own_client, put_in_order
+from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens, get_tokenizer
@@ -24,7 +24,7 @@ _CUT_TOKENS = 8_000
 # OpenAI's embedding models use the older encoding, with up to seven times the tokens of the newer one in some scripts.
 ENCODING = "cl100k_base"
 
-Paid = Callable[[int], AbstractAsyncContextManager[None]]
+Booking = Callable[[int], AbstractAsyncContextManager[None]]
 
 
 def book_nothing(_tokens: int) -> AbstractAsyncContextManager[None]:
@@ -74,7 +74,7 @@ async def aembed_parts(
     *,
     name: str,
     policy: RetryPolicy | None = None,
-    paid: Paid = book_nothing,
+    booking: Booking = book_nothing,
 ) -> AsyncGenerator[tuple[list[int], NDArray[np.float32]], None]:
     """Yield the unit vectors of `texts` request by request, with their indices, in any order.
 
@@ -87,7 +87,7 @@ async def aembed_parts(
         texts: Texts to embed, none of them empty.
         name: Name of the model, as in the settings.
         policy: Retry policy for failed calls.
-        paid: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
+        booking: Returns, for the tokens of a request, a context manager around each attempt that books its cost.
 
     Raises:
         InputError: A text is too long for the model; nothing was sent.
@@ -109,24 +109,24 @@ async def aembed_parts(
     lengths: set[int] = set()
     async with own_client(model) as connected:
         if connected is not model:
-            put_in_order(connected)
+            sort_vectors(connected)
         for part in batches(texts, counts, max_inputs=min(model.embed_batch_size, MAX_INPUTS)):
             todo = list(range(part.start, part.stop))
             for attempt in range(1, TIMES + 1):
                 tokens = sum(counts[at] for at in todo)
-                rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(paid, tokens))
+                rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(booking, tokens))
                 raw = await asyncio.to_thread(_stacked, rows)
                 lengths.update(raw.shape[1:])
                 if len(raw) != len(todo) or raw.ndim != 2 or len(lengths) != 1:
                     raise ModelError(
-                        f"{name!r} did not answer with one vector of the same length per text ({len(rows)} for"
+                        f"{name!r} did not return one vector of the same length per text ({len(rows)} for"
                         f" {len(todo)}): run the same call again, or choose another embedding model.",
                         setting="embed_model",
                     )
                 if isinstance(length, int) and lengths != {length}:
                     raise ModelError(
-                        f"{name!r} was asked for vectors of {length} numbers and answered with {max(lengths)}: set the"
-                        f" dimensions that the embedding model has, or choose another one.",
+                        f"{name!r} returned vectors with {max(lengths)} dimensions instead of {length}: set the"
+                        f" dimensions that the embedding model supports, or choose another one.",
                         setting="embed_model",
                     )
                 usable = np.isfinite(raw).all(axis=1) & (raw.any(axis=1) | (name == LOCAL or attempt == TIMES))
@@ -138,7 +138,7 @@ async def aembed_parts(
                     break
             else:
                 raise ModelError(
-                    f"{name!r} answered {TIMES} times with vectors that are not finite numbers: run the same call"
+                    f"{name!r} returned vectors that are not finite numbers {TIMES} times: run the same call"
                     f" again, or choose another embedding model.",
                     setting="embed_model",
                 )
@@ -190,10 +190,10 @@ async def _one_request(
     texts: list[str],
     name: str,
     policy: RetryPolicy,
-    paid: Callable[[], AbstractAsyncContextManager[None]],
+    booking: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[list[float]]:
     async def send() -> list[list[float]]:
-        async with paid():
+        async with booking():
             return await model.aget_text_embedding_batch(texts)
 
     try:

@@ -129,7 +129,7 @@ def sweep_answers(
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. The cost of the answers is not included.
         progress: Called as the work proceeds, first with the cost before anything is built; it may raise to stop.
-        options: Options of the answers, as for `Project.as_query_engine`; None takes the defaults.
+        options: Options of the answers, as for `Project.as_query_engine`; None uses the defaults.
 
     Raises:
         InputError: There are no settings or questions, or the cost is higher than `max_cost`.
@@ -143,7 +143,7 @@ def sweep_answers(
     kinds = tuple(contexts) or (origin.config.context,)
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     report = progress or (lambda _: None)
-    dollars = price_of_all(origin, configs, left_out=frozenset())
+    dollars = price_of_all(origin, configs, excluded=frozenset())
     require_affordable(dollars, max_cost, len(origin.version.manifest.documents))
     report(VariantProgress(stage="price", dollars=dollars))
     rows: list[AnswerRow] = []

@@ -98,7 +98,7 @@ class Comparison:
     Attributes:
         evaluations: The evaluations in the order given, cheapest first.
         metric: Metric of the recommendation.
-        costs: Cost of the retrievers on these documents in dollars, by name, as far as known.
+        costs: Cost of the retrievers on these documents in dollars, by name, if known.
         notes: Notes on the figures, in sentences.
         seed: Seed of the random numbers.
     """
@@ -196,7 +196,7 @@ def compare(
         ks: Numbers of results to evaluate.
         metric: Metric of the recommendation; None for recall@10, or for recall at the largest of `ks` if 10 is not in
             it.
-        costs: Cost of each retriever on these documents in dollars, as far as known.
+        costs: Cost of each retriever on these documents in dollars, if known.
         notes: Notes on the figures, in sentences.
         embed_model: Model for the context relevance; None leaves it out.
         seed: Seed of the random numbers for intervals and p-values.
@@ -302,7 +302,7 @@ class Workspace:
         self,
         config: ProjectConfig,
         *,
-        left_out: frozenset[str] = frozenset(),
+        excluded: frozenset[str] = frozenset(),
         progress: ReportProgress | None = None,
     ) -> Variant:
         """Build a variant with these settings; contexts and embeddings in the ledger are reused.
@@ -311,7 +311,7 @@ class Workspace:
 
         Args:
             config: The settings.
-            left_out: Ids of documents to leave out.
+            excluded: Ids of documents to exclude.
             progress: Called as the work proceeds.
 
         Raises:
@@ -323,7 +323,7 @@ class Workspace:
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
             ledger = stack.enter_context(project_ledger(origin.directory))
-            if not left_out and not config.rebuild_fields(built_with):
+            if not excluded and not config.rebuild_fields(built_with):
                 records = version.manifest.documents
                 failures = sum(len(record.fallback_chunks) for record in records)
                 cost = _cost(version, config, origin.llm_name, ledger)
@@ -339,7 +339,7 @@ class Workspace:
             report = run_sync(
                 lambda: arun(
                     [],
-                    RunOptions(remove=left_out, purpose="compare"),
+                    RunOptions(remove=excluded, purpose="compare"),
                     project_dir=directory,
                     config=config,
                     stages=stages,
@@ -365,7 +365,7 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(origin: Origin) -> Iterator[Workspace]:
-    """Open a workspace next to the project and remove it at the end, along with the remains of an interrupted run.
+    """Open a workspace next to the project and remove it at the end, along with leftovers of an interrupted run.
 
     Raises:
         ProjectLockedError: Another process is comparing variants of the project.
@@ -390,7 +390,7 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
-def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = frozenset()) -> float | None:
+def price(origin: Origin, config: ProjectConfig, *, excluded: frozenset[str] = frozenset()) -> float | None:
     """Return the cost of building a variant now in dollars, or None if a price is unknown.
 
     Contexts and embeddings in the project's ledger cost nothing.
@@ -398,7 +398,7 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
     Args:
         origin: The project.
         config: The settings of the variant.
-        left_out: Ids of documents to leave out.
+        excluded: Ids of documents to exclude.
     """
     model = origin.load_embed_model() if config.faiss else None
     name = None if model is None else embedding_identity(model)
@@ -407,7 +407,7 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
     with contextlib.closing(Ledger(origin.directory / LEDGER_FILE, read_only=True)) as ledger:
         return estimate(
             [],
-            RunOptions(remove=left_out),
+            RunOptions(remove=excluded),
             config=config,
             stages=make_stages(config, ledger=ledger, llm=origin.llm, embed_model=None, model_id=origin.model_id),
             embed_model=name,
@@ -417,9 +417,9 @@ def price(origin: Origin, config: ProjectConfig, *, left_out: frozenset[str] = f
         ).dollars
 
 
-def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, left_out: frozenset[str]) -> float | None:
+def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, excluded: frozenset[str]) -> float | None:
     """Return the cost of building several variants now in dollars, or None if a price is unknown."""
-    prices = [price(origin, config, left_out=left_out) for config in configs]
+    prices = [price(origin, config, excluded=excluded) for config in configs]
     known = [dollars for dollars in prices if dollars is not None]
     return sum(known) if len(known) == len(prices) else None
 
@@ -454,12 +454,12 @@ class Sample:
 
     Attributes:
         questions: The questions, in the order of the set.
-        left_out: Ids of the documents that are not in the sample.
+        excluded: Ids of the documents that are not in the sample.
         documents: Number of documents in the sample.
     """
 
     questions: Sequence[Question]
-    left_out: frozenset[str]
+    excluded: frozenset[str]
     documents: int
 
 
@@ -492,8 +492,8 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
     for group in groups:
         if len(chosen | group) <= size:
             chosen |= group
-    kept = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
-    if not kept:
+    selected = [question for question, group in zip(questions, needed, strict=True) if group and group <= chosen]
+    if not selected:
         raise InputError(
             f"No question has all its evidence in a sample of {pluralize(size, 'document')}: use a larger one, and"
             f" name files or chunks in the evidence.",
@@ -501,7 +501,7 @@ def draw_sample(version: OpenVersion, questions: Sequence[Question], size: int |
         )
     others = [doc_id for doc_id in ids if doc_id not in chosen]
     chosen |= set(order.sample(others, min(len(others), size - len(chosen))))
-    return Sample(kept, frozenset(ids) - chosen, len(chosen))
+    return Sample(selected, frozenset(ids) - chosen, len(chosen))
 
 
 def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[frozenset[str]]:
@@ -578,13 +578,13 @@ def compare_variants(
         loaded = read(questions)
     subset = draw_sample(origin.version, loaded, sample, seed=seed)
     configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    dollars = price_of_all(origin, configs.values(), left_out=subset.left_out)
+    dollars = price_of_all(origin, configs.values(), excluded=subset.excluded)
     require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
         for kind in kinds:
-            built[kind] = space.build(configs[kind], left_out=subset.left_out, progress=build_progress(report, kind))
+            built[kind] = space.build(configs[kind], excluded=subset.excluded, progress=build_progress(report, kind))
         return compare(
             built,
             subset.questions,
@@ -612,9 +612,9 @@ def _notes(
 ) -> list[str]:
     total = len(origin.version.manifest.documents)
     chunks = next(iter(built.values())).chunks
-    asked_of = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
-    notes = [f"{sample.documents} of {pluralize(total, 'document')}, {asked_of}."]
-    if sample.left_out:
+    size = f"{pluralize(chunks, 'chunk')}, {pluralize(len(sample.questions), 'question')}"
+    notes = [f"{sample.documents} of {pluralize(total, 'document')}, {size}."]
+    if sample.excluded:
         outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")

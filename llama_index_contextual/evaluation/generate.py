@@ -29,7 +29,7 @@ def generate_questions(
     llm: LLM,
     *,
     number: int = QUESTIONS,
-    left_out: frozenset[str] = frozenset(),
+    excluded: frozenset[str] = frozenset(),
     seed: int = 0,
 ) -> list[Question]:
     """Return questions that an LLM writes about chunks drawn at random.
@@ -41,7 +41,7 @@ def generate_questions(
         version: The version with the chunks.
         llm: Any LlamaIndex LLM; one call for every two questions, up to eight calls at a time.
         number: Maximum number of questions.
-        left_out: Ids of documents to leave out.
+        excluded: Ids of documents to exclude.
         seed: Seed of the random numbers.
 
     Raises:
@@ -50,7 +50,7 @@ def generate_questions(
     """
     if number < 1:
         raise InputError(f"number={number} is invalid: it must be at least 1.", value=number)
-    documents = [record.doc_id for record in version.manifest.documents if record.doc_id not in left_out]
+    documents = [record.doc_id for record in version.manifest.documents if record.doc_id not in excluded]
     ids = [node.node_id for doc_id in documents for node in version.docstore.iterate(doc_id=doc_id)]
     chunks = version.docstore.get_nodes(random.Random(seed).sample(ids, min(len(ids), -(-number // PER_CHUNK))))
     with warnings.catch_warnings(record=True):

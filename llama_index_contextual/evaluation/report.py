@@ -267,7 +267,8 @@ def _render(*, evaluations: Sequence[Evaluation] = (), **values: Any) -> str:
 def _columns(evaluation: Evaluation) -> list[str]:
     ks = evaluation.ks
     rest = (f"{metric}@{k}" for metric in ("hit", "precision") for k in ks)
-    return [*(f"recall@{k}" for k in ks), *evaluation.metrics[-3:], *rest]
+    others = [metric for metric in evaluation.metrics if metric.partition("@")[0] not in ("recall", "hit", "precision")]
+    return [*(f"recall@{k}" for k in ks), *others, *rest]
 
 
 def _charts(evaluations: Sequence[Evaluation], columns: Sequence[str]) -> dict[str, str]:
@@ -278,7 +279,7 @@ def _charts(evaluations: Sequence[Evaluation], columns: Sequence[str]) -> dict[s
         ]
         for evaluation in evaluations
     }
-    ndcg = columns[len(recalls) + 2]
+    ndcg = next(metric for metric in columns if metric.startswith("nDCG@"))
     bars = {}
     for evaluation in evaluations:
         interval = bootstrap_interval(evaluation.values(ndcg))

@@ -158,14 +158,14 @@ def sweep_variants(
     configs = [variant_config(origin.config, kind, size) for kind in kinds for size in sizes]
     subset = draw_sample(origin.version, loaded, sample, seed=seed)
     report = progress or (lambda _: None)
-    dollars = price_of_all(origin, configs, left_out=subset.left_out)
+    dollars = price_of_all(origin, configs, excluded=subset.excluded)
     require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     rows: list[SweepRow] = []
     with workspace(origin) as space:
         for config in configs:
             name = f"{config.context}, {config.chunk_size} tokens"
-            variant = space.build(config, left_out=subset.left_out, progress=build_progress(report, name))
+            variant = space.build(config, excluded=subset.excluded, progress=build_progress(report, name))
             for mode in modes:
                 rows += _rows(variant, mode, subset.questions, sorted(set(top_ks)))
     documents = origin.version.manifest.documents

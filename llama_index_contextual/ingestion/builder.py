@@ -74,7 +74,7 @@ class VersionBuilder:
         """
         if known := self._docstore.known([node.node_id for node in nodes]):
             raise InputError(
-                f"Node {known[0]!r} of {record.doc_id!r} has the id of a node of another document: give it its own.",
+                f"Node {known[0]!r} of {record.doc_id!r} has the id of a node of another document: assign a unique id.",
                 value=known[0],
             )
         self.records.append(record)

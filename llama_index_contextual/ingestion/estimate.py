@@ -131,6 +131,12 @@ class CostEstimate:
             return None
         return _round_up(contexts + MARGIN * self.embedding_dollars)
 
+    def in_short(self) -> str:
+        """Return in one line how many calls are sent for contexts, and what the run costs."""
+        calls = pluralize(0 if self.chosen is None else self.chosen.calls, "call")
+        documents, chunks = pluralize(self.documents, "document"), pluralize(self.chunks, "chunk")
+        return f"{documents}, {chunks}: {calls} for contexts, {money(self.dollars)}"
+
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
         return {**asdict(self), "dollars": self.dollars, "max_cost": self.max_cost}
@@ -234,7 +240,7 @@ def estimate(
     """
     intake, plan = plan_run(inputs, options, config, before)
     counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger))
-    with make_reader(options, config) as reader:
+    with make_reader(options, config, page_store=stages.ledger) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
     prices = PriceTable(config.prices)
@@ -280,8 +286,8 @@ class _Counter:
         self.tokens += sum(node.metadata.get(keys.TOKEN_COUNT) or 0 for node in nodes)
         if self.writer is None:
             contextualizer = self._stages.contextualizer
-            written = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
-            self.embedding.add([with_context(node, None) for node in written])
+            contextualized = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
+            self.embedding.add([with_context(node, None) for node in contextualized])
             return
         for segment, chunks, contexts in self.writer.missing(nodes):
             self.known_contexts += len(contexts)
@@ -292,8 +298,8 @@ class _Counter:
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
         """Return the option selected by the settings."""
-        wanted = (None if self.writer is None else self.writer.chunks_per_call, sender)
-        return next((option for option in options if (option.chunks_per_call, option.sender) == wanted), None)
+        selected = (None if self.writer is None else self.writer.chunks_per_call, sender)
+        return next((option for option in options if (option.chunks_per_call, option.sender) == selected), None)
 
     def options(self, prices: PriceTable) -> Iterator[CostOption]:
         """Yield the options for requesting the missing contexts, with their cost."""

@@ -153,9 +153,9 @@ class Stages:
         """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         text_keys, texts = list(new), list(new.values())
-        paid = book_nothing if self.spending is None else partial(self.spending.embedding, name)
+        booking = book_nothing if self.spending is None else partial(self.spending.embedding, name)
         by_key: dict[str, NDArray[np.float32]] = {}
-        async with aclosing(aembed_parts(model, texts, name=name, paid=paid)) as answers:
+        async with aclosing(aembed_parts(model, texts, name=name, booking=booking)) as answers:
             async for places, vectors in answers:
                 answer = {text_keys[at]: vector for at, vector in zip(places, vectors, strict=True)}
                 by_key.update(answer)
@@ -264,7 +264,7 @@ async def acollect_replies(
     if not isinstance(writer, LLMContextualizer):
         if submit:
             raise ConfigurationError(
-                "Batches require contexts written by an LLM: set context to 'llm', or leave out batch.",
+                "Batches require contexts written by an LLM: set context to 'llm', or omit batch.",
                 setting="context",
             )
         return None
@@ -432,7 +432,7 @@ class _ByteCounter:
         self._chunks_done = self._bytes_done = 0
 
     def advance(self, chunks: int) -> int:
-        """Count finished chunks, and return the bytes that they stand for."""
+        """Count finished chunks, and return the corresponding number of bytes."""
         self._chunks_done += chunks
         before, self._bytes_done = self._bytes_done, self._for_contexts * self._chunks_done // self._chunks
         return self._bytes_done - before

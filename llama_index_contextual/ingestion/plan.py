@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -39,8 +39,16 @@ from llama_index_contextual.readers import (
     discover,
 )
 from llama_index_contextual.readers.base import has_text, user_facts
-from llama_index_contextual.readers.discovery import PDF_SUFFIXES, has_magic, notes_on_ids, printable, split_glob
-from llama_index_contextual.readers.documents import FileMetadata
+from llama_index_contextual.readers.discovery import (
+    OFFICE_SUFFIXES,
+    PDF_SUFFIXES,
+    has_magic,
+    notes_on_ids,
+    printable,
+    split_glob,
+)
+from llama_index_contextual.readers.documents import FileMetadata, with_headings
+from llama_index_contextual.readers.ocr import PageStore
 from llama_index_contextual.storage.ledger import content_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.storable import storable_fault
@@ -61,7 +69,7 @@ def _origin_of(real_path: str) -> str:
 
 
 class FormerFiles:
-    """Files from which documents were read earlier, as far as they lie in or near the folders of this call.
+    """Files from which documents were read earlier, if they are in or near the folders of this call.
 
     Args:
         paths: Files and folders of the call.
@@ -76,12 +84,12 @@ class FormerFiles:
         """Return the former path of the file of a document, or None if it is unknown."""
         return next(_places(record, self._around), None)
 
-    def is_gone(self, record: DocumentRecord) -> bool:
+    def is_deleted(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to no longer exist."""
         path = self.path(record)
         return path is not None and not os.path.lexists(path)
 
-    def is_there(self, record: DocumentRecord) -> bool:
+    def exists(self, record: DocumentRecord) -> bool:
         """Return whether the file of a document is known to still exist."""
         path = self.path(record)
         return path is not None and os.path.lexists(path)
@@ -226,14 +234,14 @@ class _Identification:
 
     def _is_replaceable(self, record: DocumentRecord) -> bool:
         if self._moved and not self._replaces:
-            return not self._former.is_there(record)
-        return self._replaces or self._former.is_gone(record)
+            return not self._former.exists(record)
+        return self._replaces or self._former.is_deleted(record)
 
     def by_id(self, ref: FileRef) -> None:
         """Identify a moved file with the id of a document; the longest id takes precedence."""
         for doc_id in reversed(list(ref.ids())) if self._moved else ():
             record = self._free.get(doc_id)
-            if record is not None and not self._former.is_there(record):
+            if record is not None and not self._former.exists(record):
                 self._settle(ref, record)
                 self.result.moved.add(doc_id)
                 return
@@ -259,8 +267,8 @@ class _Identification:
             self.result.new.add(doc_id)
             if earlier is not None:
                 self.result.renamed[earlier.doc_id] = doc_id
-        is_held = any(ref.shortest_id in self._free for ref in named)
-        self.result.notes = notes_on_ids(named, hint=IF_MOVED if is_held and not self._moved else "")
+        has_owner = any(ref.shortest_id in self._free for ref in named)
+        self.result.notes = notes_on_ids(named, hint=IF_MOVED if has_owner and not self._moved else "")
 
 
 # ---- Inputs of a call ------------------------------------------------------------------------------------------------
@@ -367,11 +375,11 @@ class Intake:
         of_files = set() if replaces or moved else {record.doc_id for record in records if record.origin is not None}
         for job in _ready_jobs(nodes, intake.skipped):
             if job.doc_id in intake.hashes:
-                raise InputError(f"Two inputs have the document id {job.doc_id!r}: give each its own.", value=job)
+                raise InputError(f"Two inputs have the document id {job.doc_id!r}: assign unique ids.", value=job)
             if job.doc_id in of_files:
                 raise InputError(
-                    f"{job.doc_id!r} is the id of a document that was read from a file: give the new one another id, or"
-                    f" pass moved=True to replace that document.",
+                    f"{job.doc_id!r} is the id of a document that was read from a file: assign another id to the"
+                    f" new one, or pass moved=True to replace that document.",
                     value=job.doc_id,
                 )
             intake.ready[job.doc_id], intake.hashes[job.doc_id] = job, job.content_hash
@@ -394,7 +402,7 @@ class Intake:
     ) -> tuple[dict[FileRef, str], dict[FileRef, list[SkippedFile]]]:
         """Return the content hash of each file to ingest, and the copies of each file, which are skipped."""
         digests: dict[FileRef, str] = {}
-        first: dict[tuple[bool, str], FileRef] = {}
+        first: dict[tuple[str, str], FileRef] = {}
         copies: dict[FileRef, list[SkippedFile]] = defaultdict(list)
         # Files of existing documents come first and are never skipped as copies: the documents would become outdated.
         for ref in sorted(refs, key=lambda ref: origin(ref.path) not in known):
@@ -404,7 +412,9 @@ class Intake:
                 self.skipped.append(SkippedFile(ref.shown, error.reason))
                 continue
             # The same bytes can be a valid text file and an invalid PDF.
-            same = first.setdefault((ref.path.suffix.lower() in PDF_SUFFIXES, digest), ref)
+            suffix = ref.path.suffix.lower()
+            kind = suffix if suffix in (*PDF_SUFFIXES, *OFFICE_SUFFIXES) else "text"
+            same = first.setdefault((kind, digest), ref)
             if same is not ref and origin(ref.path) not in known:
                 _require_equal(same, ref)
                 copies[same].append(SkippedFile(ref.shown, f"has the same content as {same.shown}"))
@@ -429,15 +439,13 @@ class Intake:
 
     def jobs(self, reader: DocumentReader, doc_ids: Collection[str], failed: list[str]) -> Iterator[Job]:
         """Yield the requested documents; unreadable files are added to `skipped`, and their ids to `failed`."""
-        for doc_id, ref in self.files.items():
-            if doc_id not in doc_ids:
-                continue
-            try:
-                content = reader.read(ref)
-                if fault := storable_fault(content.document):
-                    raise ReadError(ref.shown, f"cannot be stored: {fault}")
-            except ReadError as error:
-                self._skip(doc_id, error)
+        refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
+        for ref, content in reader.read_all(refs):
+            doc_id = ref.doc_id
+            if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
+                content = ReadError(ref.shown, f"cannot be stored: {fault}")
+            if isinstance(content, ReadError):
+                self._skip(doc_id, content)
                 failed.append(doc_id)
                 continue
             self.warnings += content.warnings
@@ -447,7 +455,7 @@ class Intake:
         yield from (job for doc_id, job in self.ready.items() if doc_id in doc_ids)
 
     def _skip(self, doc_id: str, error: ReadError) -> None:
-        """Add an unreadable file to `skipped`, and give its copies the same reason."""
+        """Add an unreadable file to `skipped`, and skip its copies for the same reason."""
         copies = self.copies.get(doc_id, ())
         self.skipped = [replace(file, reason=error.reason) if file in copies else file for file in self.skipped]
         self.skipped.append(SkippedFile(error.path, error.reason))
@@ -485,11 +493,11 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
     for node in nodes:
         kind = "Document" if isinstance(node, Document) else "Node"
         if not node.node_id:
-            raise InputError(f"A {kind.lower()} has an empty id: give it one.", value=node)
+            raise InputError(f"A {kind.lower()} has an empty id: assign one.", value=node)
         if fault := storable_fault(node):
             raise InputError(f"{kind} {printable(node.node_id)!r} cannot be ingested: {fault}.", value=node)
         if not has_text(node.get_content()):
-            reason = f"is a {kind if kind == 'Document' else 'node'} without text: give it one, or leave it out"
+            reason = f"is a {kind if kind == 'Document' else 'node'} without text: add text, or omit it"
             skipped.append(SkippedFile(printable(node.node_id), reason))
         elif isinstance(node, Document):
             documents.append(node)
@@ -499,7 +507,7 @@ def _ready_jobs(nodes: Sequence[BaseNode], skipped: list[SkippedFile]) -> list[J
 
 
 def _job_of_document(document: Document) -> Job:
-    return Job(document, None, document.doc_id, _content_key(document), len(document.text))
+    return Job(with_headings(document), None, document.doc_id, _content_key(document), len(document.text))
 
 
 def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
@@ -512,7 +520,7 @@ def _jobs_of_chunks(nodes: Sequence[BaseNode]) -> list[Job]:
     ids: set[str] = set()
     for node in nodes:
         if node.node_id in ids:
-            raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: give each its own.", value=node)
+            raise InputError(f"Two nodes have the id {printable(node.node_id)!r}: assign unique ids.", value=node)
         ids.add(node.node_id)
         groups.setdefault(node.ref_doc_id or node.node_id, []).append(_of_document(node))
     return [
@@ -590,6 +598,7 @@ def make_plan(
     remove: frozenset[str] = frozenset(),
     rebuild: bool = False,
     retry_failed: bool = False,
+    reread: Collection[str] = (),
     new: Collection[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     moved: Mapping[str, str] = MappingProxyType({}),
@@ -603,6 +612,7 @@ def make_plan(
         remove: Ids of documents to drop.
         rebuild: Process all documents again, because settings changed.
         retry_failed: Process documents again that have chunks whose context failed.
+        reread: Ids of inputs that are processed again even if their content has not changed.
         new: Ids of inputs that are not the document with this id in the previous version.
         renamed: Former id -> new id, of inputs that had another id.
         moved: Origin, by document id, of inputs whose file has a new location.
@@ -622,7 +632,7 @@ def make_plan(
             record = dataclasses.replace(record, origin=moved[doc_id])
         if doc_id in remove or (content is None and replace):
             plan.drop.append(doc_id)
-        elif content is not None and (content != record.content_hash or not record.chunks):
+        elif content is not None and (content != record.content_hash or not record.chunks or doc_id in reread):
             plan.update.append(doc_id)
         elif rebuild or (retry_failed and record.fallback_chunks):
             plan.rework.append(record)
@@ -641,6 +651,7 @@ class RunOptions:
         moved: The files have a new location: those whose ids match are the same documents.
         remove: Ids of documents to remove.
         retry_failed: Process documents again that have chunks whose context failed.
+        reread: Read files again whose content has not changed.
         file_metadata: Returns additional metadata of a file.
         limits: Limits for reading a file.
         passwords: Passwords of encrypted PDFs.
@@ -653,9 +664,10 @@ class RunOptions:
     moved: bool = False
     remove: frozenset[str] = frozenset()
     retry_failed: bool = False
+    reread: bool = False
     file_metadata: FileMetadata | None = None
     limits: ReadLimits = field(default_factory=ReadLimits)
-    passwords: Mapping[str, str] | str | None = None
+    passwords: Mapping[str, str] | str | None = field(default=None, repr=False)
     max_cost: float | None = None
     batch: bool = False
     purpose: Literal["ingest", "rebuild", "retry", "compare"] = "ingest"
@@ -690,6 +702,7 @@ def plan_run(
         remove=options.remove,
         rebuild=bool(changed) and not options.retry_failed,
         retry_failed=options.retry_failed,
+        reread=intake.files if options.reread else (),
         new=intake.identities.new,
         renamed=intake.identities.renamed,
         moved={doc_id: origin(intake.files[doc_id].path) for doc_id in intake.identities.moved},
@@ -707,13 +720,30 @@ def _require_nothing_failed(records: Sequence[DocumentRecord], changed: Sequence
         )
 
 
-def make_reader(options: RunOptions, config: ProjectConfig) -> DocumentReader:
-    """Return the reader for the files of a run."""
+def make_reader(
+    options: RunOptions,
+    config: ProjectConfig,
+    *,
+    page_store: PageStore | None = None,
+    on_scanned_page: Callable[[int, int], None] | None = None,
+) -> DocumentReader:
+    """Return the reader for the files of a run.
+
+    Args:
+        options: Options of the run.
+        config: Settings of the project.
+        page_store: Store of scanned pages.
+        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
+    """
     return DocumentReader(
         limits=options.limits,
         passwords=options.passwords,
         pdf_engine=config.pdf_engine,
         file_metadata=options.file_metadata,
+        ocr=config.ocr,
+        ocr_language=config.ocr_language,
+        page_store=page_store,
+        on_scanned_page=on_scanned_page,
     )
 
 
@@ -727,7 +757,8 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield the documents that need work, one after the other.
 
-    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it.
+    A file with the content of an existing document, renamed or not, reuses the contexts that an LLM wrote for it,
+    unless another text is now read from it.
 
     Args:
         plan: Plan of the run.
@@ -745,10 +776,13 @@ def jobs_of(
     records = {record.content_hash: record for record in before.manifest.documents}
     for job in intake.jobs(reader, doc_ids, failed):
         same = None if plan.rebuild else records.get(job.content_hash)
-        yield job if same is None else replace(job, contexts=_written_contexts(before, same))
+        yield job if same is None else replace(job, contexts=_written_contexts(before, same, job.document))
 
 
-def _written_contexts(before: OpenVersion, record: DocumentRecord) -> dict[ChunkSpan, str]:
+def _written_contexts(before: OpenVersion, record: DocumentRecord, document: Document | None) -> dict[ChunkSpan, str]:
+    former = before.document(record)
+    if former is not None and document is not None and former.text != document.text:
+        return {}
     return {
         span_of(node): keys.context_parts(node.metadata)[1]
         for node in before.docstore.iterate(doc_id=record.doc_id)

@@ -41,6 +41,8 @@ class IngestProgress:
         documents_read: Documents read so far, including unreadable ones.
         documents_done: Finished documents.
         documents_total: Documents that need work.
+        scanned_done: Scanned pages of the current document that have been read.
+        scanned_total: Scanned pages of the current document; 0 if it has none or is finished.
         chunks_done: Chunks that have their context.
         bytes_done: Bytes of finished documents, and of the others in proportion to their finished chunks.
         bytes_total: Bytes of the documents that need work.
@@ -53,6 +55,8 @@ class IngestProgress:
     documents_read: int = 0
     documents_done: int = 0
     documents_total: int = 0
+    scanned_done: int = 0
+    scanned_total: int = 0
     chunks_done: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
@@ -250,7 +254,14 @@ class ProgressCounter:
     def read(self, documents: int) -> None:
         """Count documents just read, including unreadable ones."""
         with self._lock:
-            self._state = replace(self._state, documents_read=self._state.documents_read + documents)
+            read = self._state.documents_read + documents
+            self._state = replace(self._state, documents_read=read, scanned_done=0, scanned_total=0)
+            self._notify()
+
+    def scanned(self, done: int, total: int) -> None:
+        """Set the number of scanned pages of the current document that have been read, and their total."""
+        with self._lock:
+            self._state = replace(self._state, scanned_done=done, scanned_total=total)
             self._notify()
 
     def add(self, documents: int, chunks: int, size: int) -> None:
@@ -326,6 +337,8 @@ def _describe(state: IngestProgress, seconds: float) -> str:
         return f"batch: {state.batch_done:,}/{requests} answered (Ctrl-C leaves it running)"
     documents = pluralize(state.documents_total, "document")
     parts = [f"{state.documents_read:,}/{documents}", pluralize(state.chunks_done, "chunk")]
+    if state.scanned_total:
+        parts.append(f"OCR {state.scanned_done:,}/{pluralize(state.scanned_total, 'page')}")
     if state.chunks_done and seconds >= 1:
         parts.append(f"{state.chunks_done / seconds:,.0f}/s")
     if state.dollars:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from llama_index_contextual._utils.calls import to_its_end
+from llama_index_contextual._utils.calls import run_to_completion
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable
 from llama_index_contextual.errors import InputError
@@ -75,11 +75,13 @@ async def arun(
     builder = VersionBuilder(project_dir, config)
     with contextlib.ExitStack() as stack:
         stack.callback(builder.discard)
-        reader = stack.enter_context(make_reader(options, config))
         counter = _counter(progress, plan, intake)
+        reader = stack.enter_context(
+            make_reader(options, config, page_store=stages.ledger, on_scanned_page=counter.scanned)
+        )
         if before is not None:
             for record in plan.keep:
-                await to_its_end(partial(builder.take_over, before, record))
+                await run_to_completion(partial(builder.take_over, before, record))
         failed: list[str] = []
         unread = set(plan.to_read)
         # After an interruption the reading thread may still be running; without documents to read it ends.
@@ -107,7 +109,7 @@ async def arun(
         if before is not None and not _has_changed(plan, failed):
             return _report(plan, intake, named, before.name, records, started, without=failed)
         counter.enter("publish")
-        manifest = await to_its_end(partial(builder.publish, embed_model=stages.embed_model_name))
+        manifest = await run_to_completion(partial(builder.publish, embed_model=stages.embed_model_name))
         counter.enter("done")
     if replies is not None:
         replies.forget_used()
@@ -191,7 +193,7 @@ def remove_documents(
 
     Args:
         doc_ids: Ids of the documents.
-        project_dir: Folder of the project; the caller holds its lock.
+        project_dir: Folder of the project; the caller must hold its lock.
         config: Settings of the project.
         before: The live version, or None.
 

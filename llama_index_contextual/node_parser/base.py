@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,12 +19,15 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, Ob
 from numpy.typing import NDArray
 
 from llama_index_contextual.errors import ConfigurationError, InputError
-from llama_index_contextual.metadata import SEGMENT_END, SEGMENT_START, Heading, shape_fault
+from llama_index_contextual.metadata import PAGES, SEGMENT_END, SEGMENT_START, TABLES, Heading, Table, shape_fault
+from llama_index_contextual.node_parser.boundaries import code_fences, lines_of
 from llama_index_contextual.node_parser.tokens import TokenMap
+from llama_index_contextual.readers.tables import tables_in_text
 
 SEGMENT_CORE = "_contextual_segment_core"
 """Metadata key: document offset at which a segment's own text begins, after the overlap with the previous segment."""
 
+_CONTINUED_ROW = re.compile(r"\|[ \t]*\|[^\n]*[^|\s]")
 _NAMESPACE = uuid.UUID("6f2c8a52-6d0b-5a53-9d58-0c7f4b8f2b6e")
 
 
@@ -170,8 +175,48 @@ def _hash(node: BaseNode) -> str:
 
 
 def heading_offsets_in(headings: Sequence[Heading], base: int | None) -> list[int] | None:
-    """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown."""
-    return [heading.start - base for heading in headings] if headings and base is not None else None
+    """Return the offsets of headings in the part of their document that begins at `base`, or None if unknown.
+
+    Headings that were recognised by their appearance name sections, but are not used to cut: they are numerous and not
+    always certain, and half-empty chunks lower the recall.
+    """
+    marked = [heading.start - base for heading in headings if heading.is_marked] if base is not None else []
+    return marked or None
+
+
+def tables_of(node: BaseNode, text: str, base: int | None) -> list[Table] | None:
+    """Return the tables of a node that no reader has looked for, or None if the recorded ones apply.
+
+    The offsets count from the beginning of the document, or of the node if its position is unknown.
+    """
+    if base is not None and (PAGES in node.metadata or TABLES in node.metadata):
+        return None
+    shift = base or 0
+    return [
+        table._replace(start=table.start + shift, body=table.body + shift, end=table.end + shift)
+        for table in tables_in_text(text, code_fences(text))
+    ]
+
+
+def table_spans(text: str, tables: Sequence[Table], base: int) -> list[tuple[int, int]]:
+    """Return the spans of the rows of tables in the part of their document that begins at `base`.
+
+    The first row is one span with the head. A row whose first cell is blank belongs to the row above it.
+    """
+    first = bisect_right(tables, base, key=lambda table: table.end)
+    spans: list[tuple[int, int]] = []
+    for table in tables[first:]:
+        if table.start >= base + len(text):
+            break
+        own: list[tuple[int, int]] = []
+        for start, end in lines_of(text, max(0, table.start - base), min(len(text), table.end - base)):
+            is_first = own and own[0][0] + base == table.start and start + base <= table.body
+            if own and (is_first or _CONTINUED_ROW.match(text, start)):
+                own[-1] = own[-1][0], end
+            else:
+                own.append((start, end))
+        spans += own
+    return spans
 
 
 class SpanNodeParser(NodeParser):

@@ -9,6 +9,8 @@ from enum import IntEnum
 
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
+from llama_index_contextual.readers.tables import pipe_blocks
+
 
 class Rank(IntEnum):
     """Quality of a cut; higher is better."""
@@ -58,7 +60,6 @@ _PATTERNS = (
 FENCE_MARKS = ("```", "~~~")
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
 _ATX_HEADING = re.compile(r"#(?<![^\n]#)#{0,5}[ \t]+\S")
-_PIPE_TO_LINE_END = re.compile(r"\|[^\n]*")
 _VISIBLE_LINE = re.compile(r"\S[^\n]*")
 _NON_SPACE = re.compile(r"\S")
 
@@ -134,21 +135,7 @@ def code_fences(text: str) -> list[tuple[int, int]]:
 
 def tables(text: str) -> list[tuple[int, int]]:
     """Return the spans of at least two consecutive lines with a "|", from the first to the last visible character."""
-    out: list[tuple[int, int]] = []
-    first = rows = 0
-    last = -1
-    for match in _PIPE_TO_LINE_END.finditer(text):
-        line_start = text.rfind("\n", 0, match.start()) + 1
-        if rows and line_start == last + 1:
-            rows += 1
-        else:
-            if rows > 1:
-                out.append((skip_space(text, first), last))
-            first, rows = line_start, 1
-        last = match.end()
-    if rows > 1:
-        out.append((skip_space(text, first), last))
-    return out
+    return [(skip_space(text, block[0][0]), block[-1][1]) for block in pipe_blocks(text)]
 
 
 def lines_of(text: str, start: int, end: int) -> list[tuple[int, int]]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, model_validator
@@ -24,19 +26,24 @@ from llama_index_contextual.metadata import (
     FILE_KEYS,
     HEADINGS,
     METADATA_TEMPLATE,
+    OCR_CONFIDENCE,
     PAGE_END,
     PAGE_LABEL,
     PAGE_START,
     PAGES,
     RESERVED_KEYS,
     SECTION,
+    SECTION_SEPARATOR,
     SEGMENT_END,
     SEGMENT_INDEX,
     SEGMENT_START,
     SOURCE_LINE,
+    TABLE_HEAD,
+    TABLES,
     TEXT_TEMPLATE,
     TOKEN_COUNT,
     DocumentMap,
+    Table,
     excluded_embed_keys,
     excluded_llm_keys,
     source_line,
@@ -50,6 +57,8 @@ from llama_index_contextual.node_parser.base import (
     heading_offsets_in,
     is_segment,
     link_neighbours,
+    table_spans,
+    tables_of,
     text_of,
     tokens_of,
 )
@@ -73,7 +82,10 @@ from llama_index_contextual.node_parser.boundaries import (
     strip_end,
     structural_offsets,
 )
-from llama_index_contextual.node_parser.tokens import TokenMap
+from llama_index_contextual.node_parser.tokens import TokenMap, count_tokens
+
+MAX_HEAD_TOKENS = 60
+"""Tokens of the column head that a chunk carries in addition to its text."""
 
 
 class ChunkNodeParser(SpanNodeParser):
@@ -86,8 +98,9 @@ class ChunkNodeParser(SpanNodeParser):
     A chunk is a slice of its document without white space at the ends: `node.text ==
     document.text[node.start_char_idx:node.end_char_idx]`. Between two chunks there is nothing but white space. The text
     is cut at headings, paragraphs, sentences or words. A word or grapheme cluster is divided only if it alone exceeds
-    `chunk_size`. Markdown code fences, tables and table rows stay whole if they fit. The offsets are None for a node of
-    another parser that does not record its position in the document.
+    `chunk_size`. Markdown code fences, tables and table rows stay whole if they fit. A chunk that begins inside a table
+    carries its column head as `table_head` in the metadata, to be embedded and read with the text. The offsets are None
+    for a node of another parser that does not record its position in the document.
 
     Raises:
         ConfigurationError: A size is not positive, or the overlap is not smaller than the size. Pydantic raises it as a
@@ -129,7 +142,13 @@ class ChunkNodeParser(SpanNodeParser):
         base = part.origin.base
         # Do not repeat the whole last chunk of the previous segment if it is short.
         floor = -1 if base is None or last_start is None else max(-1, last_start - base)
-        layout = Layout.of(part.text, tokens, self.chunk_size, heading_offsets_in(part.map.headings, base))
+        layout = Layout.of(
+            part.text,
+            tokens,
+            self.chunk_size,
+            heading_offsets_in(part.map.headings, base),
+            table_spans(part.text, part.map.tables, base or 0),
+        )
         return ChunkCutter(tokens, layout, self.chunk_size, self.chunk_overlap).spans(part.core, floor)
 
     def _node(self, part: _Part, span: ChunkSpan, number: int) -> TextNode:
@@ -165,6 +184,7 @@ class ChunkNodeParser(SpanNodeParser):
                 PAGE_START: part.map.page(start),
                 PAGE_END: part.map.page(end - 1),
                 PAGE_LABEL: part.map.page_label(start),
+                OCR_CONFIDENCE: part.map.ocr_confidence(start, end),
                 SECTION: _section(part.map, core, end),
             }
         own |= {
@@ -173,6 +193,7 @@ class ChunkNodeParser(SpanNodeParser):
             SEGMENT_END: part.segment[1],
             CHUNK_INDEX: number,
             TOKEN_COUNT: span.tokens,
+            TABLE_HEAD: _head(part.map.table(start)),  # the last one, so that it stands right above the text
         }
         metadata = inherited | {key: value for key, value in own.items() if value is not None}
         line = source_line(metadata)
@@ -196,14 +217,17 @@ class _Part:
 
 
 def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
-    maps: dict[tuple[str | None, str | None], DocumentMap] = {}
+    maps: dict[tuple[str | None, ...], DocumentMap] = {}
     counts: dict[str, int] = {}
     for node in nodes:
         text, origin = text_of(node), Origin.of(node)
-        # All segments of a document carry the same two strings: parse them once.
-        key = node.metadata.get(PAGES), node.metadata.get(HEADINGS)
+        # All segments of a document carry the same strings: parse them once.
+        key = tuple(node.metadata.get(name) for name in (PAGES, HEADINGS, TABLES))
         if key not in maps:
             maps[key] = DocumentMap.from_metadata(node.metadata)
+        where = maps[key]
+        if not is_segment(node) and (tables := tables_of(node, text, origin.base)) is not None:
+            where = replace(where, tables=tables)
         number = counts.get(origin.source.node_id, 0)
         index, start, end = _segment(node, origin, text, number)
         counts[origin.source.node_id] = max(number, index) + 1
@@ -211,7 +235,7 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
-        yield _Part(node, text, origin, parent, maps[key], index, (start, end), core, embed, llm)
+        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm)
 
 
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:
@@ -227,12 +251,43 @@ def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[in
 
 
 def _section(where: DocumentMap, start: int, end: int) -> str | None:
-    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section."""
+    """Return the section that holds most of a chunk's own text; the overlap often belongs to the previous section.
+
+    Headings that were recognised by their appearance are often more numerous than chunks. Of a chunk with several, the
+    deepest section that holds half of it is returned, or else the section that holds most of it.
+    """
     first = bisect_right(where.headings, start, key=lambda heading: heading.start)
     last = bisect_left(where.headings, end, lo=first, key=lambda heading: heading.start)
     bounds = [start, *(heading.start for heading in where.headings[first:last]), end]
     longest = max(range(len(bounds) - 1), key=lambda number: bounds[number + 1] - bounds[number])
-    return where.section(bounds[longest])
+    section = where.section(bounds[longest])
+    if all(heading.is_marked for heading in where.headings[first:last]):
+        return section
+    held: Counter[str] = Counter()
+    for a, b in pairwise(bounds):
+        names = (where.section(a) or "").split(SECTION_SEPARATOR)
+        held.update({SECTION_SEPARATOR.join(names[:depth]): b - a for depth in range(1, len(names) + 1)})
+    del held[""]
+    holding = [path for path, length in held.items() if 2 * length >= end - start]
+    return max(holding, key=len, default=max(held, key=held.__getitem__, default=section))
+
+
+def _head(table: Table | None) -> str | None:
+    """Return the column head of a table; of a long one, the lower lines that fit."""
+    if table is None:
+        return None
+    lines: list[str] = []
+    for line in reversed(table.head.splitlines()):
+        if count_tokens("\n".join([line, *lines])) > MAX_HEAD_TOKENS:
+            break
+        lines.insert(0, line)
+    return "\n".join(lines) or " ".join(_words_that_fit(table.head.splitlines()[-1:]))
+
+
+def _words_that_fit(lines: Sequence[str]) -> list[str]:
+    words = " ".join(lines).split()
+    fitting = bisect_right(range(len(words)), MAX_HEAD_TOKENS, key=lambda n: count_tokens(" ".join(words[: n + 1])))
+    return words[:fitting]
 
 
 # Cutting one text
@@ -592,7 +647,14 @@ class Layout:
     rows: Sequence[int]
 
     @classmethod
-    def of(cls, text: str, tokens: TokenMap, size: int, headings: Iterable[int] | None = None) -> Layout:
+    def of(
+        cls,
+        text: str,
+        tokens: TokenMap,
+        size: int,
+        headings: Iterable[int] | None = None,
+        table_rows: Iterable[tuple[int, int]] = (),
+    ) -> Layout:
         """Scan a text.
 
         Args:
@@ -600,8 +662,9 @@ class Layout:
             tokens: Its tokens.
             size: Maximum number of tokens of a chunk.
             headings: Offsets of the headings, if the reader has recorded them.
+            table_rows: Spans of the rows of tables, in order; the first row of a table with its head.
         """
-        wholes, rows = _wholes(text, tokens, size)
+        wholes, rows = _wholes(text, tokens, size, table_rows)
         offsets = structural_offsets(text)
         offsets[Rank.LINE] = sorted([*offsets[Rank.LINE], *(start for start, _ in wholes)])
         offsets[Rank.HEADING] = heading_offsets(text, headings)
@@ -645,19 +708,34 @@ def within(offsets: Sequence[int], low: int, high: int) -> Sequence[int]:
     return offsets[bisect_left(offsets, low) : bisect_right(offsets, high)]
 
 
-def _wholes(text: str, tokens: TokenMap, size: int) -> tuple[list[tuple[int, int]], list[int]]:
+def _wholes(
+    text: str, tokens: TokenMap, size: int, table_rows: Iterable[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], list[int]]:
     """Return the undivided spans and the rows of a text, see `Layout`."""
     wholes: list[tuple[int, int]] = []
     rows: list[int] = []
+    recorded = sorted(table_rows)
+    starts = [start for start, _ in recorded]
     for start, end in blocks(text):
         lines = lines_of(text, start, end)
         if not _fits(tokens, start, end, size):
-            wholes.extend(line for line in lines if _fits(tokens, *line, size))
+            within_table = recorded[bisect_left(starts, start) : bisect_left(starts, end)]
+            wholes.extend(part for part in within_table or lines if _fits(tokens, *part, size))
             continue
         wholes.append((start, end))
         if not text.startswith(FENCE_MARKS, start):
             rows.extend(line[0] for line in lines)
-    return wholes, rows
+    at = 0
+    merged: list[tuple[int, int]] = []
+    for whole in sorted([*wholes, *(row for row in recorded if _fits(tokens, *row, size))], key=_widest_first):
+        if whole[0] >= at:
+            merged.append(whole)
+            at = whole[1]
+    return merged, rows
+
+
+def _widest_first(span: tuple[int, int]) -> tuple[int, int]:
+    return span[0], -span[1]
 
 
 def _fits(tokens: TokenMap, start: int, end: int, size: int) -> bool:

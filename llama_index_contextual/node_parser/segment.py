@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import xxhash
@@ -23,6 +24,7 @@ from llama_index_contextual.metadata import (
     SEGMENT_END,
     SEGMENT_INDEX,
     SEGMENT_START,
+    TABLES,
     TEXT_TEMPLATE,
     DocumentMap,
     excluded_embed_keys,
@@ -37,6 +39,8 @@ from llama_index_contextual.node_parser.base import (
     check_overlap,
     heading_offsets_in,
     link_neighbours,
+    table_spans,
+    tables_of,
     text_of,
 )
 from llama_index_contextual.node_parser.boundaries import (
@@ -86,6 +90,7 @@ class SegmentCutter:
         overlap: Maximum number of tokens that a segment shares with the previous one.
         headings: Sorted offsets of headings.
         wholes: Sorted spans of code fences and tables; those of up to half a segment are not divided.
+        rows: Sorted spans of the rows of tables that are known, the first one with the head; they are not divided.
     """
 
     tokens: TokenMap
@@ -93,11 +98,30 @@ class SegmentCutter:
     overlap: int
     headings: Sequence[int]
     wholes: Sequence[tuple[int, int]]
+    rows: Sequence[tuple[int, int]] = ()
 
     @classmethod
-    def of(cls, text: str, *, size: int, overlap: int, headings: Iterable[int] | None = None) -> SegmentCutter:
-        """Tokenise and scan `text`; `headings` are offsets that the reader has recorded, if any."""
-        return cls(TokenMap.of(text), size, overlap, heading_offsets(text, headings), blocks(text))
+    def of(
+        cls,
+        text: str,
+        *,
+        size: int,
+        overlap: int,
+        headings: Iterable[int] | None = None,
+        table_rows: Sequence[tuple[int, int]] = (),
+    ) -> SegmentCutter:
+        """Tokenise and scan `text`.
+
+        Args:
+            text: The text of a document.
+            size: As in the attributes.
+            overlap: As in the attributes.
+            headings: Offsets that the reader has recorded, if any.
+            table_rows: Spans of the rows of tables; those of more than half a segment may be divided.
+        """
+        tokens = TokenMap.of(text)
+        rows = [row for row in table_rows if tokens.estimate(*row) <= size // 2]
+        return cls(tokens, size, overlap, heading_offsets(text, headings), blocks(text), rows)
 
     def spans(self) -> Iterator[SegmentSpan]:
         """Yield the segments in the order of the text; none if it is all white space.
@@ -138,14 +162,23 @@ class SegmentCutter:
             if whole[0] > known and self.tokens.estimate(*whole) <= self.size // 2:
                 return whole[0]
             rows = [start for start, _ in lines_of(self.tokens.text, low, high) if self._line_start(start)]
-            return self._lowest(rows[1:] if rows and rows[0] == low else rows, known)
+            return self._lowest(self._undivided(rows[1:] if rows and rows[0] == low else rows), known)
         ranked = structural_offsets(self.tokens.text, low, high)
         ranked[Rank.HEADING] = [offset for offset in self.headings if low <= offset <= high]
         for rank in sorted(ranked, reverse=True):
-            cut = self._lowest((o for o in ranked[rank] if not containing(self.wholes, starts, o)), known)
+            outside = (offset for offset in ranked[rank] if not containing(self.wholes, starts, offset))
+            cut = self._lowest(self._undivided(outside), known)
             if cut is not None:
                 return cut
         return None
+
+    def _undivided(self, offsets: Iterable[int]) -> Iterator[int]:
+        """Yield the offsets that are not within a row of a table."""
+        return (offset for offset in offsets if not containing(self.rows, self._row_starts, offset))
+
+    @cached_property
+    def _row_starts(self) -> list[int]:
+        return [start for start, _ in self.rows]
 
     def _line_start(self, offset: int) -> bool:
         text = self.tokens.text
@@ -249,19 +282,35 @@ class SegmentNodeParser(SpanNodeParser):
 
     def _segments(self, node: BaseNode) -> list[TextNode]:
         text, origin = text_of(node), Origin.of(node)
-        headings = DocumentMap.from_metadata(node.metadata).headings
+        where = DocumentMap.from_metadata(node.metadata)
+        tables = tables_of(node, text, origin.base)
+        if tables is None:
+            tables = list(where.tables)
         cutter = SegmentCutter.of(
             text,
             size=self.segment_size,
             overlap=self.segment_overlap,
-            headings=heading_offsets_in(headings, origin.base),
+            headings=heading_offsets_in(where.headings, origin.base),
+            table_rows=table_spans(text, tables, origin.base or 0),
         )
-        return [self._node(node, origin, index, span, cutter.tokens) for index, span in enumerate(cutter.spans())]
+        metadata = {key: value for key, value in node.metadata.items() if key != TABLES}
+        metadata |= DocumentMap(tables=tables).to_metadata()
+        return [
+            self._node(node, origin, index, span, cutter.tokens, metadata) for index, span in enumerate(cutter.spans())
+        ]
 
-    def _node(self, parent: BaseNode, origin: Origin, index: int, span: SegmentSpan, tokens: TokenMap) -> TextNode:
+    def _node(
+        self,
+        parent: BaseNode,
+        origin: Origin,
+        index: int,
+        span: SegmentSpan,
+        tokens: TokenMap,
+        inherited: dict[str, Any],
+    ) -> TextNode:
         part, base = tokens.text[span.start : span.end], origin.base
         shift = base or 0
-        metadata = dict(parent.metadata)
+        metadata = dict(inherited)
         if not self.include_metadata:
             left_out = {*user_metadata(parent), *FILE_KEYS}
             metadata = {key: value for key, value in metadata.items() if key not in left_out}

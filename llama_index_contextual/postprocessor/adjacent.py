@@ -36,7 +36,7 @@ _MOST_SECTIONS = 3
 _NEIGHBOURS = (NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
 _OF_FIRST = (
     *(keys.PAGE_START, keys.PAGE_LABEL, keys.SEGMENT_INDEX, keys.SEGMENT_START, keys.SEGMENT_END),
-    keys.CHUNK_INDEX,
+    *(keys.CHUNK_INDEX, keys.TABLE_HEAD),
 )
 """Metadata that a passage takes from its first chunk."""
 
@@ -332,12 +332,17 @@ def _merge(passage: Passage, best: NodeWithScore) -> MergedChunk:
 def _metadata(passage: Passage, best: TextNode) -> dict[str, Any]:
     first = passage.nodes[0].metadata
     metadata = {**best.metadata, **{key: first[key] for key in _OF_FIRST if key in first}}
+    if keys.TABLE_HEAD not in first:
+        metadata.pop(keys.TABLE_HEAD, None)
     section = joint_section([n.metadata.get(keys.SECTION) for n in passage.nodes])
     if section is not None:
         metadata[keys.SECTION] = section
     pages = [n.metadata[keys.PAGE_END] for n in passage.nodes if n.metadata.get(keys.PAGE_END) is not None]
     if pages:
         metadata[keys.PAGE_END] = max(pages)
+    confidences = [n.metadata[keys.OCR_CONFIDENCE] for n in passage.nodes if keys.OCR_CONFIDENCE in n.metadata]
+    if confidences:
+        metadata[keys.OCR_CONFIDENCE] = min(confidences)
     if keys.TOKEN_COUNT in metadata:
         metadata[keys.TOKEN_COUNT] = count_tokens(passage.text)
     if keys.SOURCE_LINE in metadata:

@@ -78,7 +78,7 @@ class ProjectManager:
 
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
-            config: Its settings; None takes the defaults.
+            config: Its settings; None uses the defaults.
             llm: Writes contexts and answers, instead of the model that the settings name.
             embed_model: Embeds chunks and queries, instead of the model that the settings name; identified by its
                 `model_name`.
@@ -87,7 +87,7 @@ class ProjectManager:
 
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
-            InputError: The name is not a valid directory name on every system, or the directory holds other files.
+            InputError: The name is not a valid directory name on every system, or the directory contains other files.
             ProjectExistsError: A project of that name exists already.
         """
         require_llm(llm, model_id)
@@ -182,13 +182,13 @@ class ProjectManager:
     def _directory_like(self, name: str) -> Path | None:
         """Return the directory of a project whose name differs in case or Unicode form only, if there is one.
 
-        Some file systems take both names for the same.
+        Some file systems treat both names as the same.
         """
         folded = _casefold(name)
         return next((self.root / other for other in self.list() if _casefold(other) == folded), None)
 
     def _require_free(self, directory: Path) -> None:
-        """Check that the directory of a new project holds no other files.
+        """Check that the directory of a new project contains no other files.
 
         Raises:
             InputError: It does, or is a file.
@@ -200,7 +200,7 @@ class ProjectManager:
         foreign = sorted(p.name for p in directory.iterdir() if p.name not in own) if directory.exists() else []
         if foreign:
             raise InputError(
-                f"The folder {directory} holds other files ({foreign[0]!r}): a project needs its own folder;"
+                f"The folder {directory} contains other files ({foreign[0]!r}): a project needs its own folder;"
                 f" choose another name or another root folder.",
                 value=directory.name,
             )

@@ -1,11 +1,11 @@
-"""One knowledge base: its documents, its search, its engines and its upkeep.
+"""One knowledge base: documents, search, engines and maintenance.
 
-`Project` is the whole interface to one directory that `ProjectManager` creates. It holds the settings and models, and a
-`LiveIndexes`, which opens whatever version is live when a question comes. Every change of the documents builds a new
-version next to the live one and then publishes it; see `ingestion/run.py` for how a version is built.
+`Project` is the interface to one directory that `ProjectManager` creates. It has the settings, the models, and a
+`LiveIndexes`, which opens the version that is live at the time of a query. Every change of the documents builds a new
+version next to the live one and then publishes it; `ingestion/run.py` builds versions.
 
-An async method and its synchronous twin are one implementation with one signature: `blocking` and `in_thread` derive
-one from the other.
+An async method and its synchronous counterpart have one implementation and one signature: `blocking` and `in_thread`
+derive one from the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.core.vector_stores.types import MetadataFilters
 from pydantic import BaseModel
 
-from llama_index_contextual._utils.calls import blocking, in_thread, to_its_end
+from llama_index_contextual._utils.calls import blocking, in_thread, run_to_completion
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.answering.build import (
     Adjacent,
@@ -132,7 +132,7 @@ class Project:
         self.config = config
         self._llm = llm
         self._model_id = model_id
-        self._given_embed_model = embed_model
+        self._passed_embed_model = embed_model
         self._live = LiveIndexes(directory, self.name, self._embed_model_of, self._answering_llm)
 
     def __repr__(self) -> str:
@@ -152,11 +152,11 @@ class Project:
         Raises:
             ModelError: The model cannot be loaded: no key, no package, or an unknown name.
         """
-        return self._given_embed_model or load_embed_model(self.config.embed_model)
+        return self._passed_embed_model or load_embed_model(self.config.embed_model)
 
     def _embed_model_of(self, setting: str) -> BaseEmbedding:
         """Return the model for a version built with that setting, which stays live until the next one is published."""
-        if self._given_embed_model is not None or setting == self.config.embed_model:
+        if self._passed_embed_model is not None or setting == self.config.embed_model:
             return self.embed_model
         return load_embed_model(setting)
 
@@ -207,6 +207,7 @@ class Project:
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -225,16 +226,20 @@ class Project:
 
         The id of a document is its path relative to the parent of the given folder, or the file name for a single
         file. A file keeps its id, even if another path to it is passed later. An id that belongs to another file or to
-        a Document is never reused: the new file gets a longer part of its path as its id, and the report says so. A
-        renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
+        a Document is never reused: the new file gets a longer part of its path as its id, and the report contains a
+        note. A renamed file gets the id of its new name, and its contexts and embeddings are not paid for again.
 
         Args:
-            inputs: Files, folders and globs (PDF, TXT, Markdown), LlamaIndex Documents, or ready chunks.
+            inputs: Files, folders and globs, LlamaIndex Documents, or ready chunks.
             replace: Remove all documents that are not among the inputs.
             moved: The files were moved: a path that ends with the id of a document is that document.
+            reread: Read unchanged files again, because this release or an extra that was installed since reads them
+                better. Where the text stays the same, contexts and embeddings come from the ledger; `estimate` with
+                the same option prices the others.
             file_metadata: Function that returns additional metadata for a file path; JSON scalars only.
             limits: Limits for reading one file.
-            passwords: Passwords of encrypted PDFs: one for all, or one for each document id or file name.
+            passwords: Passwords of encrypted PDFs: one for all, or one for each path, document id or file name; that of
+                "*" is for all other files. They are not stored.
             max_cost: Limit for the cost of the run in dollars, at list prices. A call in flight counts with its maximum
                 price, and so does, permanently, a call that timed out or was interrupted. At the limit, the run waits
                 for the calls in flight, keeps their answers in the ledger, publishes nothing and raises an error.
@@ -242,7 +247,7 @@ class Project:
                 than the previous ones, if the provider's cache fails, or if the provider charges more tokens than were
                 requested.
             batch: Send requests for contexts as batches, which the provider answers within 24 hours at half the price
-                per token; its prompt cache may be less effective for them. The process may end meanwhile: the
+                per token; its prompt cache may be less effective for them. The process may end before that: the
                 same call, or any later one, fetches the replies.
             show_progress: Show a progress bar.
             progress: Called with the progress of the run.
@@ -260,6 +265,7 @@ class Project:
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -272,10 +278,11 @@ class Project:
 
     def estimate(
         self,
-        inputs: Iterable[IngestInput] | IngestInput,
+        inputs: Iterable[IngestInput] | IngestInput = (),
         *,
         replace: bool = False,
         moved: bool = False,
+        reread: bool = False,
         file_metadata: FileMetadata | None = None,
         limits: ReadLimits | None = None,
         passwords: Mapping[str, str] | str | None = None,
@@ -283,12 +290,15 @@ class Project:
     ) -> CostEstimate:
         """Estimate the cost of `ingest` with the same arguments; nothing is sent or written.
 
+        Without inputs, it is what `rebuild` would cost. Scanned pages that are not in the ledger are read by OCR.
+
         Neither a key nor the provider's package is needed. Contexts and embeddings in the ledger cost nothing.
         `aestimate` does not block the event loop.
         """
         options = RunOptions(
             replace=replace,
             moved=moved,
+            reread=reread,
             file_metadata=file_metadata,
             limits=limits or ReadLimits(),
             passwords=passwords,
@@ -305,7 +315,7 @@ class Project:
                 config=self.config,
                 stages=self._stages(ledger, None),
                 embed_model=embed_model,
-                dimensions=getattr(self._given_embed_model, "dimensions", None),
+                dimensions=getattr(self._passed_embed_model, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
                 project=self.name,
@@ -342,13 +352,28 @@ class Project:
 
     aremove = in_thread(remove, finish=True)
 
-    async def arebuild(self, *, show_progress: bool = False, progress: ReportProgress | None = None) -> IngestReport:
+    async def arebuild(
+        self,
+        *,
+        max_cost: float | None = None,
+        show_progress: bool = False,
+        progress: ReportProgress | None = None,
+    ) -> IngestReport:
         """Publish a version with the current settings from the stored documents; files are not read again.
 
-        Contexts and embeddings whose request has not changed are read from the ledger. `rebuild` blocks until the
-        version is published; `arebuild` does not block the event loop.
+        Contexts and embeddings whose request has not changed are read from the ledger; `estimate()` counts and prices
+        the others. `rebuild` blocks until the version is published; `arebuild` does not block the event loop.
+
+        Args:
+            max_cost: Limit of the run in dollars, as in `ingest`.
+            show_progress: Show a progress bar.
+            progress: Called as the work proceeds.
+
+        Raises:
+            BudgetExceededError: The next call could exceed `max_cost`.
         """
-        return await self._arun([], RunOptions(purpose="rebuild"), show_progress=show_progress, progress=progress)
+        options = RunOptions(purpose="rebuild", max_cost=max_cost)
+        return await self._arun([], options, show_progress=show_progress, progress=progress)
 
     rebuild = blocking(arebuild)
 
@@ -379,7 +404,7 @@ class Project:
         with contextlib.ExitStack() as stack:
             stack.enter_context(write_lock(self.directory))
             # Another program may hold the ledger for a while.
-            ledger = await to_its_end(partial(stack.enter_context, project_ledger(self.directory)))
+            ledger = await run_to_completion(partial(stack.enter_context, project_ledger(self.directory)))
             embed_model = await asyncio.to_thread(lambda: self.embed_model if self.config.faiss else None)
             stages = await asyncio.to_thread(self._stages, ledger, embed_model)
             before = await asyncio.to_thread(
@@ -406,8 +431,8 @@ class Project:
         """Return the name of the embedding model without loading it, or None without a semantic index."""
         if not self.config.faiss:
             return None
-        given = self._given_embed_model
-        return require_independent_vectors(self.config.embed_model) if given is None else embedding_identity(given)
+        passed = self._passed_embed_model
+        return require_independent_vectors(self.config.embed_model) if passed is None else embedding_identity(passed)
 
     def _version_to_build_on(self, embed_model_name: str | None, *, replace: bool) -> OpenVersion | None:
         try:
@@ -847,7 +872,7 @@ class Project:
             return None
 
     def versions(self) -> list[VersionInfo]:
-        """Return the versions on disk, oldest first; a damaged one is marked, and `verify` says how to repair it.
+        """Return the versions on disk, oldest first; a damaged one is marked, and `verify` shows how to repair it.
 
         Raises:
             CorruptVersionError: CURRENT is damaged; the message names the versions.
@@ -902,7 +927,7 @@ class Project:
                 return forget(self.directory, live, dry_run=dry_run)
 
     def export(self, directory: str | Path) -> None:
-        """Write the live version for LlamaIndex's stock stores; see `storage/export.py` for how to load it.
+        """Write the live version for LlamaIndex's own stores; `storage/export.py` shows how to load it.
 
         Raises:
             InputError: The directory is not empty.
@@ -1153,7 +1178,7 @@ class Project:
 
 
 def require_llm(llm: LLM | None, model_id: str | None) -> None:
-    """Refuse a `model_id` without a model.
+    """Check that a `model_id` is passed only together with an LLM.
 
     Raises:
         ConfigurationError: There is no `llm`, or the name is empty.

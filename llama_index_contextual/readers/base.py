@@ -76,14 +76,17 @@ class ReadLimits:
     Attributes:
         max_bytes: Size of the file on disk, in bytes.
         max_pages: Number of pages of a PDF.
-        max_seconds: Time to parse one PDF, in seconds of wall-clock time; then the child process is killed.
+        max_seconds: Time to parse one file (all but text and Markdown), or to read one scanned page, in seconds of
+            wall-clock time; then the child process is killed.
         max_characters: Number of characters of the extracted text.
+        max_unpacked_bytes: Size of an Office file when it is unpacked, in bytes.
     """
 
     max_bytes: int = 500_000_000
     max_pages: int = 10_000
     max_seconds: float = 300.0
     max_characters: int = 500_000_000
+    max_unpacked_bytes: int = 1_000_000_000
 
 
 def has_text(text: str) -> bool:
@@ -102,6 +105,7 @@ class ParsedFile:
         warnings: Problems such as "page 3 has no text: it needs OCR".
         metadata: Further metadata, JSON scalars only (front matter of Markdown, running headers of a PDF).
         digest: xxh3-128 of the bytes that were parsed, in hexadecimal; empty if the reader does not compute it.
+        scanned: Numbers of the pages that are drawn but have no text, and which the caller is to read by OCR.
     """
 
     text: str
@@ -110,6 +114,7 @@ class ParsedFile:
     warnings: tuple[str, ...] = ()
     metadata: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     digest: str = ""
+    scanned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from itertools import count, groupby
 from pathlib import Path, PurePath
 from typing import BinaryIO
@@ -27,7 +28,24 @@ from llama_index_contextual.readers.base import FileWarning, ReadLimits, Skipped
 TEXT_SUFFIXES = (".txt", ".text")
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 PDF_SUFFIXES = (".pdf",)
-SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES)
+_PACKAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((".docx", ".docm"), ("mammoth", "lxml")),
+    **dict.fromkeys((".pptx", ".pptm"), ("pptx", "lxml")),
+    **dict.fromkeys((".xlsx", ".xlsm"), ("openpyxl", "lxml")),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), ("lxml",)),
+    **dict.fromkeys((".csv", ".tsv", ".eml"), ()),
+}
+OFFICE_SUFFIXES = tuple(_PACKAGES)
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+SUFFIXES = (*PDF_SUFFIXES, *TEXT_SUFFIXES, *MARKDOWN_SUFFIXES, *OFFICE_SUFFIXES, *IMAGE_SUFFIXES)
+_INSTALL = 'pip install "llama-index-contextual[office]"'
+_REMEDIES = {
+    **dict.fromkeys((".doc", ".dot", ".odt", ".rtf"), "open it in Word or LibreOffice and save it as .docx"),
+    **dict.fromkeys((".ppt", ".pps", ".ppsx", ".odp"), "open it in PowerPoint or LibreOffice and save it as .pptx"),
+    **dict.fromkeys((".xls", ".xlsb", ".ods"), "open it in Excel or LibreOffice and save it as .xlsx"),
+    **dict.fromkeys((".msg", ".mbox"), "save its mails from the mail program as .eml"),
+    **dict.fromkeys((".mht", ".mhtml"), "open it in a browser and save it as .html"),
+}
 
 
 @dataclass(frozen=True)
@@ -215,12 +233,23 @@ class _Collector:
     def _reason_to_skip(self, ref: FileRef) -> str | None:
         suffix = ref.path.suffix.lower()
         if suffix not in SUFFIXES:
-            kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
-            return (
-                f"{kind}, and only {', '.join(SUFFIXES)} are read: "
-                "load it with any LlamaIndex reader and pass the Documents"
-            )
+            return suffix_reason(suffix)
         return size_reason(ref.size, self._limits)
+
+
+def suffix_reason(suffix: str) -> str:
+    """Return the reason why files with an extension are not read, and what to do."""
+    if remedy := _REMEDIES.get(suffix):
+        return f"has the type {suffix} and is not read: {remedy}"
+    kind = f"has the type {printable(suffix)}" if suffix else "has no file extension"
+    return f"{kind} and is not read: load it with any LlamaIndex reader and pass the Documents"
+
+
+def missing_extra(suffix: str) -> str | None:
+    """Return the reason why files with an extension cannot be read in this installation, or None if they can."""
+    if all(find_spec(package) for package in _PACKAGES.get(suffix, ())):
+        return None
+    return f"needs further packages: {_INSTALL}"
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

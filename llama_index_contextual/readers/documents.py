@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import queue
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -14,23 +18,48 @@ from llama_index.core.schema import Document
 from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual.errors import ReadError
-from llama_index_contextual.metadata import FILE_NAME, FILE_PATH, TITLE, excluded_embed_keys, excluded_llm_keys
+from llama_index_contextual.metadata import (
+    FILE_NAME,
+    FILE_PATH,
+    HEADINGS,
+    TITLE,
+    DocumentMap,
+    excluded_embed_keys,
+    excluded_llm_keys,
+)
 from llama_index_contextual.readers.base import FileWarning, ParsedFile, ReadLimits, SkippedFile, has_text, user_facts
 from llama_index_contextual.readers.discovery import (
+    IMAGE_SUFFIXES,
     MARKDOWN_SUFFIXES,
+    OFFICE_SUFFIXES,
     PDF_SUFFIXES,
     FileRef,
     content_hash,
     discover,
+    missing_extra,
     notes_on_ids,
     size_reason,
     special_reason,
 )
-from llama_index_contextual.readers.markdown import read_markdown
+from llama_index_contextual.readers.markdown import markdown_headings, read_front_matter, read_markdown
+from llama_index_contextual.readers.ocr import (
+    CHANGED,
+    ImagePages,
+    OcrReader,
+    OcrSetting,
+    Page,
+    PageStore,
+    engine_for,
+    page_ranges,
+    with_ocr_notes,
+)
 from llama_index_contextual.readers.text import read_text
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers.pdf.reader import PdfEngine, PdfWorker
+
+PARSED_AHEAD = (*PDF_SUFFIXES, *OFFICE_SUFFIXES)
+MAX_PROCESSES = 8  # each of them may use as much memory as `PdfWorker` allows
 
 FileMetadata = Callable[[str], Mapping[str, Any] | None]
 
@@ -73,14 +102,22 @@ class FileContent(NamedTuple):
 
 
 class DocumentReader:
-    """Reader of single files that uses one child process for all PDFs. Use it as a context manager.
+    """Reader of files that parses all but text and Markdown in child processes, one per core, and scans by OCR.
+
+    Use it as a context manager.
 
     Args:
         limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
-        pdf_engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
+            for all other files.
+        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
+        ocr: Engine that reads scanned pages and images, if it is installed: "rapidocr" (extra `ocr`), "tesseract", or
+            "auto" for the first of them that is there; None for no OCR.
+        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra"; needs tesseract.
+        page_store: Store of scanned pages, so that none is read twice; or None.
+        on_scanned_page: Called with the number of scanned pages of a file that are done, and with their total.
     """
 
     def __init__(
@@ -88,14 +125,25 @@ class DocumentReader:
         *,
         limits: ReadLimits = ReadLimits(),  # noqa: B008
         passwords: Mapping[str, str] | str | None = None,
-        pdf_engine: PdfEngine = "pypdf",
+        pdf_engine: PdfEngine = "pdfium",
         file_metadata: FileMetadata | None = None,
+        ocr: OcrSetting | None = "auto",
+        ocr_language: str | None = None,
+        page_store: PageStore | None = None,
+        on_scanned_page: Callable[[int, int], None] | None = None,
     ) -> None:
         self._limits = limits
         self._passwords = passwords
         self._pdf_engine = pdf_engine
         self._file_metadata = file_metadata
-        self._pdf_worker: PdfWorker | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers: list[PdfWorker] = []
+        self._idle: queue.SimpleQueue[PdfWorker] = queue.SimpleQueue()
+        self._ocr_settings = ocr, ocr_language
+        self._page_store = page_store
+        self._on_scanned_page = on_scanned_page
+        self._ocr: OcrReader | None = None
+        self._ocr_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +154,53 @@ class DocumentReader:
         self.close()
 
     def close(self) -> None:
-        """Stop the process that parses PDFs; a later `read` starts a new one."""
-        worker, self._pdf_worker = self._pdf_worker, None
-        if worker is not None:
+        """Stop the child processes; a later `read` starts new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if self._ocr is not None:
+                self._ocr.close()
+            for worker in self._workers:
+                worker.close()  # what is being parsed ends at once
+            pool.shutdown()
+        for worker in self._workers:
             worker.close()
+        if self._ocr is not None:
+            self._ocr.close()
+
+    def read_all(self, refs: Iterable[FileRef]) -> Iterator[tuple[FileRef, FileContent | ReadError]]:
+        """Read files and yield the content of each in order, or the error; all but text is parsed ahead.
+
+        Raises:
+            InputError: `file_metadata` returned something that cannot be stored.
+        """
+        ahead = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
+        waiting: deque[tuple[FileRef, Future[ParsedFile] | None]] = deque()
+        pool = self._pool = ThreadPoolExecutor(ahead, thread_name_prefix="parse")
+        try:
+            for ref in refs:
+                is_ahead = ref.path.suffix.lower() in PARSED_AHEAD
+                waiting.append((ref, pool.submit(self._parse, ref) if is_ahead else None))
+                if len(waiting) > ahead:
+                    yield self._next(waiting)
+            while waiting:
+                yield self._next(waiting)
+        finally:
+            if waiting:
+                self.close()
+            pool.shutdown()
+
+    def _next(
+        self, waiting: deque[tuple[FileRef, Future[ParsedFile] | None]]
+    ) -> tuple[FileRef, FileContent | ReadError]:
+        ref, future = waiting[0]
+        try:
+            parsed = self._parse(ref) if future is None else future.result()
+            content: FileContent | ReadError = self._content(ref, parsed)
+        except ReadError as error:
+            content = error
+        waiting.popleft()
+        return ref, content
 
     def read(self, ref: FileRef) -> FileContent:
         """Read one file.
@@ -118,11 +209,9 @@ class DocumentReader:
             ReadError: The file cannot be read or has no text; `reason` says why and what to do.
             InputError: `file_metadata` returned something that cannot be stored.
         """
-        try:
-            _check(ref, self._limits)
-            parsed = self._parse(ref)
-        except ReadError as error:
-            raise ReadError(ref.shown, error.reason) from error
+        return self._content(ref, self._parse(ref))
+
+    def _content(self, ref: FileRef, parsed: ParsedFile) -> FileContent:
         if not has_text(parsed.text):
             raise ReadError(ref.shown, "has no text: it contains only white space and invisible characters")
         facts = user_facts(self._file_metadata, ref.path)
@@ -131,24 +220,89 @@ class DocumentReader:
 
     def _parse(self, ref: FileRef) -> ParsedFile:
         suffix = ref.path.suffix.lower()
-        if suffix in PDF_SUFFIXES:
-            return self._worker().read(
-                ref.path, password=self._password(ref), limits=self._limits, engine=self._pdf_engine
-            )
-        read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
-        return read(ref.path, limits=self._limits)
+        try:
+            _check(ref, self._limits)
+            if suffix in OFFICE_SUFFIXES and (reason := missing_extra(suffix)):
+                raise ReadError(ref.shown, reason)
+            if suffix in OFFICE_SUFFIXES:
+                return self._in_child(lambda worker: worker.run("office", ref.path, limits=self._limits))
+            if suffix in PDF_SUFFIXES:
+                parsed = self._parse_pdf(ref, {})
+                return self._with_scanned_pages(ref, parsed) if parsed.scanned else parsed
+            if suffix in IMAGE_SUFFIXES:
+                return self._read_image(ref)
+            read = read_markdown if suffix in MARKDOWN_SUFFIXES else read_text
+            return read(ref.path, limits=self._limits)
+        except ReadError as error:
+            raise ReadError(ref.shown, error.reason) from error
 
-    def _worker(self) -> PdfWorker:
+    def _parse_pdf(self, ref: FileRef, scans: Mapping[int, Page]) -> ParsedFile:
+        password = self._password(ref)
+        return self._in_child(
+            lambda worker: worker.read(
+                ref.path, password=password, limits=self._limits, engine=self._pdf_engine, scans=scans
+            )
+        )
+
+    def _with_scanned_pages(self, ref: FileRef, parsed: ParsedFile) -> ParsedFile:
+        """Return a PDF with the text of its scanned pages, or with a warning about them if there is no OCR."""
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str):
+            if not has_text(parsed.text):
+                raise ReadError(ref.shown, f"has no text layer: {ocr} to have it read by OCR, and ingest it again")
+            have, need = ("has", "it needs") if len(parsed.scanned) == 1 else ("have", "they need")
+            note = f"{page_ranges(parsed.scanned)} {have} no text: {need} OCR ({ocr})"
+            return replace(parsed, warnings=(note, *parsed.warnings))
+        scans = ocr.read(
+            ref.path, parsed.scanned, password=self._password(ref), digest=parsed.digest, limits=self._limits
+        )
+        whole = self._parse_pdf(ref, scans.pages)
+        if whole.digest != parsed.digest:
+            raise ReadError(ref.shown, CHANGED)
+        if not has_text(whole.text):
+            raise ReadError(ref.shown, scans.failed[0] if scans.failed else "has no text layer, and OCR found no text")
+        return with_ocr_notes(whole, scans)
+
+    def _read_image(self, ref: FileRef) -> ParsedFile:
+        """Read an image as a page, or several."""
+        from llama_index_contextual.readers.pdf.reader import read_source
+
+        ocr = self._ocr_reader()
+        if isinstance(ocr, str):
+            raise ReadError(ref.shown, f"is an image: {ocr} to have it read by OCR, and ingest it again")
+        scans = ocr.read(ref.path, limits=self._limits)
+        if not any(page["boxes"] for page in scans.pages.values()):
+            raise ReadError(ref.shown, scans.failed[0] if scans.failed else "is an image in which OCR found no text")
+        parsed = read_source(ImagePages(scans), ref.path, self._limits, [], {})
+        return with_ocr_notes(replace(parsed, digest=scans.digest), scans)
+
+    def _ocr_reader(self) -> OcrReader | str:
+        """Return the reader of scanned pages, or what to do to have one."""
+        with self._ocr_lock:
+            if self._ocr is None:
+                engine = engine_for(*self._ocr_settings)
+                if isinstance(engine, str):
+                    return engine
+                self._ocr = OcrReader(engine, store=self._page_store, on_page=self._on_scanned_page)
+            return self._ocr
+
+    def _in_child(self, parse: Callable[[PdfWorker], ParsedFile]) -> ParsedFile:
         from llama_index_contextual.readers.pdf.reader import PdfWorker
 
-        if self._pdf_worker is None:
-            self._pdf_worker = PdfWorker()
-        return self._pdf_worker
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            worker = PdfWorker()
+            self._workers.append(worker)
+        try:
+            return parse(worker)
+        finally:
+            self._idle.put(worker)
 
     def _password(self, ref: FileRef) -> str | None:
         if self._passwords is None or isinstance(self._passwords, str):
             return self._passwords
-        names = (ref.doc_id, ref.path.name, str(ref.path))
+        names = (ref.doc_id, str(ref.path), ref.path.name, "*")
         return next((self._passwords[name] for name in names if name in self._passwords), None)
 
 
@@ -158,7 +312,9 @@ def read_documents(
     file_metadata: FileMetadata | None = None,
     limits: ReadLimits = ReadLimits(),  # noqa: B008
     passwords: Mapping[str, str] | str | None = None,
-    pdf_engine: PdfEngine = "pypdf",
+    pdf_engine: PdfEngine = "pdfium",
+    ocr: OcrSetting | None = "auto",
+    ocr_language: str | None = None,
     show_progress: bool = False,
 ) -> ReadResult:
     """Read files, folders and globs into Documents that know their pages and headings.
@@ -166,12 +322,15 @@ def read_documents(
     Files that cannot be read, and files with the same content as another one, are listed in `skipped`.
 
     Args:
-        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf") of PDF, TXT and Markdown files.
+        inputs: Files, folders (read recursively) and globs ("contracts/**/*.pdf").
         file_metadata: Function that returns further metadata of a file, called with its path as it was passed; JSON
             scalars only.
         limits: Limits of each file.
-        passwords: Password of encrypted PDFs: one for all, or one per document id or file name.
-        pdf_engine: "pypdf" or "pdfium".
+        passwords: Password of encrypted PDFs: one for all, or one per path, document id or file name; that of "*" is
+            for all other files.
+        pdf_engine: "pdfium", or "pypdf", which is written in Python alone.
+        ocr: Engine that reads scanned pages and images, as in `DocumentReader`.
+        ocr_language: Languages of scanned pages in the codes of tesseract, such as "deu+fra".
         show_progress: Show a progress bar.
 
     Raises:
@@ -181,21 +340,43 @@ def read_documents(
     result = ReadResult(skipped=list(discovery.skipped), warnings=notes_on_ids(discovery.files))
     duplicates = _Duplicates(discovery.files)
     with DocumentReader(
-        limits=limits, passwords=passwords, pdf_engine=pdf_engine, file_metadata=file_metadata
+        limits=limits,
+        passwords=passwords,
+        pdf_engine=pdf_engine,
+        file_metadata=file_metadata,
+        ocr=ocr,
+        ocr_language=ocr_language,
     ) as reader:
-        for ref in get_tqdm_iterable(discovery.files, show_progress, "Reading files"):
-            try:
-                if first := duplicates.of(ref):
-                    result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
-                    continue
-                content = reader.read(ref)
-            except ReadError as error:
-                result.skipped.append(SkippedFile(error.path, error.reason))
+        files = get_tqdm_iterable(discovery.files, show_progress, "Reading files")
+        for ref, content in reader.read_all(ref for ref in files if not duplicates.skip(ref, result)):
+            if isinstance(content, ReadError):
+                result.skipped.append(SkippedFile(content.path, content.reason))
+                continue
+            if duplicates.skip(ref, result):  # the other one was still being read
                 continue
             duplicates.add(ref, content.digest)
             result.documents.append(content.document)
             result.warnings.extend(content.warnings)
     return result
+
+
+def with_headings(document: Document) -> Document:
+    """Return a Document of another reader with the headings of its Markdown text, if it has any, in its metadata.
+
+    A text is Markdown if its file is, or if it has headings and comes from a file that a parser turned into Markdown,
+    such as a PDF. In a text without a file name, a single line with # may be anything.
+    """
+    if HEADINGS in document.metadata:
+        return document
+    suffix = PurePath(str(document.metadata.get(FILE_NAME) or document.metadata.get(FILE_PATH) or "")).suffix.lower()
+    if suffix and suffix not in (*MARKDOWN_SUFFIXES, *PDF_SUFFIXES, *OFFICE_SUFFIXES):
+        return document
+    front = read_front_matter(document.text)
+    headings, _ = markdown_headings(document.text, front.end if front else 0)
+    if not headings or (len(headings) == 1 and not suffix):
+        return document
+    found = DocumentMap(headings=headings).to_metadata()
+    return document.model_copy(update={"metadata": {**document.metadata, **found}})
 
 
 class _Duplicates:
@@ -208,13 +389,20 @@ class _Duplicates:
         self._shared_sizes = {size for size, count in sizes.items() if count > 1}
         self._by_hash: dict[str, FileRef] = {}
 
-    def of(self, ref: FileRef) -> FileRef | None:
-        """Return an earlier file with the same bytes, or None."""
+    def skip(self, ref: FileRef, result: ReadResult) -> bool:
+        """Return whether a file has the same bytes as one that was read, or cannot be hashed, and say so."""
         if ref.size not in self._shared_sizes:
-            return None
-        first = self._by_hash.get(content_hash(ref.path))
+            return False
+        try:
+            first = self._by_hash.get(content_hash(ref.path))
+        except ReadError as error:
+            result.skipped.append(SkippedFile(ref.shown, error.reason))
+            return True
         # xxh3 is not cryptographic: compare the bytes, so that a crafted file cannot hide another one.
-        return first if first and filecmp.cmp(first.path, ref.path, shallow=False) else None
+        if first is None or not filecmp.cmp(first.path, ref.path, shallow=False):
+            return False
+        result.skipped.append(SkippedFile(ref.shown, f"has the same content as {first.shown}"))
+        return True
 
     def add(self, ref: FileRef, digest: str) -> None:
         self._by_hash.setdefault(digest, ref)

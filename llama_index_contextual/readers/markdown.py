@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from llama_index_contextual.metadata import TITLE, DocumentMap, Heading
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits, is_own_key, scalar_fault
 from llama_index_contextual.readers.discovery import one_line
-from llama_index_contextual.readers.text import decode_file
+from llama_index_contextual.readers.text import Decoded, decode_file
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,7 +32,11 @@ def read_markdown(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFil
     Raises:
         ReadError: The file is empty, binary, too large, or cannot be opened.
     """
-    decoded = decode_file(path, limits=limits)
+    return parse_markdown(decode_file(path, limits=limits))
+
+
+def parse_markdown(decoded: Decoded) -> ParsedFile:
+    """Read the headings and front matter of a decoded text, as `read_markdown` does."""
     front = read_front_matter(decoded.text) or FrontMatter()
     headings, warnings = markdown_headings(decoded.text, front.end)
     early = [heading for heading in headings if heading.start < front.end + TITLE_REACH]

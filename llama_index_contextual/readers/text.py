@@ -31,7 +31,11 @@ def read_text(path: Path, *, limits: ReadLimits = ReadLimits()) -> ParsedFile:  
     Raises:
         ReadError: The file is empty, binary, too large, or cannot be opened.
     """
-    decoded = decode_file(path, limits=limits)
+    return parse_text(decode_file(path, limits=limits))
+
+
+def parse_text(decoded: Decoded) -> ParsedFile:
+    """Recognise the headings of a decoded text, as `read_text` does."""
     outline = plain_outline(decoded.text)
     return ParsedFile(
         text=decoded.text,
@@ -81,7 +85,29 @@ def decode_file(path: Path, *, limits: ReadLimits) -> Decoded:
         data, digest = read_once(path, max_bytes=limits.max_bytes)
     except OSError as error:
         raise ReadError(str(path), f"cannot be read: {error.strerror}") from error
-    return replace(_decode(_Source(path, data, limits)), digest=digest)
+    return replace(decode_bytes(path, data, limits=limits), digest=digest)
+
+
+def decode_bytes(path: Path, data: bytes, *, limits: ReadLimits, charset: str | None = None) -> Decoded:
+    """Decode the bytes of a text file, as `decode_file` does.
+
+    Args:
+        path: Name of the file in errors.
+        data: The bytes.
+        limits: Limits of the file.
+        charset: Encoding that the file declares; it is used if it is known and fits, unless a byte order mark differs.
+
+    Raises:
+        ReadError: The bytes are empty, not text, or too many.
+    """
+    source = _Source(path, data, limits)
+    name = _DECLARED.get((charset or "").strip().lower(), (charset or "").strip())
+    if name and data and not marked_encoding(data):
+        try:
+            return _without_nul(source, Decoded(source.text(name), name))
+        except (LookupError, ValueError):  # unknown, not an encoding of text, or not that of this text
+            pass
+    return _decode(source)
 
 
 class _Source:
@@ -210,6 +236,8 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Names of ISO 8859-1 and ASCII stand for cp1252, as in browsers.
+_DECLARED = dict.fromkeys(("iso-8859-1", "iso8859-1", "latin-1", "latin1", "us-ascii", "ascii"), "cp1252")
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 _SIGNATURES = (
     (b"%PDF-", "a PDF"),

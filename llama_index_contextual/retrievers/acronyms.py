@@ -105,13 +105,13 @@ def _is_short(text: str) -> bool:
 
 def _by_initials(short: str, candidate: str) -> str | None:
     """Return the last words whose initials are the letters of the short form, apart from small words."""
-    wanted = [letter for letter in short.casefold() if letter.isalnum()]
+    letters = [letter for letter in short.casefold() if letter.isalnum()]
     words = [(match.start(), match[0]) for match in re.finditer(r"\w+", candidate)]
     for at in range(len(words) - 1, -1, -1):
         initials = [word[0].casefold() for _, word in words[at:] if word.casefold() not in _SMALL]
-        if initials == wanted and words[at][1].casefold() not in _SMALL:
+        if initials == letters and words[at][1].casefold() not in _SMALL:
             return candidate[words[at][0] :]
-        if len(initials) > len(wanted):
+        if len(initials) > len(letters):
             return None
     return None
 

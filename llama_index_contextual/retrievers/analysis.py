@@ -1,6 +1,7 @@
 """Split text into the terms of the lexical index: stems of words, and compounds with their parts.
 
-"TS-999" gives ts-999, ts and 999; "getUserName" gives getusername, get, user and name; an ordinary word gives one term.
+"TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
+term.
 Scripts without spaces between words, and Korean with its word endings, are cut into overlapping pairs of characters.
 """
 
@@ -39,9 +40,9 @@ _CAMEL = regex.compile(
     r"(?:\p{Lu}\p{M}*)+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{M}]+|\p{N}+|[\p{L}--[\p{Lu}\p{Ll}]][[\p{L}\p{M}]--[\p{Lu}\p{Ll}]]*",
     regex.V1,
 )
-_MAX_KNOWN = 200_000  # cached tokens of texts; a large corpus has more numbers than words
-_MAX_ASKED = 20_000  # cached tokens of queries, which have fewer words
-_LONGEST_KNOWN = 64  # characters of the longest token that is cached; longer ones seldom occur twice
+_MAX_TEXT_TOKENS = 200_000  # cached tokens of texts; a large corpus has more numbers than words
+_MAX_QUERY_TOKENS = 20_000  # cached tokens of queries, which have fewer words
+_LONGEST_CACHED = 64  # characters of the longest token that is cached; longer ones seldom occur twice
 _CLITIC = re.compile(r"'(?:s|t|d|m|re|ve|ll)$", re.IGNORECASE)
 
 LONGEST = 24
@@ -99,14 +100,14 @@ class Memory(dict[str, T]):
         4
     """
 
-    def __init__(self, compute: Callable[[str], T], size: int = _MAX_KNOWN) -> None:
+    def __init__(self, compute: Callable[[str], T], size: int = _MAX_TEXT_TOKENS) -> None:
         super().__init__()
         self._compute = compute
         self._size = size
 
     def __missing__(self, text: str) -> T:
         result = self._compute(text)
-        if len(text) <= _LONGEST_KNOWN:
+        if len(text) <= _LONGEST_CACHED:
             if len(self) >= self._size:
                 self.clear()
             self[text] = result
@@ -114,7 +115,7 @@ class Memory(dict[str, T]):
 
 
 class Analyzer:
-    """Split text into terms; the same settings give the same terms for the index and for queries.
+    """Split text into terms; the same settings yield the same terms for the index and for queries.
 
     Args:
         language: A Snowball stemmer's name, or `none` for no stemming and no stop words.
@@ -126,23 +127,23 @@ class Analyzer:
 
     def __init__(self, language: str = "english") -> None:
         self.language = language
-        self._known = Memory(self.analyse, _MAX_ASKED)
-        self._asked = Memory(self._ask, _MAX_ASKED)
+        self._terms_of = Memory(self.analyse, _MAX_QUERY_TOKENS)
+        self._query_terms_of = Memory(self._analyse_query, _MAX_QUERY_TOKENS)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
-        return list(chain.from_iterable(map(self._known.__getitem__, tokens(text))))
+        return list(chain.from_iterable(map(self._terms_of.__getitem__, tokens(text))))
 
-    def asked_terms(self, text: str) -> list[str]:
+    def query_terms(self, text: str) -> list[str]:
         """Return the terms of a question, in order, with repetitions, without question words.
 
         Question words occur in every question and do not depend on its subject. A word in capitals is kept as a name.
 
         Example:
-            >>> Analyzer("english").asked_terms("What does the WHO recommend?")
+            >>> Analyzer("english").query_terms("What does the WHO recommend?")
             ['who', 'recommend']
         """
-        return list(chain.from_iterable(map(self._asked.__getitem__, tokens(text))))
+        return list(chain.from_iterable(map(self._query_terms_of.__getitem__, tokens(text))))
 
     def stems(self, words: Set[str]) -> set[str]:
         """Return the terms of lower-case words, without those of question words."""
@@ -165,9 +166,9 @@ class Analyzer:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
 
-    def _ask(self, token: str) -> tuple[str, ...]:
+    def _analyse_query(self, token: str) -> tuple[str, ...]:
         is_name = len(token) > 1 and token.isupper()
-        return self._known[token] if is_name or _CLITIC.sub("", token).casefold() not in self._question_words else ()
+        return self._terms_of[token] if is_name or _CLITIC.sub("", token).casefold() not in self._question_words else ()
 
     def _word(self, word: str) -> tuple[str, ...]:
         word = word.casefold()
@@ -240,14 +241,14 @@ def may_be_misspelt(token: str) -> bool:
     return _ORDINARY.fullmatch(token) is not None
 
 
-def one_slip_away(word: str) -> set[str]:
+def edit_distance_one(word: str) -> set[str]:
     """Return the spellings that are one typing error away: a letter missing, added or replaced, or two swapped.
 
     Four of five misspelt words have one such error (Damerau, "A technique for computer detection and correction of
     spelling errors", CACM 1964). The first letter is seldom wrong and therefore not changed.
 
     Example:
-        >>> {"their", "tier", "thief"} <= one_slip_away("thier"), "hier" in one_slip_away("thier")
+        >>> {"their", "tier", "thief"} <= edit_distance_one("thier"), "hier" in edit_distance_one("thier")
         (True, False)
     """
     first, rest = word[:1], word[1:]

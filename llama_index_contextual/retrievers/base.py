@@ -179,8 +179,8 @@ def lexical_query(bundle: QueryBundle) -> LexicalQuery:
 def with_terms(bundle: QueryBundle, texts: Sequence[str], weight: float) -> WeightedQuery:
     """Return the query with further texts for the lexical indexes, whose terms have the given weight."""
     query = lexical_query(bundle)
-    given = ((query, 1.0),) if isinstance(query, str) else query
-    lexical_texts = (*given, *((text, weight) for text in texts))
+    base_texts = ((query, 1.0),) if isinstance(query, str) else query
+    lexical_texts = (*base_texts, *((text, weight) for text in texts))
     if isinstance(bundle, WeightedQuery):
         return replace(bundle, lexical_texts=lexical_texts)
     return WeightedQuery(
@@ -256,8 +256,8 @@ class RankingRetriever(CheckedRetriever):
         """
         best = ranking.first(k)
         nodes = self.docstore.get_nodes([node_id for node_id, _ in best])
-        given = ranking.evidence(k) if evidence is None else evidence
-        scored = zip(nodes, best, given[: len(nodes)], strict=True)
+        hit_evidence = ranking.evidence(k) if evidence is None else evidence
+        scored = zip(nodes, best, hit_evidence[: len(nodes)], strict=True)
         # Without validation: validating the fields takes longer than the search.
         return [
             RetrievedChunk.model_construct(rank=rank, node=node, score=score, **legs)
@@ -325,9 +325,9 @@ _dispatcher = get_dispatcher(__name__)
 def reported(
     respond: Callable[Concatenate[R, QueryBundle, P], RetrievalResponse],
 ) -> Callable[Concatenate[R, QueryBundle, P], RetrievalResponse]:
-    """Run a retriever's `respond` in a span with LlamaIndex's retrieval events, which carry the hits.
+    """Run a retriever's `respond` in a span with LlamaIndex's retrieval events, which contain the hits.
 
-    `BaseRetriever.retrieve` does this itself, but `respond` does not go through it.
+    `BaseRetriever.retrieve` does this, but `respond` does not call it.
     """
 
     @_dispatcher.span

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.retrievers.analysis import Analyzer, Memory, may_be_misspelt, one_slip_away, tokens
+from llama_index_contextual.retrievers.analysis import Analyzer, Memory, edit_distance_one, may_be_misspelt, tokens
 from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.storage import files
 
@@ -79,9 +79,9 @@ class LexicalIndex:
         """
         if isinstance(query, Mapping):
             return QueryTerms(self, query)
-        given = [(query, 1.0)] if isinstance(query, str) else query
-        texts = [(shortened(text), weight) for text, weight in given if weight > 0]
-        counts = _term_weights(texts, self.analyzer.asked_terms) or _term_weights(texts, self.analyzer.terms)
+        weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
+        texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
+        counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
         terms = self._heaviest(counts)
         if len(terms.known) == len(terms.counts):
             return terms
@@ -89,7 +89,7 @@ class LexicalIndex:
         for word, weight in itertools.islice(self._unknown_words(texts), MAX_SPELLED):
             for term, share in self._spelling_candidates(word).items():
                 corrected[term] = max(corrected.get(term, 0.0), weight * share)
-        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.left_out)
+        return terms if corrected == terms.counts else QueryTerms(self, corrected, terms.omitted)
 
     def _heaviest(self, counts: Mapping[str, float]) -> QueryTerms:
         """Return the terms to search: if there are too many, those with the largest weight times idf."""
@@ -99,8 +99,8 @@ class LexicalIndex:
         known = frozenset(terms.known)
         ordered = sorted(counts, key=lambda term: (term not in known, -terms.weights[term]))  # ties as in the query
         heaviest = frozenset(ordered[:MAX_TERMS])
-        kept = {term: weight for term, weight in counts.items() if term in heaviest}
-        return QueryTerms(self, kept, len(counts) - len(kept))
+        heaviest_counts = {term: weight for term, weight in counts.items() if term in heaviest}
+        return QueryTerms(self, heaviest_counts, len(counts) - len(heaviest_counts))
 
     def _unknown_words(self, texts: Sequence[tuple[str, float]]) -> Iterator[tuple[str, float]]:
         """Yield the distinct words that no text contains and that may be misspelt, with their weights."""
@@ -109,7 +109,7 @@ class LexicalIndex:
             for token in filter(may_be_misspelt, tokens(text)):
                 words[token] = max(words.get(token, 0.0), weight)
         for word, weight in words.items():
-            terms = self.analyzer.asked_terms(word)
+            terms = self.analyzer.query_terms(word)
             if terms and not any(map(self._holders, terms)):
                 yield word, weight
 
@@ -117,7 +117,7 @@ class LexicalIndex:
         """Return the terms of the index that are one typing error away from an unknown word, with their weights."""
         candidates = self._respelled.get(token)
         if candidates is None:
-            near = self._vocabulary.keys() & self.analyzer.stems(one_slip_away(token.casefold()))
+            near = self._vocabulary.keys() & self.analyzer.stems(edit_distance_one(token.casefold()))
             holders = {term: number for term in sorted(near) if (number := self._holders(term))}
             total = sum(holders.values())
             candidates = {term: GUESS_WEIGHT * number / total for term, number in holders.items()}
@@ -207,17 +207,17 @@ class QueryTerms:
     Args:
         index: The index.
         counts: The distinct terms of the query, in order, with their weights.
-        left_out: Number of distinct terms of the query that are not searched.
+        omitted: Number of distinct terms of the query that are not searched.
 
     Attributes:
         known: The terms that the index contains.
         postings: For each of `known`, the rows that contain it, ascending, and its contribution to their scores.
     """
 
-    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], left_out: int = 0) -> None:
+    def __init__(self, index: LexicalIndex, counts: Mapping[str, float], omitted: int = 0) -> None:
         matches = [(term, postings) for term in counts if (postings := index.postings(term)) is not None]
         self.counts = counts
-        self.left_out = left_out
+        self.omitted = omitted
         self.known = tuple(term for term, _ in matches)
         self.postings = [postings for _, postings in matches]
         self.size = index.size
@@ -232,11 +232,11 @@ class QueryTerms:
 
     def matched(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return for each row the terms that it contains."""
-        wanted = np.asarray(rows, dtype=np.int32)
-        held = np.empty((len(wanted), len(self.known)), dtype=np.bool_)
+        row_ids = np.asarray(rows, dtype=np.int32)
+        contains = np.empty((len(row_ids), len(self.known)), dtype=np.bool_)
         for at, (holders, _) in enumerate(self.postings):
-            held[:, at] = holders.take(holders.searchsorted(wanted), mode="clip") == wanted
-        return [tuple(itertools.compress(self.known, row)) for row in held.tolist()]
+            contains[:, at] = holders.take(holders.searchsorted(row_ids), mode="clip") == row_ids
+        return [tuple(itertools.compress(self.known, row)) for row in contains.tolist()]
 
 
 class LexicalIndexBuilder:

@@ -3,7 +3,7 @@
 Two logistic models use a few features of the ranking, which depend neither on the scale of an embedding nor on the
 number of results. They were fitted by `python -m tests.benchmarks.relevance --data ../shared/data` with the local
 settings on four question sets (source code, contracts, long Markdown documents, conversations) with equal weights. The
-script prints the constants below and their accuracy on a set that the fit has not seen. With other settings the
+script prints the constants below and their accuracy on a held-out set. With other settings the
 probabilities are rough.
 """
 
@@ -124,7 +124,7 @@ def query_features(ranking: Ranking, evidence: Sequence[Evidence]) -> NDArray[np
 
     0. The best BM25 score divided by the length of the query, as in WIG (Zhou, Croft, "Query Performance Prediction in
        Web Search Environments", SIGIR 2007), and by log(1 + chunks), which is about the largest possible idf. The
-       length is the root of the sum of the squared weights of the terms, which is the root of their number outside of
+       length is the root of the sum of the squared weights of the terms, which is the root of their number outside
        conversations.
     1. The BM25 score of the first hit divided by the sum of the weights of all terms, including unknown ones.
     """

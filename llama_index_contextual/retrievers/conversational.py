@@ -114,8 +114,8 @@ class ConversationalRetriever(CheckedRetriever):
     The retriever has no state: the conversation is part of the query, a `ConversationQuery`. The embedding is the
     normalised weighted sum of the question's embedding and the mean of the last questions' embeddings. The lexical
     indexes are searched for the terms of the question, those of the last questions and of the last answer with small
-    weights. The more specific a question is by itself, the less weight the conversation has, so that a change of topic
-    is not pulled back. A question that stands alone or has no history is not changed.
+    weights. The more specific a question is by itself, the less weight the conversation has, so that it can change the
+    topic. A question that stands alone or has no history is not changed.
 
     Args:
         retriever: The retriever to search with. Those of this package use both parts; others use the embedding.

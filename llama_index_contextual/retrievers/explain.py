@@ -1,11 +1,11 @@
-"""Explain a ranking: the terms of each score, and what each near miss lacks, from the rankings of the search."""
+"""Explain a ranking: the summands of each score, the matched and missing terms, and what near misses lack."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llama_index_contextual.metadata import context_parts
+from llama_index_contextual import metadata as keys
 from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.response import Explanation, RetrievedChunk
 
@@ -34,7 +34,7 @@ class _Share:
 
 
 def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits, and those of the next ones with what they lack.
+    """Return the explanations of the k best hits, and those of the next ones with the difference from the last result.
 
     Args:
         ranking: The ranking.
@@ -66,12 +66,13 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text, those only in the context, and those only in its structural part."""
+    """Return the matched terms in the text or its table head, those only in the context, and those only in its structural part."""
     if ranking.query_terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.query_terms.analyzer.terms
-    structure, written = context_parts(hit.node.metadata)
-    of_text, of_structure = set(terms_of(hit.text)), set(terms_of(structure) if written else ())
+    structure, written = keys.context_parts(hit.node.metadata)
+    of_text = set(terms_of(f"{hit.node.metadata.get(keys.TABLE_HEAD) or ''}\n{hit.text}"))
+    of_structure = set(terms_of(structure) if written else ())
     of_structure -= set(terms_of(written))
     rest = [term for term in hit.lexical.matched_terms if term not in of_text]
     return (
@@ -139,16 +140,16 @@ def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
 
 def _with_reason(ranking: Ranking, explanations: Sequence[Explanation], at: int, last: int) -> Explanation:
     """Return the explanation of a near miss with the difference from the last result."""
-    miss, kept = explanations[at], explanations[last]
-    reasons = [f"{kept.score - miss.score:.4f} below result {kept.rank}"]
+    miss, hit = explanations[at], explanations[last]
+    reasons = [f"{hit.score - miss.score:.4f} below result {hit.rank}"]
     shares = list(zip(_shares(ranking, at), _shares(ranking, last), strict=True))
     if shares:
         mine, theirs = max(shares, key=lambda pair: pair[1].value - pair[0].value)
         if theirs.value > mine.value:
             reasons.append(_deficit(mine, theirs))
-    terms_of_kept = {*kept.in_text, *kept.in_context, *kept.in_structure}
-    if lacking := [term for term in miss.missing if term in terms_of_kept]:
-        reasons.append(f"it lacks {', '.join(lacking)}")
+    terms_of_hit = {*hit.in_text, *hit.in_context, *hit.in_structure}
+    if lacking := [term for term in miss.missing if term in terms_of_hit]:
+        reasons.append(f"missing terms: {', '.join(lacking)}")
     return replace(miss, why_not="; ".join(reasons))
 
 

@@ -1,7 +1,7 @@
 """Fusion of several rankings into one, by reciprocal ranks or by scores: pure functions.
 
 A ranking is a list of (id, score), best first, or `Hits`: rows and scores as arrays. Ties are broken by the best rank
-in any ranking, then by id, so the same input always gives the same output.
+in any ranking, then by id, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def reciprocal_rank_fusion(
     Args:
         rankings: Best first; each id at most once per ranking.
         weights: One per ranking.
-        k: Constant; the larger it is, the less the first ranks stand out.
+        k: Constant; the larger it is, the smaller the differences between the first ranks.
 
     Source: Cormack, Clarke, Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
     Methods", SIGIR 2009 (unweighted, k = 60).
@@ -163,16 +163,16 @@ def normalise_weights(weights: Sequence[float], count: int) -> list[float]:
             all weights are zero.
     """
     if count == 0:
-        raise ValueError("there is nothing to fuse: give at least one ranking")
+        raise ValueError("there is nothing to fuse: pass at least one ranking")
     if not isinstance(weights, list | tuple) or not all(isinstance(weight, Real) for weight in weights):
         raise ValueError(f"the weights {weights!r} must be a list of numbers")
     if len(weights) != count:
-        raise ValueError(f"there are {len(weights)} weights for {count} rankings: give one weight per ranking")
+        raise ValueError(f"there are {len(weights)} weights for {count} rankings: pass one weight per ranking")
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
         raise ValueError(f"the weights {list(weights)} must be finite and not negative")
     largest = max(weights)
     if largest == 0:
-        raise ValueError("the weights are all 0: give at least one ranking some weight")
+        raise ValueError("the weights are all 0: set at least one of them above 0")
     scaled = [weight / largest for weight in weights]  # the sum of large weights could be infinite
     total = math.fsum(scaled)
     return [weight / total for weight in scaled]

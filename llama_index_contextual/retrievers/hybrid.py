@@ -92,8 +92,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         **kwargs: Any,
     ) -> None:
         try:
-            given = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
-            weights = normalise_weights(given, len(retrievers))
+            leg_weights = [1.0] * len(retrievers) if retriever_weights is None else retriever_weights
+            weights = normalise_weights(leg_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
         super().__init__(
@@ -121,7 +121,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         if filters is not None and not self._ranks_ids:
             raise ConfigurationError(
                 "HybridRetriever: filters work with retrievers that rank ids over one document store, and with a single"
-                " query: give each retriever its own filters.",
+                " query: pass filters to each retriever instead.",
                 setting="filters",
             )
         if documents is not None and not self._ranks_ids:
@@ -152,9 +152,9 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
                 "HybridRetriever ranks ids only when all its retrievers do, over one document store and for a single"
                 " query: use retrieve()."
             )
-        bundle, wanted = as_bundle(query), max(self.candidates, require_positive(k))
-        parts = [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
-        rankings = [part.hits.first(wanted) for part in parts]
+        bundle, depth = as_bundle(query), max(self.candidates, require_positive(k))
+        parts = [leg.rank(bundle, depth, filters or self._filters) for leg in self._legs]
+        rankings = [part.hits.first(depth) for part in parts]
         scales = self._scales(parts, rankings)
         hits = fuse(
             rankings,

@@ -32,8 +32,8 @@ NODES_FILE = "nodes.sqlite"
 class LexicalRetriever(BM25Retriever, RankingRetriever):
     """Rank chunks by BM25 over their text and its context; exact terms such as TS-999 also match as a whole.
 
-    Chunks without any term of the query are not returned. The index is memory-mapped and holds no nodes: they are read
-    from the document store.
+    Chunks without any term of the query are not returned. The index is memory-mapped and contains no nodes: they are
+    read from the document store.
 
     Args:
         lexical_index: The index; row i is the i-th node of the document store.
@@ -71,7 +71,7 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         self._owns_docstore = False
         if lexical_index.size != len(docstore):
             raise InputError(
-                f"The lexical index holds {pluralize(lexical_index.size, 'text')}, the document store"
+                f"The lexical index contains {pluralize(lexical_index.size, 'text')}, the document store"
                 f" {pluralize(len(docstore), 'node')}: they do not belong together."
             )
 
@@ -94,11 +94,11 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
         """
         if sum(source is not None for source in (index, nodes, docstore)) != 1:
             raise InputError("Give exactly one of index, nodes and docstore.")
-        given = docstore if index is None else _docstore_of(index)
-        owned = not isinstance(given, SQLiteDocumentStore)
-        store = SQLiteDocumentStore() if not isinstance(given, SQLiteDocumentStore) else given
+        nodes_store = docstore if index is None else _docstore_of(index)
+        owned = not isinstance(nodes_store, SQLiteDocumentStore)
+        store = SQLiteDocumentStore() if not isinstance(nodes_store, SQLiteDocumentStore) else nodes_store
         if owned:
-            store.add_documents(list(given.docs.values()) if given is not None else list(nodes or []))
+            store.add_documents(list(nodes_store.docs.values()) if nodes_store is not None else list(nodes or []))
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in store.iterate())
         lexical_index = LexicalIndex.build(texts, language=language)
         retriever = cls(lexical_index, store, similarity_top_k=similarity_top_k, filters=filters, **kwargs)
@@ -172,11 +172,11 @@ class LexicalRetriever(BM25Retriever, RankingRetriever):
 
 
 def _warnings(terms: QueryTerms) -> tuple[str, ...]:
-    if not terms.left_out:
+    if not terms.omitted:
         return ()
-    kept, number = MAX_TERMS, MAX_TERMS + terms.left_out
+    limit, number = MAX_TERMS, MAX_TERMS + terms.omitted
     return (
-        f"The query has {number:,} different terms: only the {kept} with the largest weights were searched lexically.",
+        f"The query has {number:,} different terms: only the {limit} with the largest weights were searched lexically.",
     )
 
 

@@ -1,6 +1,6 @@
 """Search in the live version of a project.
 
-`ProjectRetriever` answers queries, `LiveIndexes` finds the live version and notices when another one takes its place,
+`ProjectRetriever` answers queries, `LiveIndexes` finds the live version and detects when another one replaces it,
 `SearchableVersion` opens the indexes of one version, and `respond` ranks, reranks, estimates relevance and explains.
 """
 
@@ -80,7 +80,7 @@ _FUSION_FIELDS = (
     "rrf_k",
 )
 
-_FILES_GONE = (ContextualError, OSError, sqlite3.Error)
+_FILES_REMOVED = (ContextualError, OSError, sqlite3.Error)
 """Errors that a query may raise if a writer removed its version before all its files were open."""
 
 
@@ -137,7 +137,7 @@ class ProjectRetriever(CheckedRetriever):
     def widened(self) -> ProjectRetriever:
         """Return a retriever that searches the same indexes more widely: five times the candidates, twice the results.
 
-        The mode stays: lexical mode must not send the question to an embedding API.
+        The mode does not change: lexical mode must not send the question to an embedding API.
         """
         return self.changed(similarity_top_k=2 * self.similarity_top_k, candidates=5 * self._config.candidates)
 
@@ -248,7 +248,7 @@ class ProjectRetriever(CheckedRetriever):
             mode_used=mode,
             warnings=warnings,
             version=current.name,
-            turns=self._indexes.turns,
+            slots=self._indexes.slots,
         )
         if not added:
             return respond(bundle, retriever, request)
@@ -263,14 +263,14 @@ class ProjectRetriever(CheckedRetriever):
 
 
 def _embedding_notes(bundle: QueryBundle, mode: Mode) -> list[str]:
-    """Return a warning for each text of the query of which only the beginning is embedded."""
+    """Return a warning for each text of the query that is too long to be embedded completely."""
     if mode == "lexical" or bundle.embedding is not None:
         return []
     lengths = [(len(cut_to_input(text)), len(text)) for text in bundle.embedding_strs]
     return [
-        f"The query is longer than an embedding model takes: only its beginning, {kept:,} characters, was embedded."
-        for kept, length in lengths
-        if kept < length
+        f"The query is longer than an embedding model accepts: only its beginning, {limit:,} characters, was embedded."
+        for limit, length in lengths
+        if limit < length
     ]
 
 
@@ -286,7 +286,7 @@ class LiveIndexes:
         project_dir: Directory of the project.
         name: Name of the project, for messages.
         load_embed_model: Loads the model that embeds queries, given the setting that a version was built with.
-        load_llm: Loads the LLM for reranking, if the settings ask for that.
+        load_llm: Loads the LLM for reranking, if the settings require it.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class LiveIndexes:
         load_llm: Callable[[], LLM] | None = None,
     ) -> None:
         self.rerankers = Rerankers(load_llm)
-        self.turns = _turns()
+        self.slots = _slots()
         self._project_dir = project_dir
         self._name = name
         self._load_embed_model = load_embed_model
@@ -307,8 +307,8 @@ class LiveIndexes:
         renewed(self)
 
     def renew_after_fork(self) -> None:
-        """Release all turns in a forked child, where the threads that hold them do not exist."""
-        self.turns = _turns()
+        """Release all slots in a forked child, where the threads that acquired them do not exist."""
+        self.slots = _slots()
 
     def __reduce__(self) -> NoReturn:
         root, name = str(self._project_dir.parent), self._project_dir.name
@@ -347,12 +347,12 @@ class LiveIndexes:
                 return opened
 
     def run(self, query: Callable[[SearchableVersion], T]) -> T:
-        """Run a query on the live version, and again on the next one if a writer removes its files meanwhile."""
+        """Run a query on the live version, and again on the next one if a writer removes its files during the query."""
         while True:
             current = self.current()
             try:
                 return query(current)
-            except _FILES_GONE:
+            except _FILES_REMOVED:
                 if not self._is_superseded(current):
                     raise
 
@@ -362,17 +362,17 @@ class LiveIndexes:
             current = await asyncio.to_thread(self.current)
             try:
                 return await query(current)
-            except _FILES_GONE:
+            except _FILES_REMOVED:
                 if not self._is_superseded(current):
                     raise
 
     def _is_superseded(self, current: SearchableVersion) -> bool:
-        """Return whether another version has become live, so that the files of this one may be gone."""
+        """Return whether another version has become live, so that the files of this one may have been removed."""
         with self._lock:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 
 
-def _turns() -> threading.BoundedSemaphore:
+def _slots() -> threading.BoundedSemaphore:
     """Return a semaphore that limits how many threads rank at the same time.
 
     They compete for the interpreter: more threads than cores answer fewer queries.
@@ -479,16 +479,16 @@ class SearchableVersion(OpenVersion):
             sibling_weight=config.sibling_weight,
         )
 
-    def usable_mode(self, wanted: Mode) -> tuple[Mode, list[str]]:
+    def usable_mode(self, requested: Mode) -> tuple[Mode, list[str]]:
         """Return the requested mode if the version supports it, or else another one and a warning."""
         has: dict[str, bool] = {"semantic": self.has_semantic, "lexical": self.has_lexical}
-        if wanted == "hybrid" and all(has.values()):
-            return wanted, []
-        if has.get(wanted):
-            return wanted, []
+        if requested == "hybrid" and all(has.values()):
+            return requested, []
+        if has.get(requested):
+            return requested, []
         used: Mode = "semantic" if has["semantic"] else "lexical"
-        missing = " and ".join(name for name, is_there in has.items() if not is_there)
-        return used, [f"Mode {wanted!r} was requested, but there is no {missing} index: answered with {used!r}."]
+        missing = " and ".join(name for name, exists in has.items() if not exists)
+        return used, [f"Mode {requested!r} was requested, but there is no {missing} index: answered with {used!r}."]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -500,12 +500,12 @@ class Request:
         filters: Only chunks that pass are ranked.
         explain: Whether to explain the order of the results.
         reranker: Reorders the best hits; None leaves them as they are ranked.
-        candidates: Number of hits that are given to the reranker.
+        candidates: Number of hits passed to the reranker.
         mode_requested: Mode that was requested.
         mode_used: Mode that is used.
         warnings: Sentences about differences from the request.
         version: Name of the version.
-        turns: Semaphore that limits how many searches rank at the same time.
+        slots: Semaphore that limits how many searches rank at the same time.
     """
 
     k: int
@@ -517,18 +517,18 @@ class Request:
     mode_used: Mode
     warnings: Sequence[str]
     version: str
-    turns: AbstractContextManager[object]
+    slots: AbstractContextManager[object]
 
 
 def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -> RetrievalResponse:
     """Rank, fetch and judge the best hits for a query; rerank and explain them if requested."""
     k = max(request.k, request.candidates) if request.reranker is not None else request.k
-    shown = k + NEAR_MISSES if request.explain else k
+    count = k + NEAR_MISSES if request.explain else k
     # A fused ranking has more than k hits anyway, and asking for more could change it.
-    with request.turns:
-        ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else shown, request.filters)
-        evidence = ranking.evidence(max(JUDGED, shown))
-        hits = retriever.fetch(ranking, shown, evidence)
+    with request.slots:
+        ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else count, request.filters)
+        evidence = ranking.evidence(max(JUDGED, count))
+        hits = retriever.fetch(ranking, count, evidence)
         judgement = judge(ranking, evidence)
     for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
         hit.relevance = relevance

@@ -64,7 +64,7 @@ class Reranker:
 
 
 class Rerankers:
-    """Create the reranker of the settings and keep it, as a cross-encoder takes seconds to load.
+    """Create the reranker of the settings and cache it, because a cross-encoder takes seconds to load.
 
     Args:
         load_llm: Loads the LLM for `rerank="llm"`.
@@ -73,7 +73,7 @@ class Rerankers:
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
         self._lock = new_lock()
-        self._made: tuple[tuple[str, str | None], BaseNodePostprocessor] | None = None
+        self._cached: tuple[tuple[str, str | None], BaseNodePostprocessor] | None = None
 
     def of(self, config: ProjectConfig) -> Reranker | None:
         """Return the reranker of the settings, or None.
@@ -84,10 +84,10 @@ class Rerankers:
         if config.rerank is None:
             return None
         with self._lock:
-            wanted = config.rerank, config.llm if config.rerank == LLM_RERANK else None
-            if self._made is None or self._made[0] != wanted:
-                self._made = wanted, self._make(config.rerank)
-            return Reranker(config.rerank, self._made[1], threshold=config.rerank_threshold)
+            key = config.rerank, config.llm if config.rerank == LLM_RERANK else None
+            if self._cached is None or self._cached[0] != key:
+                self._cached = key, self._make(config.rerank)
+            return Reranker(config.rerank, self._cached[1], threshold=config.rerank_threshold)
 
     def _make(self, name: str) -> BaseNodePostprocessor:
         if name == LLM_RERANK:
@@ -127,8 +127,9 @@ class Rerankers:
 def _choices(answer: str, count: int) -> tuple[list[int], list[float]]:
     """Return the numbers of the passages in an LLM's answer, from 1, and their scores.
 
-    LlamaIndex's own parser takes 0 for the last passage and 0.9 for 0, and shifts the scores after a line without one.
+    LlamaIndex's own parser interprets 0 as the last passage and 0.9 as 0, and shifts the scores after a line without a
+    score.
     """
     choices = [(int(number), float(score)) for number, score in _CHOICE.findall(answer)]
-    kept = [(number, score) for number, score in choices if 1 <= number <= count]
-    return [number for number, _ in kept], [score for _, score in kept]
+    valid = [(number, score) for number, score in choices if 1 <= number <= count]
+    return [number for number, _ in valid], [score for _, score in valid]

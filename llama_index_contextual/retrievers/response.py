@@ -18,15 +18,15 @@ from llama_index_contextual._utils.text import excerpt, pluralize
 ConfidenceLevel = Literal["high", "medium", "low", "none"]
 
 LEGS = ("semantic", "lexical", "document")
-"""Names of the indexes that give evidence for a chunk."""
+"""Names of the indexes in the evidence for a chunk."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of writing."""
 
-_SHOWN = 400
+_WIDTH = 400
 """Maximum number of characters of a query that are shown."""
 
-_SHOWN_WORDS, _SHOWN_LETTERS = 50, 60
+_MAX_WORDS, _MAX_WORD_LENGTH = 50, 60
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Source:
 
     @classmethod
     def of(cls, node: BaseNode) -> Source:
-        """Return the source of a node of any parser; fields that its metadata lacks are None."""
+        """Return the source of a node of any parser; fields that are not in its metadata are None."""
         names = ("file_name", "file_path", "page_start", "page_end", "page_label", "section", "title")
         fields = {name: node.metadata.get(name) for name in (*names, "segment_index", "chunk_index")}
         return cls(
@@ -137,6 +137,11 @@ class RetrievedChunk(NodeWithScore):
     def context(self) -> str | None:
         """The sentences that situate the chunk in its document, or None."""
         return self.node.metadata.get(keys.CONTEXT) or None
+
+    @property
+    def table_head(self) -> str | None:
+        """The column head of the table inside which the text begins, or None."""
+        return self.node.metadata.get(keys.TABLE_HEAD) or None
 
     @property
     def source(self) -> Source:
@@ -229,12 +234,12 @@ class RetrievalResponse:
     Attributes:
         query: The question.
         mode_requested: The mode that was requested.
-        mode_used: The mode that was used, as far as the version has the indexes.
+        mode_used: The mode that was used; it depends on the indexes of the version.
         warnings: Sentences about differences from the request.
         results: The results, best first.
         confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
             None unless both indexes were searched.
-        confidence_level: The same in words: "low" holds for at most 3 in 100 answerable questions, "none" means that
+        confidence_level: The same in words: "low" applies to at most 3 in 100 answerable questions, "none" means that
             there are no results.
         version: Name of the version that was searched.
         blend: The texts that were searched, if they differ from the question; or None.
@@ -290,7 +295,7 @@ class RetrievalResponse:
 
     def __repr__(self) -> str:
         confidence = "" if self.confidence is None else f", confidence {self.confidence:.2f}, {self.confidence_level}"
-        query = self.query if len(self.query) <= _SHOWN else f"{self.query[:_SHOWN]}…"
+        query = self.query if len(self.query) <= _WIDTH else f"{self.query[:_WIDTH]}…"
         head = f"{pluralize(len(self.results), 'result')} for {query!r} ({self.mode_used}{confidence})"
         lines = [
             f"{chunk.rank:>3}. {chunk.source}  {_shorten(chunk.excerpt(self.query, 90))}" for chunk in self.results
@@ -309,7 +314,7 @@ class RetrievalResponse:
         )
         warnings = "".join(f"<p>{escape(visible(warning))}</p>" for warning in self.warnings)
         return (
-            f"<p><b>{escape(_shorten(self.query[: 2 * _SHOWN], _SHOWN))}</b> ({escape(self.mode_used)})</p>{warnings}"
+            f"<p><b>{escape(_shorten(self.query[: 2 * _WIDTH], _WIDTH))}</b> ({escape(self.mode_used)})</p>{warnings}"
             f"<table><tr><th>#</th><th>source</th><th>score</th><th>context, text</th></tr>{rows}</table>"
         )
 
@@ -333,7 +338,7 @@ def visible(text: str) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     """Return a list of words for display: at most 50, each cut to 60 characters."""
-    shown = [_shorten(word, _SHOWN_LETTERS) for word in words[:_SHOWN_WORDS]]
+    shown = [_shorten(word, _MAX_WORD_LENGTH) for word in words[:_MAX_WORDS]]
     more = [f"and {len(words) - len(shown):,} more"] if len(words) > len(shown) else []
     return ", ".join([*shown, *more])
 

@@ -118,7 +118,8 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
                 vector = np.asarray(embedding, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"The query's embedding is not a list of numbers: give one of {name!r}, or none.", value=embedding
+                f"The query's embedding is not a list of numbers: pass an embedding by {name!r}, or none.",
+                value=embedding,
             ) from error
         if vector.ndim != 1 or len(vector) != (dimensions or len(vector)):
             raise InputError(
@@ -128,7 +129,7 @@ class SemanticRetriever(VectorIndexRetriever, RankingRetriever):
             )
         if not np.isfinite(vector).all():
             raise InputError(
-                f"The query's embedding ({len(vector)} dimensions, as many as the index has) holds NaN or infinity:"
+                f"The query's embedding ({len(vector)} dimensions, as many as the index has) contains NaN or infinity:"
                 f" embed the query again with {name!r}.",
                 value=embedding,
             )
@@ -208,8 +209,8 @@ class QueryEmbedder:
     """
 
     def __init__(self, model: BaseEmbedding) -> None:
-        self._given = model
-        self._known: LRUCache[bytes, list[float]] = LRUCache(_CACHE_SIZE)
+        self._original = model
+        self._cache: LRUCache[bytes, list[float]] = LRUCache(_CACHE_SIZE)
         # Without `self`: a reference cycle would keep the embedder alive until the next garbage collection.
         self._model: PerLoop[BaseEmbedding] = PerLoop(lambda: model)
 
@@ -221,44 +222,44 @@ class QueryEmbedder:
         """
         question = _question(texts)
         key = _key(question)
-        if (known := self._known.get(key)) is not None:
+        if (known := self._cache.get(key)) is not None:
             return known
         try:
             model = self._model.sync()
             embedding = call(lambda: _embed(model, question), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
-        self._known.put(key, self._checked(embedding))
+        self._cache.put(key, self._checked(embedding))
         return embedding
 
     async def aembed(self, texts: Sequence[str]) -> list[float]:
         """Asynchronous version of `embed`."""
         question = _question(texts)
         key = _key(question)
-        if (known := self._known.get(key)) is not None:
+        if (known := self._cache.get(key)) is not None:
             return known
         try:
             model = await self._model.running()
             embedding = await acall(lambda: _aembed(model, question), _RETRY)
         except Exception as error:  # an embedding class may raise any error; the user gets a sentence
             raise self._model_error(error) from error
-        self._known.put(key, self._checked(embedding))
+        self._cache.put(key, self._checked(embedding))
         return embedding
 
     def embed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the embeddings of several questions by concurrent calls: LlamaIndex has no call for several."""
-        given = [_question(texts) for texts in questions]
-        missing = [question for question in dict.fromkeys(given) if self._known.get(_key(question)) is None]
+        texts_of = [_question(texts) for texts in questions]
+        missing = [question for question in dict.fromkeys(texts_of) if self._cache.get(_key(question)) is None]
         with ThreadPoolExecutor(min(_CONCURRENT_CALLS, len(missing)) or 1) as threads:
             embeddings = dict(zip(missing, threads.map(self.embed, missing), strict=True))
-        return [embeddings.get(question) or self.embed(question) for question in given]
+        return [embeddings.get(question) or self.embed(question) for question in texts_of]
 
     async def aembed_many(self, questions: Sequence[Sequence[str]]) -> list[list[float]]:
         """Asynchronous version of `embed_many`."""
-        given = [_question(texts) for texts in questions]
-        distinct = list(dict.fromkeys(given))
+        texts_of = [_question(texts) for texts in questions]
+        distinct = list(dict.fromkeys(texts_of))
         embeddings = dict(zip(distinct, await asyncio.gather(*map(self.aembed, distinct)), strict=True))
-        return [embeddings[question] for question in given]
+        return [embeddings[question] for question in texts_of]
 
     def _checked(self, embedding: object) -> list[float]:
         """Return the embedding that a model returned, as a list.
@@ -272,17 +273,17 @@ class QueryEmbedder:
             numbers = np.zeros(0)
         if numbers.ndim == 1 and len(numbers) and np.isfinite(numbers).all():
             return embedding if isinstance(embedding, list) else numbers.tolist()
-        name, size = model_name(self._given), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
+        name, size = model_name(self._original), f"{numbers.size} dimensions" if numbers.ndim == 1 else "no embedding"
         raise ModelError(
-            f"The embedding model {name!r} did not answer with finite numbers ({size}): ask again, or choose another"
-            f" model.",
+            f"The embedding model {name!r} did not return finite numbers ({size}): run the same query again,"
+            f" or choose another model.",
             setting="embed_model",
         )
 
     def _model_error(self, error: Exception) -> ModelError:
         if isinstance(error, ModelError):
             return ModelError(str(error), setting=error.setting)
-        message = describe(error, setting="embed_model", model=model_name(self._given))
+        message = describe(error, setting="embed_model", model=model_name(self._original))
         return ModelError(message, setting="embed_model")
 
 

@@ -58,19 +58,19 @@ def explicit_times(question: str, reference: date) -> str:
         >>> explicit_times("What was revenue last quarter, and in Q3 last year?", date(2026, 11, 22))
         'What was revenue last quarter (Q3 2026), and in Q3 last year (Q3 2025)?'
     """
-    taken = bytearray(len(question))  # 1 for characters of a phrase
+    matched = bytearray(len(question))  # 1 for characters of a phrase
     meanings: dict[int, str] = {}  # by the end of the phrase
     for name, pattern in _PHRASES:
         for match in pattern.finditer(question):
-            if not any(taken[match.start() : match.end()]):
-                taken[match.start() : match.end()] = b"\1" * len(match[0])
+            if not any(matched[match.start() : match.end()]):
+                matched[match.start() : match.end()] = b"\1" * len(match[0])
                 meanings[match.end()] = _meaning(name, match.groupdict(), reference)
-    pieces, done = [], 0
+    pieces, position = [], 0
     for end in sorted(meanings):
         if meanings[end] and not _BRACKET.match(question, end):
-            pieces += [question[done:end], f" ({meanings[end]})"]
-            done = end
-    return "".join([*pieces, question[done:]])
+            pieces += [question[position:end], f" ({meanings[end]})"]
+            position = end
+    return "".join([*pieces, question[position:]])
 
 
 def _meaning(name: str, groups: dict[str, str | None], today: date) -> str:

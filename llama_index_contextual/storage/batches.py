@@ -101,7 +101,7 @@ class BatchJournal:
         ]
         return [batch for batch in batches if model in (None, batch.model)]
 
-    def knows(self, custom_id: str) -> bool:
+    def has_request(self, custom_id: str) -> bool:
         """Return whether a request was sent or answered, so that it must not be sent again."""
         if self.reply(custom_id) is not None:
             return True

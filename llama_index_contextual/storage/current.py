@@ -21,7 +21,6 @@ CURRENT = "CURRENT"
 VERSIONS = "versions"
 BUILDING = ".building"
 REMOVED = ".removed"
-NEW = ".new"
 
 _NAME = re.compile(r"v\d{6,}")
 _NONE = "none"
@@ -95,7 +94,7 @@ def parse_current(project_dir: Path, stamp: Stamp | None) -> Current:
     content = stamp.content
     match = _CONTENT.fullmatch(content)
     if match is None:
-        raise _damage_error(project_dir, "does not hold the name of a version")
+        raise _damage_error(project_dir, "does not contain the name of a version")
     if match["body"] is None:
         return Current(_name(match["live"]))
     if match["sum"].decode() != xxhash.xxh3_64_hexdigest(match["body"]):
@@ -144,21 +143,21 @@ def directories(project_dir: Path) -> list[str]:
 
 
 def leftovers(project_dir: Path) -> list[Path]:
-    """Return the files and directories left behind by interrupted writers."""
+    """Return leftovers of interrupted writers: files and directories."""
     published = version_names(project_dir)
     return sorted(
         [
             *(version_directory(project_dir, name) for name in directories(project_dir) if name not in published),
             *(project_dir / VERSIONS).glob(f"*{BUILDING}"),
             *(project_dir / VERSIONS).glob(f"*{REMOVED}"),
-            *project_dir.glob(f"*{NEW}"),
-            *project_dir.glob(f"*{NEW}-journal"),  # of a ledger that was being written
+            *project_dir.glob(f"*{files.NEW}"),
+            *project_dir.glob(f"*{files.NEW}-journal"),  # of a ledger that was being written
         ]
     )
 
 
 def remove_leftovers(project_dir: Path) -> None:
-    """Remove what interrupted writers left behind; the caller must hold the project's write lock."""
+    """Remove leftovers of interrupted writers; the caller must hold the project's write lock."""
     for path in leftovers(project_dir):
         (files.remove_tree if path.is_dir() else files.remove)(path)
 

@@ -108,7 +108,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         ids = self._docstore.ids
         if len(ids) != len(self):
             raise CorruptVersionError(
-                f"The FAISS index holds {len(self)} vectors, the document store {len(ids)} nodes: they belong to"
+                f"The FAISS index contains {len(self)} vectors, the document store {len(ids)} nodes: they belong to"
                 f" different versions, or nodes were added to the document store directly; in the latter case, give the"
                 f" vector store its own document store."
             )
@@ -241,7 +241,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Answer a LlamaIndex query with nodes, their cosine similarities (-1 to 1) and their ids."""
         if query.query_embedding is None:
-            raise InputError("The query has no embedding: give the retriever an embed_model.")
+            raise InputError("The query has no embedding: pass an embed_model to the retriever.")
         vector = np.asarray(query.query_embedding, dtype=np.float32)
         hits = self._rank(vector, query.similarity_top_k, self._mask(query))
         known = self._ids()

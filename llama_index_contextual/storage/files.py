@@ -22,6 +22,9 @@ from llama_index_contextual.errors import InputError
 
 _BLOCK = 1 << 20
 
+NEW = ".new"
+"""Suffix of a file that is being written and will replace another one."""
+
 
 class System:
     """Operations on files that can fail or be interrupted."""
@@ -119,14 +122,14 @@ def replace(path: Path, data: bytes) -> None:
         InputError: The folder does not exist.
     """
     require_folder(path)
-    temporary = path.with_name(f"{path.name}.new")
+    temporary = path.with_name(f"{path.name}{NEW}")
     write(temporary, data)
     rename(temporary, path)
 
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file, and sync the copy and its directory. The target only appears when the copy is complete."""
-    temporary = target.with_name(f"{target.name}.new")
+    temporary = target.with_name(f"{target.name}{NEW}")
     try:
         with open(source, "rb") as file:
             write_with(temporary, lambda into: shutil.copyfileobj(file, into, _BLOCK))

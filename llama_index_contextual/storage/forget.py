@@ -10,7 +10,7 @@ from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.storage import files
-from llama_index_contextual.storage.current import NEW, VERSIONS, remove_version, version_names
+from llama_index_contextual.storage.current import VERSIONS, remove_version, version_names
 from llama_index_contextual.storage.ledger import LEDGER_FILE
 from llama_index_contextual.storage.project_file import project_ledger
 from llama_index_contextual.storage.scratch import remove_scratch
@@ -69,7 +69,7 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
     for node in live.docstore.iterate():
         contexts.add(keys.context_parts(node.metadata)[1])
         texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
-    new = path.with_name(f"{LEDGER_FILE}{NEW}")
+    new = path.with_name(f"{LEDGER_FILE}{files.NEW}")
     with project_ledger(project_dir) as ledger:
         batched = ledger.info().batched_requests
         removed = ledger.keep_only(contexts, texts, dry_run=dry_run)

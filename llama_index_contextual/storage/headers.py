@@ -46,7 +46,9 @@ def check_faiss(path: Path, *, shown: str | None = None) -> None:
         or floats != dimensions * vectors
         or size != floats * _FLOAT
     ):
-        raise damage_error(shown, f"claims to hold {vectors} vectors of {dimensions} numbers, but has a different size")
+        raise damage_error(
+            shown, f"claims to contain {vectors} vectors of {dimensions} numbers, but has a different size"
+        )
 
 
 def check_npy(path: Path, *, shown: str | None = None) -> None:

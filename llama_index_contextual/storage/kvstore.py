@@ -1,6 +1,6 @@
 """LlamaIndex key-value store in one SQLite file.
 
-All threads share one connection behind a lock; statements are short, and SQLite would serialise them anyway. A
+All threads share one connection, protected by a lock; statements are short, and SQLite would serialise them anyway. A
 published file is opened read-only and immutable, so that SQLite neither searches for a journal nor writes.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 from llama_index.core.storage.kvstore.types import DEFAULT_BATCH_SIZE, DEFAULT_COLLECTION, BaseKVStore
 
-from llama_index_contextual._utils.forks import keep, new_guard, renewed, require_safe
+from llama_index_contextual._utils.forks import keep_alive, new_guard, renewed, require_safe
 from llama_index_contextual.errors import ReadOnlyVersionError
 
 KV_TABLE = (
@@ -72,7 +72,7 @@ class SQLiteKVStore(BaseKVStore):
         """Make a forked child open the file again on the next use; a database in memory is copied by the fork."""
         if self.path is not None:
             self._closing.detach()
-            keep(self._opened)
+            keep_alive(self._opened)
             self._opened = None
 
     @property

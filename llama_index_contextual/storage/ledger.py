@@ -1,4 +1,4 @@
-"""Permanent store of contexts and embeddings, so that no call to a provider has to be paid for twice.
+"""Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
 
 The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
 so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
@@ -62,6 +62,7 @@ class LedgerInfo:
         input_tokens: Tokens of all prompts as counted by the providers.
         output_tokens: Tokens of all answers.
         batched_requests: Number of requests in batches that the provider is still working on.
+        pages: Number of scanned pages that were read by OCR.
     """
 
     contexts: int
@@ -69,6 +70,7 @@ class LedgerInfo:
     input_tokens: int
     output_tokens: int
     batched_requests: int = 0
+    pages: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class LedgerUsage:
 
 
 def content_key(*parts: str) -> str:
-    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") give different keys."""
+    """Return a SHA-256 over all parts of the input of a call; ("a", "bc") and ("ab", "c") have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -162,7 +164,7 @@ class Ledger:
         return self.contexts([key]).get(key)
 
     def contexts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the contexts with these keys, as far as they are in the ledger."""
+        """Return the contexts with these keys, if they are in the ledger."""
         rows = (row for part in _parts(keys) for row in self._kv.rows("contexts", *_one_of(part)))
         return {key: context for key, context, *_ in map(_storable, rows) if context}
 
@@ -174,11 +176,11 @@ class Ledger:
             self._kv.insert("contexts", rows)
 
     def vectors(self, keys: Sequence[str], *, dimensions: int | None = None) -> dict[str, NDArray[np.float32]]:
-        """Return the embeddings with these keys, as far as they are in the ledger; all have the same length.
+        """Return the embeddings with these keys, if they are in the ledger; all have the same length.
 
         Args:
             keys: Keys of the embeddings.
-            dimensions: Length of the vectors; None takes the most frequent one.
+            dimensions: Length of the vectors; None selects the most frequent one.
         """
         rows = (row for part in _parts(keys) for row in self._kv.rows("embeddings", *_one_of(part)))
         vectors: dict[str, NDArray[np.float32]] = {row[0]: np.frombuffer(row[1], dtype="<f4") for row in rows}
@@ -193,6 +195,18 @@ class Ledger:
         with self._kv.transaction():
             self._kv.insert("embeddings", rows)
 
+    def page(self, key: str) -> str | None:
+        """Return the scanned page with this key as it was read by OCR, or None."""
+        if not self._kv.has_table("pages"):  # a ledger of an earlier format that was opened for reading
+            return None
+        rows = self._kv.rows("pages", "WHERE key = ?", (key,))
+        return rows[0][1] if rows else None
+
+    def add_page(self, key: str, page: str, engine: str) -> None:
+        """Commit a scanned page that was read by OCR; it is on disk when this returns."""
+        with self._kv.transaction():
+            self._kv.insert("pages", [(key, page, engine, time.time())])
+
     def restore(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
         """Copy rows of the same table of another ledger in one transaction; existing rows are kept."""
         with self._kv.transaction():
@@ -201,9 +215,10 @@ class Ledger:
     def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Remove all other rows, and return the number of contexts and of embeddings removed.
 
-        Requests and replies of batches cannot be attributed to a document, so all of them are removed: replies whose
-        contexts are not stored yet, and running batches, whose replies would bring removed contexts back. The removed
-        text remains in unused parts of the file; `copy_to` does not copy it.
+        Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
+        removed: replies whose contexts are not stored yet, running batches, whose replies would bring removed contexts
+        back, and pages, which cost only time. The removed text remains in unused parts of the file; `copy_to` does not
+        copy it.
 
         Args:
             contexts: Contexts to keep.
@@ -211,9 +226,9 @@ class Ledger:
             dry_run: Only count the rows.
         """
         storable = set(map(storable_text, contexts))
-        kept_contexts = {key for key, context, *_ in self._contexts() if context in storable}
+        context_keys = {key for key, context, *_ in self._contexts() if context in storable}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        kept_vectors = {
+        vector_keys = {
             vector_key(text, *model)
             for name, length in models
             for model in ((name, None), (name, length))
@@ -221,19 +236,19 @@ class Ledger:
         }
         with self._kv.transaction() as connection:
             removed = []
-            for table, kept_keys in (("contexts", kept_contexts), ("embeddings", kept_vectors)):
+            for table, keys_to_keep in (("contexts", context_keys), ("embeddings", vector_keys)):
                 # As bytes, because a damaged key may not be valid UTF-8.
                 keys = connection.execute(f"SELECT CAST(key AS BLOB) FROM {table}").fetchall()
-                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in kept_keys]
+                others = [(key,) for (key,) in keys if key.decode("utf-8", "surrogateescape") not in keys_to_keep]
                 removed.append(len(others))
                 if not dry_run:
                     connection.executemany(f"DELETE FROM {table} WHERE key = CAST(? AS TEXT)", others)
-            for table in () if dry_run else BATCH_TABLES:
+            for table in () if dry_run else (*BATCH_TABLES, "pages"):
                 connection.execute(f"DELETE FROM {table}")
         return removed[0], removed[1]
 
     def copy_to(self, path: Path) -> None:
-        """Write all rows, without remains of removed ones, to a new file, and sync it."""
+        """Write all rows, without deleted data, to a new file, and sync it."""
         files.let_write(path, lambda: self._kv.query("VACUUM INTO ?", (str(path),)))
         files.sync_file(path)
 
@@ -264,6 +279,7 @@ class Ledger:
             input_tokens=int(sent),
             output_tokens=int(answered),
             batched_requests=sum(batch.requests for batch in self.batches.open_batches()),
+            pages=self._kv.query("SELECT count(*) FROM pages")[0][0] if self._kv.has_table("pages") else 0,
         )
 
     def mean_context_tokens(self, model: str, *, at_least: int = 20) -> float | None:

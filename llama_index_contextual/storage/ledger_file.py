@@ -36,8 +36,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
-FORMAT_VERSION = 2
-"""1: no checksums, no identity. 2: every row has a checksum, and the format row contains the ledger's identity."""
+FORMAT_VERSION = 3
+"""1: no checksums, no identity. 2: every row has a checksum, and the format row contains the ledger's identity.
+3: a table of scanned pages.
+"""
 PATIENCE_WRITING = 60.0
 PATIENCE_READING = 5.0
 """Seconds to wait for a lock of another program. Writing waits longer, because an answer that is lost costs money."""
@@ -50,6 +52,7 @@ TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "batch_requests": ("custom_id", "file_id"),
         "batch_replies": ("custom_id", "text", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"),
         "runs": ("run", "receipt"),
+        "pages": ("key", "page", "engine", "created"),
     }
 )
 """The columns of each table, the key first; a column with the checksum follows."""
@@ -61,6 +64,7 @@ _TYPES: Mapping[str, tuple[Any, ...]] = {
     "batch_requests": (str, str),
     "batch_replies": (str, str, str | None, int | None, int | None, int | None),
     "runs": (str, str),
+    "pages": (str, str, str, float),
 }
 _SQL = {str: "TEXT NOT NULL", bytes: "BLOB NOT NULL", float: "REAL NOT NULL", str | None: "TEXT", int | None: "INTEGER"}
 _MAX_COUNT = 2**53
@@ -290,7 +294,8 @@ class LedgerFile(SQLiteKVStore):
                 )
             if version < 1 or (version > 1 and "xxh3" not in row):
                 raise ValueError("it is unknown")
-            if missing := sorted(TABLES.keys() - names) if version > 1 else []:
+            since_3 = {"pages"} if version < 3 else set()
+            if missing := sorted(TABLES.keys() - names - since_3) if version > 1 else []:
                 raise ValueError(f"its table {missing[0]!r} is missing")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise damage_error(self._name, f"its format cannot be read: {error}") from error
@@ -309,7 +314,7 @@ class LedgerFile(SQLiteKVStore):
             if "checksum" not in {row[1] for row in execute(f"PRAGMA table_info({table})")}:
                 execute(f"ALTER TABLE {table} ADD COLUMN checksum BLOB")
                 self._add_checksums(table)
-        row = {"version": FORMAT_VERSION, "id": identity or uuid.uuid4().hex}
+        row = {"version": FORMAT_VERSION, "id": self.identity or identity or uuid.uuid4().hex}
         value = json.dumps(row | {"xxh3": _seal(row)})
         execute("INSERT OR REPLACE INTO kv VALUES (?, 'format', ?)", (DEFAULT_COLLECTION, value))
 
@@ -356,7 +361,7 @@ class LedgerFile(SQLiteKVStore):
         )
 
     def has_table(self, name: str) -> bool:
-        """Return whether a table exists; a ledger of format 1 that was opened for reading lacks some."""
+        """Return whether a table exists; a ledger of format 1 that was opened for reading does not have all of them."""
         return bool(self.query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
     def damaged_rows(self) -> dict[str, list[str]]:

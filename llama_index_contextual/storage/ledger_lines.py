@@ -54,7 +54,7 @@ def salvage(damaged: Path, ledger: Ledger) -> None:
         damaged: The damaged file, which is only read.
         ledger: The new ledger.
     """
-    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs"):
+    for table in ("contexts", "embeddings", "batch_replies", "batches", "runs", "pages"):
         ledger.restore(table, _readable(damaged, table))
     # Without its batch, a request would neither be answered nor be sent again.
     batches = {batch.file_id for batch in ledger.batches.open_batches()}

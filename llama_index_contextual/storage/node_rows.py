@@ -88,9 +88,9 @@ def unpacker() -> Callable[[StoredText], str]:
     return unpack
 
 
-def _load(written: str) -> Any:
+def _load(text: str) -> Any:
     """Parse JSON that `_dump` wrote; unlike `json.loads`, do not search for white space around it."""
-    return _decode(written)[0]
+    return _decode(text)[0]
 
 
 def _dump(value: Iterable[Any]) -> str:

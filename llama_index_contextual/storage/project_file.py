@@ -90,7 +90,7 @@ def project_ledger(project_dir: Path) -> Iterator[Ledger]:
         elif recorded != ledger.identity:
             logger.warning(
                 "%s/%s is not the ledger of this project: contexts that are not in it will be requested and paid for"
-                " again. `verify` says what to do.",
+                " again. `verify` shows what to do.",
                 project_dir.name,
                 LEDGER_FILE,
             )

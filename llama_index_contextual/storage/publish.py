@@ -76,7 +76,7 @@ def publish(
         files.sync_directory(directory)
     _check_built(building, manifest)
     before = live_if_sound(project_dir)
-    files.rename(building, version_directory(project_dir, name))
+    files.rename(building, version_directory(project_dir, name))  # complete, but not yet live
     write_current(project_dir, name)
     _prune(project_dir, keep_versions, before)
     return manifest
@@ -87,7 +87,7 @@ def rollback(project_dir: Path, to: str | None = None) -> str:
 
     Args:
         project_dir: The project.
-        to: Name of the version; None takes the one before the live version.
+        to: Name of the version; None selects the one before the live version.
 
     Raises:
         InputError: There is no such version.

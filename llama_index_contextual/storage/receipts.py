@@ -1,7 +1,7 @@
 """Receipts: the cost of every run, one row per run in the file of the ledger.
 
-Before a run sends calls, it books the maximum that they can cost. If the process is killed, its row therefore shows at
-least what the provider may charge. The rows are kept when contexts are forgotten.
+Before a run sends calls, it books their maximum cost. If the process is killed, its row therefore shows at least the
+amount that the provider may charge. The rows are kept when contexts are forgotten.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Receipts:
         """Remove a batch from the run that sent it, because the run that fetches its replies books their cost."""
         for receipt in self.cost().runs:
             if file_id in receipt.batches:
-                left = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
-                self.write(replace(receipt, batches=left))
+                remaining = {name: dollars for name, dollars in receipt.batches.items() if name != file_id}
+                self.write(replace(receipt, batches=remaining))
 
     def cost(self) -> ProjectCost:
         """Return the cost of all runs."""

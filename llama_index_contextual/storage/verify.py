@@ -20,7 +20,6 @@ from llama_index_contextual.storage import files
 from llama_index_contextual.storage.check import read_manifest
 from llama_index_contextual.storage.current import (
     CURRENT,
-    NEW,
     VERSIONS,
     current_name,
     leftovers,
@@ -35,16 +34,18 @@ from llama_index_contextual.storage.project_file import ledger_identity, record_
 from llama_index_contextual.storage.version import OpenVersion
 
 DAMAGED = ".damaged"
-LEFT_BEHIND = "was left by an interrupted run"
+LEFTOVER = "was left by an interrupted run"
 
 _JOURNAL = "-journal"
-_SHOWN, _SHOWN_KEY = 5, 12
+_MAX_LISTED, _KEY_LENGTH = 5, 12
 _ROWS = {
     "contexts": "context",
     "embeddings": "embedding",
     "batches": "batch",
     "batch_requests": "request of a batch",
     "batch_replies": "reply of a batch",
+    "runs": "receipt",
+    "pages": "scanned page",
 }
 _UPGRADE = "pip install --upgrade llama-index-contextual"
 
@@ -97,7 +98,7 @@ def verify_project(project_dir: Path) -> VerifyReport:
         *_current(project_dir, sound),
         *_versions(project_dir, sound, damage),
         *_ledger(project_dir),
-        *_left_behind(project_dir),
+        *_leftovers(project_dir),
     ]
     return VerifyReport(names, sorted(problems, key=lambda problem: problem.harmless))
 
@@ -129,7 +130,10 @@ def _repair_ledger(project_dir: Path) -> None:
             with closing(Ledger(path)) as ledger:
                 record_ledger(project_dir, ledger.identity)
         return
-    journal, journal_copy = path.with_name(f"{path.name}{_JOURNAL}"), path.with_name(f"{path.name}{_JOURNAL}{NEW}")
+    journal, journal_copy = (
+        path.with_name(f"{path.name}{_JOURNAL}"),
+        path.with_name(f"{path.name}{_JOURNAL}{files.NEW}"),
+    )
     try:
         if journal.exists():
             files.copy(journal, journal_copy)  # SQLite removes the journal when it has rolled back
@@ -163,7 +167,7 @@ def _start_anew(path: Path, journal: Path, identity: str | None) -> None:
     files.copy(path, damaged)
     if journal.exists():
         files.rename(journal, damaged.with_name(f"{damaged.name}{_JOURNAL}"))
-    new = path.with_name(f"{path.name}{NEW}")
+    new = path.with_name(f"{path.name}{files.NEW}")
     with closing(Ledger(new, identity=identity)) as ledger:
         salvage(path, ledger)
     if (stale := path.with_name(f"{path.name}{_JOURNAL}")).exists():
@@ -285,8 +289,8 @@ def _ledger(project_dir: Path) -> Iterator[Problem]:
         return
     if state.damaged:
         rows = "; ".join(
-            f"{pluralize(len(keys), name)}: {', '.join(key[:_SHOWN_KEY] for key in keys[:_SHOWN])}"
-            f"{', …' if len(keys) > _SHOWN else ''}"
+            f"{pluralize(len(keys), name)}: {', '.join(key[:_KEY_LENGTH] for key in keys[:_MAX_LISTED])}"
+            f"{', …' if len(keys) > _MAX_LISTED else ''}"
             for table, keys in sorted(state.damaged.items())
             for name in (_ROWS[table],)
         )
@@ -311,11 +315,11 @@ def _expects_ledger(project_dir: Path, recorded: str | None) -> bool:
         return False
 
 
-def _left_behind(project_dir: Path) -> Iterator[Problem]:
+def _leftovers(project_dir: Path) -> Iterator[Problem]:
     for path in leftovers(project_dir):
         yield Problem(
             path.relative_to(project_dir).as_posix(),
-            LEFT_BEHIND,
+            LEFTOVER,
             _command(project_dir, "verify", "--repair"),
             harmless=True,
         )

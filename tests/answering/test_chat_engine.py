@@ -178,7 +178,7 @@ def test_characters_that_cannot_be_stored_are_removed_from_answers_and_history(
     llm.default = "\0\0"
     grounded = engine.chat("And then?").grounded
     assert grounded is not None
-    assert (grounded.response, grounded.partial) == ("", "The model gave an empty answer.")
+    assert (grounded.response, grounded.partial) == ("", "The model returned an empty answer.")
 
 
 def test_a_failed_save_leaves_the_file_unchanged(

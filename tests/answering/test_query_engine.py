@@ -433,7 +433,7 @@ def test_an_error_before_the_first_token_is_retried(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("invalid_key", "API key"), ("model_not_found", "does not know the model")]
+    ("kind", "words"), [("invalid_key", "API key"), ("model_not_found", "does not offer the model")]
 )
 def test_a_refused_request_is_a_model_error(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, kind: Any, words: str
@@ -486,7 +486,7 @@ def test_if_the_reader_stops_the_model_is_stopped(reports: Project) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 1])
-def test_an_answer_not_read_to_its_end_is_partial_and_not_cached(reports: Project, read: int) -> None:
+def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(reports: Project, read: int) -> None:
     cache = AnswerCache()
     stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).query(QUESTION)
     for _ in range(read):
@@ -498,7 +498,7 @@ def test_an_answer_not_read_to_its_end_is_partial_and_not_cached(reports: Projec
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-async def test_an_async_answer_not_read_to_its_end_is_partial_and_not_cached(reports: Project, how: str) -> None:
+async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cached(reports: Project, how: str) -> None:
     cache = AnswerCache()
     stream: Any = await reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).aquery(QUESTION)
     assert await anext(stream.response_gen) == "The "
@@ -528,7 +528,7 @@ def test_a_call_without_any_token_in_time_is_an_error(
     reports: Project, openai: OpenAI, provider: LoopbackProvider
 ) -> None:
     provider.fault("hang")
-    with pytest.raises(ModelError, match=r"gave no answer within 0\.2 seconds"):
+    with pytest.raises(ModelError, match=r"did not answer within 0\.2 seconds"):
         reports.as_query_engine(llm=openai, timeouts=Timeouts(whole=0.2)).query(QUESTION)
 
 
@@ -553,7 +553,7 @@ def test_an_empty_answer_is_not_found(reports: Project, text: str, streaming: bo
     response: Any = engine.query(QUESTION)
     if streaming:
         response = response.get_response()
-    assert (response.found, response.partial) == (False, "The model gave an empty answer.")
+    assert (response.found, response.partial) == (False, "The model returned an empty answer.")
     assert len(cache) == 0
 
 

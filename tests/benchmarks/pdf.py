@@ -1,9 +1,10 @@
 """Speed and exactness of the PDF reader: `python -m tests.benchmarks.pdf --data ../shared/data`.
 
-All on the shared contracts. Parts (`--parts`): `speed` against bare pypdf; `oracle` against pdftotext (needs
-poppler-utils) before and after; `retrieval` before and after each repair; `typeset` the same on the contracts set anew
-in two columns with cut words and ligatures, which the originals do not have. The engine pdfium takes part where it is
-installed.
+Parts (`--parts`), on the shared contracts and filings: `speed` of both engines and of bare pdfium, with a
+process per core; `words` lost, torn and glued by each engine against pdftotext (needs poppler-utils) and against the
+text that pdfium gives of the page. On contracts alone: `oracle`, the share of words on the right page and the marked
+clauses; `retrieval` before and after each repair; `typeset`, the same on the contracts set anew in two columns with cut
+words and ligatures, which the originals do not have.
 """
 
 from __future__ import annotations
@@ -11,29 +12,36 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
+import pypdfium2
 from pypdf import PdfReader
 
+from llama_index_contextual.readers import read_documents
+from llama_index_contextual.readers.documents import MAX_PROCESSES
 from llama_index_contextual.readers.pdf.content import ContentReader
 from llama_index_contextual.readers.pdf.engine import PageContent
 from llama_index_contextual.readers.pdf.layout import cells_of, rows_of
+from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 from llama_index_contextual.readers.pdf.pypdf import PypdfSource
 from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
-from tests.benchmarks.pdf_oracle import Pages, agreement, found, poppler, share_of_words
+from tests.benchmarks.pdf_oracle import Pages, agreement, boundaries, found, lost, poppler, share_of_words
 from tests.benchmarks.pdf_typeset import typeset
 from tests.benchmarks.sets import load
 
-PARTS = ("speed", "oracle", "retrieval", "typeset")
+PARTS = ("speed", "words", "oracle", "retrieval", "typeset")
+GOAL_LOST = 0.05  # per cent of all words
+GOAL_LOST_IN_FILE = 0.5
+GOAL_SPEED = 8.0  # times the engine pypdf, one process
 OPENING = 600  # characters of the document before each chunk, as the simplest context
-ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium") if find_spec("pypdfium2") else ("pypdf",)
+ENGINES: tuple[PdfEngine, ...] = ("pypdf", "pdfium")
 
 
 # ---- readings ------------------------------------------------------------------------------------------------------
@@ -48,7 +56,7 @@ def bare(path: Path) -> list[str]:
 @cache
 def contents(path: Path) -> list[PageContent]:
     """The pages as lines, before anything is taken off or repaired."""
-    source = PypdfSource(path, None)
+    source = PypdfSource(path, path.read_bytes(), None)
     return [source.page(index) for index in range(source.page_count)]
 
 
@@ -104,21 +112,81 @@ def with_running(path: Path) -> list[str]:
 
 
 def speed(paths: Sequence[Path]) -> None:
-    """Print pages per second of processor time; the readings take turns file by file, and later parts use them."""
-    readings: dict[str, Callable[[Path], list[str]]] = {"pypdf alone": bare}
-    readings |= {f"read_pdf, {engine}": lambda path, engine=engine: finished(path, engine) for engine in ENGINES}
-    for reading in readings.values():
-        reading(paths[0])  # imports
+    """Print pages per second of processor time, and how many cores a folder keeps busy on an idle machine."""
+    readings: dict[str, Callable[[Path], object]] = {
+        "bare pdfium": page_texts,
+        "read_pdf, pdfium": lambda path: read_pdf(path, engine="pdfium"),
+        "read_pdf, pypdf": lambda path: read_pdf(path, engine="pypdf"),
+    }
     seconds = dict.fromkeys(readings, 0.0)
-    for path in paths[1:]:
+    for path in paths:
         for name, reading in readings.items():
             started = time.process_time()
             reading(path)
             seconds[name] += time.process_time() - started
-    pages = sum(len(bare(path)) for path in paths[1:])
-    for name, taken in seconds.items():
-        print(f"{name:20s} {pages / taken:7.1f} pages/s   {seconds['pypdf alone'] / taken:5.2f} x pypdf alone")
-    print(f"{pages:,} pages of {len(paths) - 1} contracts")
+    started = time.perf_counter()
+    read = read_documents(paths)
+    by_the_clock = time.perf_counter() - started
+    pages = sum(len(page_texts(path)) for path in paths)
+    slowest = seconds["read_pdf, pypdf"]
+    for reading_name, taken in seconds.items():
+        print(f"{reading_name:24s} {pages / taken:7.1f} pages/s   {slowest / taken:5.2f} x read_pdf, pypdf")
+    print(f"{pages:,} pages of {len(paths)} files; {len(read.documents)} read, {len(read.skipped)} skipped")
+    processes = max(1, min(os.cpu_count() or 1, MAX_PROCESSES))
+    print(f"read_documents, {processes} processes: {pages / by_the_clock:.1f} pages/s by the clock")
+    gain = processes * slowest / seconds["read_pdf, pdfium"]
+    print(f"{gain:.1f} x read_pdf, pypdf, with all processes; goal {GOAL_SPEED:g} x: {verdict(gain >= GOAL_SPEED)}")
+
+
+def verdict(is_met: bool) -> str:
+    """Return the word for a goal that is met or missed."""
+    return "met" if is_met else "MISSED"
+
+
+def page_texts(path: Path) -> list[str]:
+    """What pdfium gives by itself."""
+    pdf = pypdfium2.PdfDocument(path.read_bytes())
+    try:
+        texts = []
+        for page in pdf:
+            text = page.get_textpage()
+            texts.append(text.get_text_range())
+            text.close()
+            page.close()
+        return texts
+    finally:
+        pdf.close()
+
+
+def laid_out(path: Path, engine: PdfEngine) -> list[str]:
+    """The lines of each page, before anything is taken off or repaired."""
+    source = (PdfiumSource if engine == "pdfium" else PypdfSource)(path, path.read_bytes(), None)
+    try:
+        return ["\n".join(line.text for line in source.page(at).lines) for at in range(source.page_count)]
+    finally:
+        source.close()
+
+
+def words(paths: Sequence[Path], engines: Sequence[PdfEngine]) -> None:
+    """Print the words of each oracle that are lost, and those that are torn and glued, with the worst files."""
+    raw = poppler(paths, "-raw")
+    oracles: dict[str, Pages] = {
+        "pdftotext": poppler(paths),
+        "pdfium's page text": {path.name: page_texts(path) for path in paths},
+    }
+    for engine in engines:
+        ours: Pages = {path.name: laid_out(path, engine) for path in paths}
+        for name, reference in oracles.items():
+            files = {path.name: lost(ours[path.name], reference[path.name]) for path in paths}
+            gone, total = sum(part for part, _ in files.values()), sum(whole for _, whole in files.values())
+            share = 100 * gone / total
+            worst = max(files, key=lambda file: files[file][0] / (files[file][1] or 1))
+            of_worst = 100 * files[worst][0] / (files[worst][1] or 1)
+            goal = verdict(share <= GOAL_LOST and of_worst <= GOAL_LOST_IN_FILE)
+            print(f"{engine:7s} {name:19s} {share:.4f} % of {total:,} words lost ({gone}), goal {goal}")
+            print(f"        worst file {of_worst:.3f} %: {worst[:60]}")
+        cut, glued, moved = boundaries(ours, raw)
+        print(f"{engine:7s} {cut} torn, {glued} glued words; {moved:.2f} % of the words in another order")
 
 
 def oracle(paths: Sequence[Path], clauses: Sequence[tuple[str, str]]) -> None:
@@ -130,8 +198,7 @@ def oracle(paths: Sequence[Path], clauses: Sequence[tuple[str, str]]) -> None:
         "after: read_pdf": finished,
         "  and running lines": with_running,
     }
-    if "pdfium" in ENGINES:
-        readings["read_pdf, pdfium"] = lambda path: finished(path, "pdfium")
+    readings["read_pdf, pdfium"] = lambda path: finished(path, "pdfium")
     for name, reading in readings.items():
         ours: Pages = {path.name: reading(path) for path in paths}
         count, missing = found(ours, clauses)
@@ -181,8 +248,7 @@ def originals(paths: Sequence[Path], data: Path) -> None:
         "cut words together": with_whole_words,
         "lines of a paragraph joined": finished,
     }
-    if "pdfium" in ENGINES:
-        steps["(all, engine pdfium)"] = lambda path: finished(path, "pdfium")
+    steps["(all, engine pdfium)"] = lambda path: finished(path, "pdfium")
     retrieval(paths, data, steps)
 
 
@@ -218,13 +284,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--every", type=int, default=1, help="of the files for `speed` and `words`, take every nth")
+    parser.add_argument("--engines", nargs="*", choices=ENGINES, default=ENGINES, help="for `words`")
     arguments = parser.parse_args()
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     paths = sorted((arguments.data / "contracts" / "pdf").iterdir())
+    files = [*paths, *sorted((arguments.data / "filings" / "pdf").iterdir())][:: arguments.every]
     rows = (arguments.data / "contracts" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     clauses = [(row["file"], clause) for row in map(json.loads, rows) for clause in row["evidence"]]
     run = {
-        "speed": lambda: speed(paths),
+        "speed": lambda: speed(files),
+        "words": lambda: words(files, arguments.engines),
         "oracle": lambda: oracle(paths, clauses),
         "retrieval": lambda: originals(paths, arguments.data),
         "typeset": lambda: set_anew(paths, arguments.data, clauses),

@@ -89,6 +89,35 @@ def agreement(ours: Pages, reference: Pages, in_drawing_order: Pages) -> Agreeme
     return Agreement(total, 100 * hits / total, not_found, lost, cut, glued)
 
 
+def lost(ours: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
+    """Return how many words of the reference have their letters nowhere in a row on our page, and how many it has."""
+    gone = total = 0
+    for mine, page in zip(ours, reference, strict=True):
+        have, want = words(mine), Counter(words(page))
+        joined = "".join(have)
+        total += want.total()
+        gone += sum(count for word, count in (want - Counter(have)).items() if word not in joined)
+    return gone, total
+
+
+def boundaries(ours: Pages, reference: Pages) -> tuple[int, int, float]:
+    """Return how many words are torn and glued, and the share of common words in another order, in per cent.
+
+    Args:
+        ours: The pages to judge.
+        reference: The pages in the order of drawing.
+    """
+    in_order = common = 0
+    for name, pages in reference.items():
+        for mine, page in zip(ours[name], pages, strict=True):
+            we, they = words(mine), words(page)
+            matcher = SequenceMatcher(None, we, they, autojunk=False)
+            in_order += len(we) if we == they else sum(block.size for block in matcher.get_matching_blocks())
+            common += (Counter(we) & Counter(they)).total()
+    cut, glued = _boundaries(ours, reference)
+    return cut, glued, 100 * (1 - in_order / (common or 1))
+
+
 def _boundaries(ours: Pages, reference: Pages) -> tuple[int, int]:
     known = Counter(word for pages in reference.values() for page in pages for word in words(page))
     cut = glued = 0

@@ -278,7 +278,7 @@ async def test_a_failed_request_does_not_affect_the_others(
     await batches.submit(requests(0, 1, 2))
     await batches.collect()
     assert [journal.reply(f"id-{number}") is not None for number in range(3)] == [True, False, True]
-    assert not journal.knows("id-1")
+    assert not journal.has_request("id-1")
 
 
 async def test_a_refused_batch_raises_an_error_and_is_removed(
@@ -292,7 +292,7 @@ async def test_a_refused_batch_raises_an_error_and_is_removed(
     ):
         await batches.collect()
     assert journal.open_batches() == []
-    assert not journal.knows("id-1")
+    assert not journal.has_request("id-1")
 
 
 async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
@@ -301,8 +301,8 @@ async def test_requests_of_a_batch_unknown_to_the_provider_are_sent_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     journal.started("file-9", "batch_999")
     await runner(journal, client).collect()
-    assert "no longer knows batch batch_999" in caplog.text
-    assert not journal.knows("id-1")
+    assert "Batch batch_999 no longer exists" in caplog.text
+    assert not journal.has_request("id-1")
 
 
 async def test_an_upload_unknown_to_the_provider_is_sent_again(
@@ -311,7 +311,7 @@ async def test_an_upload_unknown_to_the_provider_is_sent_again(
     journal.uploaded("file-9", model=MODEL, custom_ids=["id-1"])
     batches = runner(journal, client)
     assert await batches.collect() == 1
-    assert "refuses upload file-9" in caplog.text
+    assert "Upload file-9 was rejected by the provider" in caplog.text
     assert await batches.submit(requests(1)) == 1
     await batches.collect()
     assert journal.reply("id-1") is not None

@@ -19,7 +19,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer, StructuralContextualizer
 from llama_index_contextual.contextualizer.base import segments
-from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, clean
+from llama_index_contextual.contextualizer.prompts import MAX_CONTEXT_TOKENS, judge
 from llama_index_contextual.errors import ContextualizationError, ModelError
 from llama_index_contextual.node_parser import count_tokens
 from llama_index_contextual.storage.ledger import Ledger
@@ -32,6 +32,10 @@ QUICK = RetryPolicy(attempts=3, base_delay=0)
 
 def contextualizer(llm: ScriptedLLM, **options: object) -> LLMContextualizer:
     return LLMContextualizer(**{"llm": llm, "num_workers": 1, "retry": QUICK, **options})  # type: ignore[arg-type]
+
+
+def cleaned(answer: str) -> str:
+    return judge(answer, "").context or ""
 
 
 def contexts(nodes: list[BaseNode]) -> list[str]:
@@ -69,14 +73,14 @@ def ledger(tmp_path: Path) -> Ledger:
     ],
 )
 def test_tags_role_prefixes_and_quotation_marks_are_removed(answer: str, context: str) -> None:
-    assert clean(answer) == context
+    assert cleaned(answer) == context
 
 
 @pytest.mark.parametrize(
     "sentence", ["This is one sentence about the pump. ", "这是关于泵的一个句子。", "Is it dry? Yes! "]
 )
 def test_a_long_answer_ends_with_its_last_whole_sentence(sentence: str) -> None:
-    cut = clean(sentence * 100)
+    cut = cleaned(sentence * 100)
     assert (sentence * 100).startswith(cut)
     assert cut[-1] in ".。!?"
     assert MAX_CONTEXT_TOKENS - 20 <= count_tokens(cut) <= MAX_CONTEXT_TOKENS
@@ -84,14 +88,14 @@ def test_a_long_answer_ends_with_its_last_whole_sentence(sentence: str) -> None:
 
 @pytest.mark.parametrize("answer", ["word " * 500, "文" * 900, "x" * 3000, "3.5 4.5 " * 300])
 def test_a_long_answer_without_sentences_is_cut_not_rejected(answer: str) -> None:
-    cut = clean(answer)
+    cut = cleaned(answer)
     assert answer.startswith(cut)
     assert MAX_CONTEXT_TOKENS - 20 <= count_tokens(cut) <= MAX_CONTEXT_TOKENS
 
 
 @given(st.text(max_size=900))
 def test_a_context_is_one_paragraph_of_at_most_200_tokens(answer: str) -> None:
-    context = clean(answer)
+    context = cleaned(answer)
     assert count_tokens(context) <= MAX_CONTEXT_TOKENS
     assert context == " ".join(context.split())
 
@@ -192,7 +196,7 @@ def test_an_error_that_concerns_all_chunks_stops_the_run() -> None:
     cause = ValueError("Unknown model 'gpt-0'. Please provide a valid OpenAI model name in: ...")
     llm.enqueue(cause)
     with pytest.raises(
-        ModelError, match="does not know the model 'ScriptedLLM:scripted': change the setting 'llm'"
+        ModelError, match="does not offer the model 'ScriptedLLM:scripted': change the setting 'llm'"
     ) as e:
         contextualizer(llm)(chunks())
     assert repr(e.value.__cause__) == repr(cause)

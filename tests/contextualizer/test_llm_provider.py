@@ -241,7 +241,7 @@ def test_a_long_answer_is_cut_at_a_sentence(provider: LoopbackProvider) -> None:
         ("invalid_key", "The provider of 'openai:gpt-4o-mini' refused the API key: check the key in the environment."),
         (
             "model_not_found",
-            "The provider does not know the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
+            "The provider does not offer the model 'openai:gpt-4o-mini', whose retirement was announced for 2027-01-14."
             f" {how_to_switch('openai:gpt-6-luna')}",
         ),
         (
@@ -274,7 +274,7 @@ def test_a_key_that_the_provider_refuses_is_not_shown(
 
 
 def test_an_unknown_model_name_is_an_error_with_a_message(provider: LoopbackProvider) -> None:
-    with pytest.raises(ModelError, match="does not know the model 'openai:gpt-nonsense': change the setting 'llm'"):
+    with pytest.raises(ModelError, match="does not offer the model 'openai:gpt-nonsense': change the setting 'llm'"):
         run(model="openai:gpt-nonsense")
     assert provider.history == []
 

@@ -188,3 +188,8 @@ def test_an_ordinary_word_is_never_cut() -> None:
 def test_nodes_without_segments_take_terms_from_their_window() -> None:
     result = contexts(loose("Opening words here.", "pump oil", "pump water", title="T"), segment_size=8)
     assert len(result) == 3
+
+
+def test_the_limit_is_half_as_high_again_for_pages() -> None:
+    nodes = segment_of("oil water steam " * 50, title="The manual of the pump", section="2 Use", page_start=1)
+    assert 28 <= max(count_tokens(text) for text in contexts(nodes, max_tokens=20)) <= 30

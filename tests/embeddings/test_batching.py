@@ -98,7 +98,7 @@ class Crooked(CountingEmbedding):
 
 @pytest.mark.parametrize("answer", [[], [[1.0, 2.0]], [[1.0], [2.0], [3.0]], [[1.0], [1.0, 2.0]], [[1.0, 2, 3, 4]]])
 async def test_an_answer_with_a_wrong_number_of_vectors_is_an_error(answer: list[Any]) -> None:
-    with pytest.raises(ModelError, match="'m' did not answer with one vector of the same length per text") as raised:
+    with pytest.raises(ModelError, match="'m' did not return one vector of the same length per text") as raised:
         await aembed(Crooked(answer=answer), ["one", "two"], name="m")
     assert raised.value.setting == "embed_model"
 
@@ -106,12 +106,12 @@ async def test_an_answer_with_a_wrong_number_of_vectors_is_an_error(answer: list
 @pytest.mark.parametrize("bad", [[math.nan, 1.0], [math.inf, 1.0], [1e300, 1.0]])
 async def test_a_vector_that_is_never_finite_is_an_error_that_names_the_model(bad: list[float]) -> None:
     model = Crooked(answer=[bad], dimensions=2)
-    with pytest.raises(ModelError, match=r"^'m' answered 3 times with vectors that are not finite numbers: run the sa"):
+    with pytest.raises(ModelError, match=r"^'m' returned vectors that are not finite numbers 3 times: run the sa"):
         await aembed(model, ["one"], name="m")
 
 
 async def test_vectors_of_a_wrong_length_are_an_error_that_names_the_model() -> None:
-    with pytest.raises(ModelError, match=r"^'m' was asked for vectors of 16 numbers and answered with 2: set the"):
+    with pytest.raises(ModelError, match=r"^'m' returned vectors with 2 dimensions instead of 16: set the"):
         await aembed(Crooked(answer=[[1.0, 2.0]], dimensions=16), ["one"], name="m")
 
 
@@ -159,7 +159,7 @@ async def test_only_texts_without_a_vector_are_sent_again(first: float) -> None:
 
 
 async def test_vectors_that_are_never_finite_are_refused() -> None:
-    with pytest.raises(ModelError, match="'m' answered 3 times with vectors that are not finite numbers: run the"):
+    with pytest.raises(ModelError, match="'m' returned vectors that are not finite numbers 3 times: run the"):
         await aembed(Odd(first=float("nan"), times=9), ["pump", "odd valve"], name="m")
 
 

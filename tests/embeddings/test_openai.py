@@ -127,7 +127,7 @@ async def test_a_model_unknown_to_llama_index_is_sent_to_the_provider(provider: 
     assert len(await aembed(model, ["one"], name="openai:text-embedding-9")) == 1
     assert provider.embedding_calls[0].body["model"] == "text-embedding-9"
     with pytest.raises(
-        ModelError, match="does not know the model 'openai:no-such-model': change the setting 'embed_mo"
+        ModelError, match="does not offer the model 'openai:no-such-model': change the setting 'embed_mo"
     ):
         await aembed(load_embed_model("openai:no-such-model"), ["one"], name="openai:no-such-model")
 

@@ -100,8 +100,8 @@ def test_json_output_of_a_comparison_equals_the_report(questions: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--k", "0"], "--k is '0': give positive whole numbers"),
-        (["--sweep", "a"], "--sweep is 'a': give positive whole numbers"),
+        (["--k", "0"], "--k is '0': pass positive whole numbers"),
+        (["--sweep", "a"], "--sweep is 'a': pass positive whole numbers"),
         (["--compare", "none,best"], "use two or three of none, structural, llm"),
         (["--report", "r.pdf"], "use the extension .csv, .json or .html"),
         (["--report", "absent/r.csv"], "absent is not a folder: create it, or choose another one for r.csv"),

@@ -103,12 +103,12 @@ CASES: dict[str, Case] = {
     **{f"manifest.json {content[:24]!r}": _overwritten(f"versions/v000001/{MANIFEST}", content) for content in FILES},
     **{f"ledger import {line!r:.70}": _ledger_line(line) for line in LINES},
     **{f"questions {line[:70]!r}": (lambda disk, line=line: parse_questions(line)) for line in QUESTIONS},  # type: ignore[misc]
-    "load what is not there": lambda disk: manager(disk).load("nothing"),
-    "delete what is not there": lambda disk: manager(disk).delete("nothing"),
+    "load what does not exist": lambda disk: manager(disk).load("nothing"),
+    "delete what does not exist": lambda disk: manager(disk).delete("nothing"),
     "create what is there": _on(lambda disk: manager(disk).create(NAME)),
     "a root that is a file": lambda disk: [(disk / ROOT).write_text("x"), manager(disk).create(NAME)],
     "ask before the first ingest": lambda disk: [create(disk), load(disk).retrieve("alpha")],
-    "ingest what is not there": lambda disk: [create(disk), load(disk).ingest(["nowhere.txt"])],
+    "ingest what does not exist": lambda disk: [create(disk), load(disk).ingest(["nowhere.txt"])],
     "forget before the first ingest": lambda disk: [create(disk), load(disk).forget()],
     "an empty query": _on(lambda disk: load(disk).retrieve(" ")),
     "top_k 0": _on(lambda disk: load(disk).retrieve("alpha", top_k=0)),
@@ -116,8 +116,8 @@ CASES: dict[str, Case] = {
     "a filter IN without a list": _on(
         lambda disk: load(disk).retrieve("alpha", filters=_filter("mark", 1, FilterOperator.IN))
     ),
-    "remove what is not there": _on(lambda disk: load(disk).remove(["nothing"])),
-    "read what is not there": _on(lambda disk: load(disk).read("nothing")),
+    "remove what does not exist": _on(lambda disk: load(disk).remove(["nothing"])),
+    "read what does not exist": _on(lambda disk: load(disk).read("nothing")),
     "roll back before the first": _on(lambda disk: load(disk).rollback()),
     "roll back to '../x'": _on(lambda disk: load(disk).rollback("../x")),
     "an unknown setting": _on(lambda disk: load(disk).update_config(nonsense=1)),

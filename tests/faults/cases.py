@@ -23,11 +23,12 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.documents import DocumentIndexBuilder
 from llama_index_contextual.storage import files, kvstore
-from llama_index_contextual.storage.current import NEW, leftovers
+from llama_index_contextual.storage.current import leftovers
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+from llama_index_contextual.storage.files import NEW
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry
-from llama_index_contextual.storage.verify import LEFT_BEHIND
+from llama_index_contextual.storage.verify import LEFTOVER
 from tests.faults.system import Crash, RecordingSystem, installed
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import chunk
@@ -350,7 +351,7 @@ def _check_sound(disk: Path, found: list[str], paid: Sequence[LedgerEntry]) -> N
     project = load(disk)
     report = project.verify()
     # Also of versions that are not live: what an interruption leaves is whole, or to be cleared away.
-    if damage := [(p.file, p.message) for p in report.problems if p.message != LEFT_BEHIND]:
+    if damage := [(p.file, p.message) for p in report.problems if p.message != LEFTOVER]:
         found.append(f"verify: {damage}")
     project.versions()
     path = project.directory / LEDGER_FILE

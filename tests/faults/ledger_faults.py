@@ -30,7 +30,7 @@ from llama_index_contextual.storage import ledger_file
 from llama_index_contextual.storage.batches import BatchReply
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger, LedgerEntry, content_key
 from llama_index_contextual.storage.ledger_file import TABLES
-from llama_index_contextual.storage.verify import LEFT_BEHIND, damaged_ledgers, repair_project, verify_project
+from llama_index_contextual.storage.verify import LEFTOVER, damaged_ledgers, repair_project, verify_project
 from tests.faults.cases import NAME, ROOT, create, documents, load, manager
 from tests.faults.sqlite_files import Event, SQLiteFiles, library, recording
 from tests.support.models import CountingEmbedding, ScriptedLLM
@@ -226,7 +226,7 @@ def _one_kill(folder: Path, name: str, at: int, before: Rows, whole: Rows, resul
         result.wrong.append(f"{name}, killed before operation {at}: {what}")
 
     for check in (verify_project, repair_project):
-        problems = [p.message for p in check(project_dir).problems if p.message != LEFT_BEHIND]
+        problems = [p.message for p in check(project_dir).problems if p.message != LEFTOVER]
         if problems:
             wrong(f"{check.__name__} says {problems}")
     if damaged_ledgers(project_dir):

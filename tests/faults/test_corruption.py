@@ -242,7 +242,7 @@ def test_a_faiss_header_that_asks_for_too_much_is_refused_before_faiss_reads_it(
     size = 4 if at in (4, 12) else 8
     content[at : at + size] = value.to_bytes(size, "little")
     path.write_bytes(content)
-    with pytest.raises(CorruptVersionError, match=r"claims to hold"):
+    with pytest.raises(CorruptVersionError, match=r"claims to contain"):
         check_faiss(path)
     with pytest.raises(CorruptVersionError):
         UnitFaissVectorStore.from_persist_path(str(path), docstore=SQLiteDocumentStore())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core.schema import BaseNode, Document
@@ -338,14 +339,14 @@ def test_a_renamed_file_that_is_no_longer_readable_keeps_its_document(
     from llama_index_contextual.errors import ReadError
     from llama_index_contextual.readers import DocumentReader
 
-    real = DocumentReader.read
+    real = DocumentReader._content
 
-    def failing(self: DocumentReader, ref: object) -> object:
+    def failing(self: DocumentReader, ref: Any, parsed: Any) -> Any:
         if getattr(ref, "doc_id", "").endswith("handbook.txt"):
             raise ReadError("handbook.txt", "cannot be opened: Input/output error")
-        return real(self, ref)  # type: ignore[arg-type]
+        return real(self, ref, parsed)
 
-    monkeypatch.setattr(DocumentReader, "read", failing)
+    monkeypatch.setattr(DocumentReader, "_content", failing)
     report = counted.ingest([text_folder])
     assert (dict(report.renamed), list(report.added)) == ({}, ["reports/note.txt"])
     assert MANUAL in report.unchanged

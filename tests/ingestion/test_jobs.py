@@ -202,15 +202,15 @@ def test_files_are_read_one_by_one_and_a_bad_one_does_not_stop_the_rest(text_fol
 def test_a_file_whose_metadata_cannot_be_kept_is_skipped_with_its_reason(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = DocumentReader.read
+    real = DocumentReader._content
 
-    def with_nul(self: DocumentReader, ref: Any) -> Any:
-        content = real(self, ref)
+    def with_nul(self: DocumentReader, ref: Any, parsed: Any) -> Any:
+        content = real(self, ref, parsed)
         if ref.doc_id.endswith("md"):
             content.document.metadata["title"] = "N\0U\0L"
         return content
 
-    monkeypatch.setattr(DocumentReader, "read", with_nul)
+    monkeypatch.setattr(DocumentReader, "_content", with_nul)
     intake = Intake.of([text_folder])
     read, failed = read_all(intake)
     assert [job.doc_id for job in read] == ["reports/manual.txt"]
@@ -279,15 +279,15 @@ def test_any_change_of_the_chunks_changes_the_hash_of_the_document(change: dict[
         ([42], r"ingest accepts only paths, LlamaIndex Documents and nodes"),
         ([b"reports"], r"ingest accepts only paths"),
         ([None], r"ingest accepts only paths"),
-        ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': give each"),
+        ([Document(id_="a", text="x"), Document(id_="a", text="y")], r"Two inputs have the document id 'a': assign"),
         ([Document(id_="d", text="x"), chunk("n", doc_id="d")], r"Two inputs have the document id 'd'"),
-        ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': give each its own"),
-        ([chunk("n", doc_id="d"), chunk("n", doc_id="d")], r"Two nodes have the id 'n': give each its own"),
+        ([chunk("n", doc_id="d"), chunk("n", doc_id="e")], r"Two nodes have the id 'n': assign unique ids"),
+        ([chunk("n", doc_id="d"), chunk("n", doc_id="d")], r"Two nodes have the id 'n': assign unique ids"),
         ([Document(id_="a", text="\ud800")], r"'a' cannot be ingested: its text contains lone surrogates"),
         ([Document(id_="a", text="x", metadata={"v": float("nan")})], r"'v' in its metadata is not a finite number"),
         ([Document(id_="a", text="x", metadata={"v": object()})], r"'v' in its metadata is of type object"),
         ([chunk("n", metadata={"v": {1}})], r"'n' cannot be ingested: the value of 'v' in its metadata is of type set"),
-        ([Document(id_="", text="x")], r"A document has an empty id: give it one"),
+        ([Document(id_="", text="x")], r"A document has an empty id: assign one"),
     ],
 )
 def test_invalid_inputs_are_refused_with_a_message(inputs: list[Any], message: str) -> None:

@@ -60,15 +60,15 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of the files that are read."""
-    recorded: list[str] = []
-    real = DocumentReader.read
+    seen: list[str] = []
+    real = DocumentReader._content
 
-    def spy(self: DocumentReader, ref: Any) -> Any:
-        recorded.append(ref.doc_id)
-        return real(self, ref)
+    def spy(self: DocumentReader, ref: Any, parsed: Any) -> Any:
+        seen.append(ref.doc_id)
+        return real(self, ref, parsed)
 
-    monkeypatch.setattr(DocumentReader, "read", spy)
-    return recorded
+    monkeypatch.setattr(DocumentReader, "_content", spy)
+    return seen
 
 
 # ---- add, update, keep, drop ---------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_chunks_without_offsets_cannot_be_read_back_as_text(counted: Project) ->
 
 def test_a_node_id_used_by_another_document_is_refused_and_nothing_is_published(counted: Project) -> None:
     counted.ingest([chunk("n", doc_id="d")])
-    with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: give it its own"):
+    with pytest.raises(InputError, match=r"Node 'n' of 'e' has the id of a node of another document: assign a unique"):
         counted.ingest([chunk("n", doc_id="e")])
     assert current_name(counted.directory) == "v000001"
 
@@ -290,15 +290,15 @@ def test_an_unreadable_file_is_skipped_with_its_reason_and_the_rest_is_ingested(
     counted: Project, text_folder: Path
 ) -> None:
     (text_folder / "empty.txt").write_bytes(b"")
-    (text_folder / "letter.docx").write_bytes(b"PK")
+    (text_folder / "letter.zip").write_bytes(b"PK")
     (text_folder / "copy.md").write_bytes((text_folder / "quarter.md").read_bytes())
     report = counted.ingest([text_folder, text_folder / "nowhere.txt"])
     assert sorted(report.added) == ["reports/copy.md", MANUAL]
     reasons = {Path(file.path).name: file.reason for file in report.skipped}
-    assert sorted(reasons) == ["empty.txt", "letter.docx", "nowhere.txt", "quarter.md"]
+    assert sorted(reasons) == ["empty.txt", "letter.zip", "nowhere.txt", "quarter.md"]
     assert "empty" in reasons["empty.txt"]
-    assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.docx"]
-    assert reasons["nowhere.txt"] == "is not there"
+    assert "load it with any LlamaIndex reader and pass the Documents" in reasons["letter.zip"]
+    assert reasons["nowhere.txt"] == "does not exist"
     assert "has the same content as" in reasons["quarter.md"]
     assert all(f"skipped {file.path}: {file.reason}" in str(report) for file in report.skipped)
 
@@ -341,7 +341,7 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons(
     with pytest.raises(InputError, match=r"^There is nothing to ingest\.$"):
         counted.ingest([], replace=replace)
     many = [text_folder / f"nowhere {n}" for n in range(8)]
-    with pytest.raises(InputError, match=r"nowhere 4: is not there; and 3 more$"):
+    with pytest.raises(InputError, match=r"nowhere 4: does not exist; and 3 more$"):
         counted.ingest(many, replace=replace)
     assert current_name(counted.directory) is None
 

@@ -56,13 +56,11 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
 def test_a_file_that_changes_before_parsing_is_identified_by_the_parsed_content(
     name: str, engine: str, manager: ProjectManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if engine == "pdfium":
-        pytest.importorskip("pypdfium2")
     config = ProjectConfig.local(context="none", faiss=False, mode="lexical", pdf_engine=engine)
     project = manager.create("swapped", config)
     first, second = (FORMATS[name](text) for text in ("The pump runs.", "The pump is out of order."))
     path = write(tmp_path / name, first)
-    real = DocumentReader.read
+    real = DocumentReader._parse
 
     def swapped(self: DocumentReader, ref: Any) -> Any:
         path.write_bytes(second)
@@ -72,7 +70,7 @@ def test_a_file_that_changes_before_parsing_is_identified_by_the_parsed_content(
             path.write_bytes(first)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DocumentReader, "read", swapped)
+        patch.setattr(DocumentReader, "_parse", swapped)
         project.ingest([path])
     assert "out of order" in project.read(name)
     (record,) = project.documents()
@@ -115,14 +113,12 @@ def test_a_file_is_opened_once_for_text_and_hash(name: str, tmp_path: Path, monk
 
 # ---- what has no text ------------------------------------------------------------------------------------------------
 
-OCR = "has no text layer; run OCR on it, e.g. ocrmypdf, and ingest it again"
+OCR = "has no text layer: set `ocr` to 'auto' to have it read by OCR, and ingest it again"
 
 
 @pytest.mark.parametrize("engine", ["pypdf", "pdfium"])
 def test_a_scanned_pdf_is_skipped_with_advice(engine: str, manager: ProjectManager, tmp_path: Path) -> None:
-    if engine == "pdfium":
-        pytest.importorskip("pypdfium2")
-    project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine))
+    project = manager.create("scans", ProjectConfig.local(context="none", pdf_engine=engine, ocr=None))
     write(tmp_path / "docs/scan.pdf", scan())
     write(tmp_path / "docs/scan (1).pdf", scan())
     write(tmp_path / "docs/text.md", "# Text\n\nHere.")
@@ -170,8 +166,8 @@ def test_empty_documents_and_nodes_are_skipped_with_advice(counted: Project, tex
     report = counted.ingest(inputs)
     assert list(report.added) == ["full"]
     assert [(file.path, file.reason) for file in report.skipped] == [
-        ("void", "is a Document without text: give it one, or leave it out"),
-        ("n", "is a node without text: give it one, or leave it out"),
+        ("void", "is a Document without text: add text, or omit it"),
+        ("n", "is a node without text: add text, or omit it"),
     ]
     with pytest.raises(InputError, match=r"There is nothing to ingest\. void: is a Document without text"):
         counted.ingest(inputs[1:], replace=True)
@@ -198,6 +194,7 @@ def test_a_stored_document_without_chunks_is_dropped_with_its_reason(
         return manifest
 
     monkeypatch.setattr(version, "read_manifest", with_scan)
+    counted.update_config(ocr=None)
     report = counted.ingest([text_folder])
     assert (list(report.removed), [file.reason for file in report.skipped]) == (["scan.pdf"], [OCR])
     assert {record.doc_id for record in counted.documents()} == {"manual.txt", "quarter.md"}
@@ -225,7 +222,7 @@ def test_a_missing_path_is_reported_if_other_files_were_read(counted: Project, t
     report = counted.ingest([text_folder, text_folder / "nowhere"])
     assert len(report.added) == 2
     assert [(file.path, file.reason, file.absent) for file in report.skipped] == [
-        (str(text_folder / "nowhere"), "is not there", True)
+        (str(text_folder / "nowhere"), "does not exist", True)
     ]
     assert counted.ingest([text_folder, text_folder / "nowhere"]).version == "v000001"
     assert version_names(counted.directory) == ["v000001"]
@@ -324,8 +321,8 @@ ODD: dict[str, tuple[Callable[[], Any], str]] = {
     "tuple keys": (lambda: {(1, 2): "x"}, "'odd' in its metadata has a key of type tuple: use text"),
     "number keys": (lambda: {"a": [{0: "x"}]}, "'odd' in its metadata has a key of type int: use text"),
     "no key": (lambda: {None: "x"}, "'odd' in its metadata has a key of type NoneType: use text"),
-    "circular": (circular, "'odd' in its metadata contains itself or is nested too deep: flatten it"),
-    "deep": (lambda: nested(3_000), "'odd' in its metadata contains itself or is nested too deep: flatten it"),
+    "circular": (circular, "'odd' in its metadata contains itself or is nested too deeply: flatten it"),
+    "deep": (lambda: nested(3_000), "'odd' in its metadata contains itself or is nested too deeply: flatten it"),
 }
 UNSTORABLE: dict[str, tuple[Callable[[], Any], str]] = {
     **ODD,

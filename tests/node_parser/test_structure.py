@@ -192,3 +192,30 @@ def test_text_from_right_to_left_and_thai_are_cut_at_spaces() -> None:
     for text in ("هذا نص عربي طويل بلا علامات " * 400, "ภาษาไทยไม่มีการเว้นวรรค ระหว่างคำ " * 200):
         for chunk in split(text, size=256, overlap=25):
             assert set(chunk.text.split()) <= set(text.split())
+
+
+def sections_of(text: str, headings: list[Heading]) -> list[tuple[int, str | None]]:
+    document = Document(text=text, metadata=dict(DocumentMap(headings=headings).to_metadata()))
+    nodes = ChunkNodeParser(chunk_size=100, chunk_overlap=0)([document])
+    return [(node.start_char_idx or 0, node.metadata.get("section")) for node in nodes]
+
+
+def test_headings_that_were_only_recognised_name_sections_but_are_not_cut_at() -> None:
+    text = "\n".join(prose(80, seed=seed) for seed in range(6))
+    starts = [at + 1 for at, char in enumerate(text) if char == "\n"]
+    marked = [Heading(start, 1, f"{number}") for number, start in enumerate(starts)]
+    recognised = [Heading(start, 1, f"{number}", is_marked=False) for number, start in enumerate(starts)]
+
+    assert [start for start, _ in sections_of(text, recognised)] == [start for start, _ in sections_of(text, [])]
+    assert {section for _, section in sections_of(text, recognised)} & {
+        section for _, section in sections_of(text, marked)
+    }
+
+
+def test_a_chunk_with_many_recognised_headings_is_in_the_section_that_holds_half_of_it() -> None:
+    text = "word " * 90
+    parts = [Heading(10 + 50 * number, 2, f"1.{number}", is_marked=False) for number in range(8)]
+
+    assert sections_of(text, [Heading(0, 1, "1", is_marked=False), *parts]) == [(0, "1")]
+    assert sections_of(text, [Heading(0, 1, "1", is_marked=False), *parts[:1]]) == [(0, "1 > 1.0")]
+    assert sections_of(text, [Heading(0, 1, "1"), *(Heading(p.start, 2, p.title) for p in parts)])[0][1] == "1 > 1.7"

@@ -6,16 +6,18 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ReadError
-from llama_index_contextual.metadata import HEADINGS, PAGES, TITLE, DocumentMap
+from llama_index_contextual.metadata import FILE_NAME, HEADINGS, PAGES, TITLE, DocumentMap
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import FileWarning, ParsedFile, ReadLimits, content_hash, read_documents
+from llama_index_contextual.readers.discovery import discover
+from llama_index_contextual.readers.documents import DocumentReader
 from llama_index_contextual.readers.pdf import reader as pdf
 from tests.support.trees import write
 
@@ -41,7 +43,9 @@ class FakeWorker:
     def close(self) -> None:
         type(self).closed += 1
 
-    def read(self, path: Path, *, password: str | None, limits: ReadLimits, engine: str) -> ParsedFile:
+    def read(
+        self, path: Path, *, password: str | None, limits: ReadLimits, engine: str, scans: Mapping[int, Any]
+    ) -> ParsedFile:
         self.calls.append((path.name, password, engine))
         if password == "wrong":
             raise ReadError("some other name", "the password is wrong")
@@ -78,12 +82,31 @@ class TestPdf:
             FileWarning(str(tmp_path / "docs/a.PDF"), "page 3 has no text: it needs OCR"),
         ]
 
-    def test_one_process_serves_all_files_and_is_ended(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
-        for name in ("a.pdf", "b.pdf", "c.txt"):
+    def test_processes_serve_all_files_and_are_ended(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: 3)
+        names = [f"{number:02}.{'txt' if number % 3 == 0 else 'pdf'}" for number in range(20)]
+        for name in names:
             write(tmp_path / "docs" / name, name)
-        read_documents([tmp_path / "docs"], pdf_engine="pdfium")
-        assert worker.calls == [("a.pdf", None, "pdfium"), ("b.pdf", None, "pdfium")]
-        assert (worker.started, worker.closed) == (1, 1)
+        result = read_documents([tmp_path / "docs"], pdf_engine="pypdf")
+        assert [document.metadata[FILE_NAME] for document in result] == names
+        assert sorted(worker.calls) == [(name, None, "pypdf") for name in names if name.endswith("pdf")]
+        assert 1 <= worker.started <= 3
+        assert worker.closed >= worker.started
+
+    def test_files_that_nobody_waits_for_are_not_parsed(
+        self, tmp_path: Path, worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        for number in range(20):
+            write(tmp_path / "docs" / f"{number:02}.pdf", str(number))
+        with DocumentReader() as reader:
+            contents = reader.read_all(discover([tmp_path / "docs"]).files)
+            next(contents)
+            contents.close()
+        assert len(worker.calls) <= 4
+        assert worker.closed >= worker.started
 
     def test_no_process_is_started_without_pdf(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
         read_documents([write(tmp_path / "a.txt", "text")])
@@ -92,16 +115,18 @@ class TestPdf:
     def test_the_process_is_ended_after_an_error(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
         with pytest.raises(InputError):
             read_documents([write(tmp_path / "a.pdf", "x")], file_metadata=lambda path: {"page_start": 1})
-        assert worker.closed == worker.started
+        assert worker.closed >= worker.started
 
     @pytest.mark.parametrize(
-        "passwords", ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}], ids=str
+        "passwords",
+        ["secret", {"docs/a.pdf": "secret", "a.pdf": "other"}, {"a.pdf": "secret"}, {"*": "secret", "b.pdf": "x"}],
+        ids=str,
     )
     def test_the_password_is_looked_up(
         self, tmp_path: Path, worker: type[FakeWorker], passwords: Mapping[str, str] | str
     ) -> None:
         read_documents([write(tmp_path / "docs/a.pdf", "x").parent], passwords=passwords)
-        assert worker.calls == [("a.pdf", "secret", "pypdf")]
+        assert worker.calls == [("a.pdf", "secret", "pdfium")]
 
     def test_a_project_chooses_the_engine_by_its_settings(self, tmp_path: Path, worker: type[FakeWorker]) -> None:
         config = ProjectConfig.local(pdf_engine="pdfium", context="none", faiss=False, mode="lexical")

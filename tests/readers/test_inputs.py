@@ -105,8 +105,8 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("missing.txt", "is not there"),
-            ("missing/**/*.txt", "matches no file: its folder is not there"),
+            ("missing.txt", "does not exist"),
+            ("missing/**/*.txt", "matches no file: its folder does not exist"),
             ("contracts/*.docx", "matches no file"),
             ("contracts/empty", "contains no file"),
             ("", "is not a path"),
@@ -137,12 +137,15 @@ class TestInputs:
         assert ids(discover([tmp_path / "a[1].txt"])) == ["a[1].txt"]
 
     def test_other_types_are_pointed_to_the_readers_of_llama_index(self, tmp_path: Path) -> None:
-        write(tmp_path / "docs/a.docx", "x")
+        write(tmp_path / "docs/a.zip", "x")
+        write(tmp_path / "docs/b.doc", "x")
         write(tmp_path / "docs/README", "x")
         found = reasons(discover([tmp_path / "docs"]))
-        assert found["a.docx"] == (
-            "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read: "
-            "load it with any LlamaIndex reader and pass the Documents"
+        assert found["a.zip"] == (
+            "has the type .zip and is not read: load it with any LlamaIndex reader and pass the Documents"
+        )
+        assert (
+            found["b.doc"] == "has the type .doc and is not read: open it in Word or LibreOffice and save it as .docx"
         )
         assert found["README"].startswith("has no file extension")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llama_index_contextual.readers import ReadLimits, read_documents
-from tests.readers.test_pdf import encrypted
 from tests.readers.test_pdf_hostile import nested_arrays, pages_of_themselves
-from tests.support.pdf_files import RawPdf, lines, pdf_of
+from tests.support.pdf_files import RawPdf, encrypted, lines, pdf_of
 from tests.support.trees import reasons, write
 
 SCAN = b"BI /W 1 /H 1 /CS /G /BPC 8 ID \x00 EI"
@@ -36,7 +35,11 @@ def test_each_bad_pdf_has_its_message_and_the_rest_goes_on(tmp_path: Path) -> No
     for name, data in files.items():
         write(docs / name, data)
     result = read_documents(
-        [docs], limits=ReadLimits(max_pages=5), passwords={"e_encrypted.pdf": "sesame", "f_encrypted.pdf": "ketchup"}
+        [docs],
+        limits=ReadLimits(max_pages=5),
+        passwords={"e_encrypted.pdf": "sesame", "f_encrypted.pdf": "ketchup"},
+        ocr=None,
+        pdf_engine="pypdf",
     )
 
     assert {document.metadata["file_name"]: document.text for document in result} == {
@@ -50,7 +53,7 @@ def test_each_bad_pdf_has_its_message_and_the_rest_goes_on(tmp_path: Path) -> No
         "b_empty.pdf": "the file is empty",
         "c_no_pages.pdf": "the PDF has no pages",
         "d_truncated.pdf": "the PDF is damaged or truncated",
-        "f_encrypted.pdf": "the PDF is encrypted and the password given does not open it",
+        "f_encrypted.pdf": "the PDF is encrypted, and the password given for it does not open it: give the right one",
         "g_itself.pdf": "the PDF is damaged or truncated",
         "j_many.pdf": "the PDF has 6 pages, more than the limit of 5",
         "k_copy.pdf": f"has the same content as {docs / 'a_good.pdf'}",

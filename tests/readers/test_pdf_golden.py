@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from llama_index_contextual.readers.pdf.reader import PdfEngine, read_pdf
 from tests.support.pdf_sample import sample
 
@@ -52,7 +50,6 @@ def test_the_stored_pdf_is_the_one_that_the_code_makes() -> None:
 
 
 def test_the_other_engine_reads_the_same_words() -> None:
-    pytest.importorskip("pypdfium2", reason="needs the extra 'pdfium'")
     golden, other = json.loads(GOLDEN.read_text(encoding="utf-8")), reading("pdfium")
 
     assert sorted(" ".join(other["text"]).split()) == sorted(" ".join(golden["text"]).split())

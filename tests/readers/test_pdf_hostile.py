@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import layout as pdf_layout
 from llama_index_contextual.readers.pdf import pypdf as pdf_pypdf
 from llama_index_contextual.readers.pdf.content import ContentReader
 from llama_index_contextual.readers.pdf.pieces import Cell
+from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.reader import read_pdf
 from tests.support.pdf_files import RawPdf, bomb, pdf_of, show
 
@@ -132,7 +134,7 @@ def test_what_does_not_concern_the_text_does_not_keep_it_from_being_read(
     path = tmp_path / "a.pdf"
     path.write_bytes(made.data() if isinstance(made, RawPdf) else made)
 
-    assert read_pdf(path).text == "Hello"
+    assert read_pdf(path, engine="pypdf").text == "Hello"
 
 
 def page_with(stream: bytes, entries: bytes) -> RawPdf:
@@ -199,7 +201,7 @@ def test_a_hostile_page_is_left_out_with_its_reason(tmp_path: Path, make: Callab
     pdf.page(HELLO)
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf.data())
-    parsed = read_pdf(path)
+    parsed = read_pdf(path, engine="pypdf")
 
     assert parsed.text == "\nHello"
     (warning,) = parsed.warnings
@@ -212,14 +214,14 @@ def test_damaged_compression_costs_no_more_than_its_limit(tmp_path: Path, monkey
     pdf.page(HELLO)
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf.data())
-    assert read_pdf(path).text == "\nHello"
+    assert read_pdf(path, engine="pypdf").text == "\nHello"
 
     limit = pdf_pypdf.CONFIGURATION.zlib_maximum_recovery_input_length
     assert 0 < limit <= 500_000
     monkeypatch.setattr(
         pdf_pypdf, "CONFIGURATION", replace(pdf_pypdf.CONFIGURATION, zlib_maximum_recovery_input_length=30_000)
     )
-    parsed = read_pdf(path)
+    parsed = read_pdf(path, engine="pypdf")
     assert parsed.text == "\nHello"
     assert parsed.warnings[0].startswith(
         "page 1 was left out: pypdf cannot parse it (LimitReachedError: Recovery limit"
@@ -254,7 +256,50 @@ def test_a_hostile_file_is_refused_with_its_reason(tmp_path: Path, make: Callabl
     path.write_bytes(make().data())
 
     with pytest.raises(ReadError, match="the PDF is damaged or truncated"):
-        read_pdf(path)
+        read_pdf(path, engine="pypdf")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        outline_loop,
+        outline_that_branches_into_itself,
+        xref_loop,
+        xmp_bomb,
+        xmp_entities,
+        form_bomb,
+        form_that_draws_itself,
+        forms_that_draw_ten_each,
+        wrong_page_count,
+        flate_bomb,
+        run_length_bomb,
+        the_same_stream_many_times,
+        nested_arrays,
+        character_map_of_four_billion,
+        widths_of_a_hundred_million,
+        image_without_an_end,
+        pages_of_themselves,
+        a_trillion_pages,
+        nested_catalog,
+    ],
+)
+def test_with_pdfium_a_hostile_file_is_read_or_refused_and_the_next_file_is_read(
+    tmp_path: Path, make: Callable[[], RawPdf | bytes]
+) -> None:
+    made = make()
+    hostile, good = tmp_path / "a.pdf", tmp_path / "b.pdf"
+    hostile.write_bytes(made.data() if isinstance(made, RawPdf) else made)
+    good.write_bytes(pdf_of([HELLO]).data())
+
+    with PdfWorker(max_memory=2_000_000_000) as worker:
+        try:
+            assert worker.read(hostile, limits=ReadLimits(max_seconds=5), engine="pdfium").text.strip()
+        except ReadError as error:
+            assert any(  # noqa: PT017
+                reason in error.reason
+                for reason in ("has no text", "was stopped", "crashed", "memory", "damaged", "characters")
+            ), error.reason
+        assert worker.read(good, engine="pdfium").text == "Hello"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +326,7 @@ def test_the_comparisons_of_pieces_do_not_grow_with_the_square_of_their_number(
     path = tmp_path / "a.pdf"
     path.write_bytes(page_with(stream, b"/Filter/FlateDecode").data())
 
-    assert len(read_pdf(path).text.split()) >= pieces
+    assert len(read_pdf(path, engine="pypdf").text.split()) >= pieces
     assert 0 < calls <= 2 * pdf_layout.MAX_CELLS * pieces
 
 
@@ -294,5 +339,5 @@ def test_messages_do_not_quote_control_characters_of_the_file(tmp_path: Path, mo
     path.write_bytes(pdf_of([b"1 0 0 RG"]).data())
 
     with pytest.raises(ReadError) as caught:
-        read_pdf(path)
+        read_pdf(path, engine="pypdf")
     assert caught.value.reason.endswith("(ValueError: bad token [31m at 7)")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.pdf.engine import OutlineEntry
-from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.outline import PlacedLine, bookmarks
 
 
 def placed(*pages: list[str]) -> list[list[PlacedLine]]:
@@ -21,7 +23,7 @@ def placed(*pages: list[str]) -> list[list[PlacedLine]]:
 
 
 def starts(outline: list[OutlineEntry], *pages: list[str]) -> list[int]:
-    return [heading.start for heading in headings(outline, placed(*pages))]
+    return [heading.start for heading in bookmarks(outline, placed(*pages))]
 
 
 def test_case_spaces_and_punctuation_do_not_matter() -> None:
@@ -44,7 +46,7 @@ def test_a_title_over_several_lines_is_found_at_its_first() -> None:
 def test_headings_come_in_the_order_of_the_text_and_keep_their_levels() -> None:
     outline = [OutlineEntry("Annex", 1, 1), OutlineEntry("Term", 1, 0), OutlineEntry("Notice", 2, 0)]
 
-    assert headings(outline, placed(["Term", "Notice"], ["Annex"])) == [
+    assert bookmarks(outline, placed(["Term", "Notice"], ["Annex"])) == [
         Heading(0, 1, "Term"),
         Heading(5, 2, "Notice"),
         Heading(12, 1, "Annex"),
@@ -54,14 +56,21 @@ def test_headings_come_in_the_order_of_the_text_and_keep_their_levels() -> None:
 def test_bookmarks_without_a_title_or_a_page_with_text_are_left_out() -> None:
     outline = [OutlineEntry("  ", 1, 0), OutlineEntry("Term", 1, 7), OutlineEntry("Term", 1, 1)]
 
-    assert headings(outline, placed(["Term"], [])) == []
+    assert bookmarks(outline, placed(["Term"], [])) == []
 
 
 def test_lines_of_unknown_height_do_not_disturb() -> None:
     page = [[PlacedLine("Body", 0, math.nan), PlacedLine("More", 5, math.nan)]]
 
-    assert headings([OutlineEntry("Odd", 1, 0, top=300)], page) == [Heading(0, 1, "Odd")]
+    assert bookmarks([OutlineEntry("Odd", 1, 0, top=300)], page) == [Heading(0, 1, "Odd")]
 
 
 def test_signs_alone_are_no_match_for_everything() -> None:
     assert starts([OutlineEntry("***", 1, 0, top=690)], ["Body", "More"]) == [5]
+
+
+@pytest.mark.parametrize("titles", [["Page 1", "Page 2", "Page 3"], ["i", "ii", "1"], ["a.pdf", "B 2.docx", "Term"]])
+def test_bookmarks_that_name_pages_or_files_are_not_headings(titles: list[str]) -> None:
+    outline = [OutlineEntry(title, 1, page) for page, title in enumerate(titles)]
+
+    assert bookmarks(outline, placed(["Body"], ["Body"], ["Body"])) == []

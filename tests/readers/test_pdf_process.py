@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.base import ReadLimits
 from llama_index_contextual.readers.pdf import process as pdf_process
 from llama_index_contextual.readers.pdf.reader import PdfWorker, read_pdf
@@ -53,14 +53,6 @@ def test_the_childs_refusals_are_read_errors_of_the_file(tmp_path: Path, worker:
     with pytest.raises(ReadError) as caught:
         worker.read(path)
     assert (caught.value.path, caught.value.reason) == (str(path), "the file is empty (0 bytes)")
-
-
-def test_a_missing_engine_names_the_extra(tmp_path: Path) -> None:
-    answer = {"configuration": "The engine needs a package: `pip install x`", "setting": "pdf_engine"}
-
-    with pytest.raises(ConfigurationError, match="pip install") as caught:
-        pdf_process._parsed(tmp_path / "a.pdf", answer)
-    assert caught.value.setting == "pdf_engine"
 
 
 def test_memory_is_limited(tmp_path: Path) -> None:

@@ -99,6 +99,10 @@ def test_pages_that_differ_in_numbers_only_lose_header_and_page_number_only() ->
         [page(body(at), foot=[f"Total {text}"]) for at, text in enumerate(["17", "4", "230", "8", "15"])],
         # chapters of one page each
         [page(body(at), head=[f"Chapter {at + 1}"]) for at in range(5)],
+        # titles of the pages, with numbers that count up with them but are not page numbers
+        [page(body(at), head=[f"Q{at + 1} 2022 QTD – Income Before Tax by Segment"]) for at in range(4)],
+        [page(body(at), head=[f"Results of {2019 + at} by Segment"], foot=["x" * at]) for at in range(4)],
+        [page(body(at), head=[f"{2019 + at} Results"]) for at in range(4)],
         # headings are larger than the text
         [page(body(at), head=["ACME Corp"], size=20) for at in range(5)],
         # copies of one form
@@ -114,6 +118,14 @@ def test_the_body_is_never_touched(pages: list[PageContent]) -> None:
 
     assert found.pages == [list(page.lines) for page in pages]
     assert (found.header, found.footer) == ("", "")
+
+
+def test_a_header_whose_number_changes_now_and_then_names_sections() -> None:
+    numbers = [5, 7, 7, 7, 7, 7, 7]
+    found = strip_running([page(body(at), head=["PART II", f"Item {number}"]) for at, number in enumerate(numbers)])
+
+    assert found.headers == [["PART II"], *[["PART II", "Item 7"]] * 6]
+    assert bodies(found)[:2] == [["Item 5", *body(0)], body(1)]
 
 
 def test_column_heads_that_every_page_repeats_stay_once() -> None:

@@ -183,9 +183,9 @@ class TestBadFiles:
             "d_binary.txt": "is a binary file, not text",
             "e_pdf.txt": "is not text but a PDF",
             "h_huge.txt": "has 2,000,000 bytes, more than the limit of 1,500,000",
-            "j_word.docx": "has the type .docx, and only .pdf, .txt, .text, .md, .markdown are read",
+            "j_word.docx": "is damaged or truncated (File is not a zip file)",
             "k_\\x1b[2J\\u202e.txt": "is empty",
-            "missing": "is not there",
+            "missing": "does not exist",
         }
         assert result.warnings == [
             FileWarning(str(docs / "f_nul.txt"), "1 NUL character was replaced by U+FFFD"),

@@ -52,7 +52,7 @@ class TestWhatLeadsOutOfAFolder:
         assert ids(discover([tmp_path / "latest"]))[-1] == "latest/b.md"
         assert ids(discover([tmp_path / "a-link.txt"])) == ["a-link.txt"]
         (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
-        assert discover([tmp_path / "gone.txt"]).skipped[0].reason == "is a link to a file that is not there"
+        assert discover([tmp_path / "gone.txt"]).skipped[0].reason == "is a link to a file that does not exist"
 
     def test_a_hard_link_to_a_file_elsewhere_is_not_read(self, contracts: Path, tmp_path: Path) -> None:
         # CVE-2025-6210.

@@ -64,14 +64,14 @@ def test_repeated_words_are_kept_and_repeated_parts_are_not() -> None:
     ],
 )
 def test_question_words_are_left_out(question: str, terms: list[str]) -> None:
-    assert english.asked_terms(question) == terms
+    assert english.query_terms(question) == terms
 
 
 @pytest.mark.parametrize("language", ["none", "german", "spanish"])
 def test_stop_words_of_other_languages_include_question_words(language: str) -> None:
     analyzer = Analyzer(language)
     for question in ("Was macht die Pumpe?", "¿Qué hace la bomba?", "What does the pump do?"):
-        assert analyzer.asked_terms(question) == analyzer.terms(question)
+        assert analyzer.query_terms(question) == analyzer.terms(question)
 
 
 @pytest.mark.parametrize("text", ["the company's", "the company’s", "the COMPANY'S", "The company"])

@@ -107,7 +107,7 @@ def test_an_index_without_any_term_supports_nothing(tmp_path: Path) -> None:
 def test_an_index_of_another_store_is_refused() -> None:
     store = SQLiteDocumentStore()
     store.add_documents(A)
-    with pytest.raises(InputError, match="knows 5 chunks, the document store 2"):
+    with pytest.raises(InputError, match="covers 5 chunks, the document store 2"):
         DocumentLeg(index(), store)
 
 

@@ -170,7 +170,7 @@ BAD_WEIGHTS = [
     ([0.5, math.nan], "must be finite and not negative"),
     ([math.inf, 1.0], "must be finite and not negative"),
     ([-1.0, 1.0], "must be finite and not negative"),
-    ([0.0, 0.0], "the weights are all 0: give at least one ranking some weight"),
+    ([0.0, 0.0], "the weights are all 0: set at least one of them above 0"),
     ([1.0], "there are 1 weights for 2 rankings: give one weight per ranking"),
     ([], "there are 0 weights for 2 rankings: give one weight per ranking"),
     ([1.0, 1.0, 1.0], "there are 3 weights for 2 rankings: give one weight per ranking"),
@@ -187,7 +187,7 @@ def test_bad_weights_are_refused_with_a_message(weights: list[float], message: s
 
 
 def test_a_hybrid_retriever_needs_something_to_fuse() -> None:
-    with pytest.raises(ConfigurationError, match="there is nothing to fuse: give at least one ranking"):
+    with pytest.raises(ConfigurationError, match="there is nothing to fuse: pass at least one ranking"):
         HybridRetriever([])
 
 

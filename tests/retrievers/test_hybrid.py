@@ -162,7 +162,7 @@ def test_filters_reach_every_leg_before_ranking() -> None:
 
 @pytest.mark.parametrize("k", [0, -3])
 def test_at_least_one_result_must_be_requested(k: int) -> None:
-    with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
+    with pytest.raises(InputError, match=f"top_k is {k}: request at least one result"):
         HybridRetriever(list(both_legs()), similarity_top_k=k).retrieve(QUERY)
 
 
@@ -257,7 +257,7 @@ def test_legs_over_different_stores_are_fused_as_foreign_ones() -> None:
 def test_filters_that_would_not_reach_every_leg_are_refused() -> None:
     semantic, lexical = both_legs()
     for legs, queries in (([FixedRetriever([]), lexical], 1), ([semantic, lexical], 2)):
-        with pytest.raises(ConfigurationError, match="give each retriever its own filters") as raised:
+        with pytest.raises(ConfigurationError, match="pass filters to each retriever instead") as raised:
             HybridRetriever(legs, filters=only("report"), num_queries=queries, llm=MockLLM())
         assert raised.value.setting == "filters"
 

@@ -184,7 +184,7 @@ def test_more_results_than_passages_can_be_requested() -> None:
 
 @pytest.mark.parametrize("k", [0, -1])
 def test_at_least_one_result_must_be_requested(k: int) -> None:
-    with pytest.raises(InputError, match=f"top_k is {k}: ask for at least one result"):
+    with pytest.raises(InputError, match=f"top_k is {k}: request at least one result"):
         retriever(similarity_top_k=k).retrieve("pump")
 
 

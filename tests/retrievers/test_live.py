@@ -107,7 +107,7 @@ async def test_an_empty_query_is_refused(built: Project, query: str) -> None:
 
 @pytest.mark.parametrize("top_k", [0, -1])
 def test_at_least_one_result_must_be_requested(built: Project, top_k: int) -> None:
-    with pytest.raises(InputError, match=f"top_k is {top_k}: ask for at least one result") as raised:
+    with pytest.raises(InputError, match=f"top_k is {top_k}: request at least one result") as raised:
         built.retrieve(QUERY, top_k=top_k)
     assert raised.value.value == top_k
 

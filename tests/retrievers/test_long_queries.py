@@ -56,13 +56,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def respelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the words whose spelling candidates are computed."""
     tried: list[str] = []
-    real = lexical_index.one_slip_away
+    real = lexical_index.edit_distance_one
 
     def spellings(word: str) -> set[str]:
         tried.append(word)
         return real(word) if len(word) < 100 else set()
 
-    monkeypatch.setattr(lexical_index, "one_slip_away", spellings)
+    monkeypatch.setattr(lexical_index, "edit_distance_one", spellings)
     return tried
 
 
@@ -89,7 +89,7 @@ def test_of_more_than_256_terms_the_heaviest_are_searched(built: Project) -> Non
     known = words(300)
     index = LexicalIndex.build([" ".join(known), " ".join(known[:100]), "other"])
     terms = index.query(" ".join(known))
-    assert (len(terms.counts), terms.left_out) == (256, 44)
+    assert (len(terms.counts), terms.omitted) == (256, 44)
     assert set(terms.known) == {*known[:56], *known[100:]}  # the rarer ones, then the first ones
     assert list(terms.counts) == [*known[:56], *known[100:]]  # in the order of the query
     weighed = index.query([(" ".join(known[:100]), 2.0), (" ".join(known[100:]), 0.1)])
@@ -100,12 +100,12 @@ def test_terms_that_no_text_contains_are_left_out_first() -> None:
     known, unknown = ["pump", "motor"], words(300)
     terms = LexicalIndex.build(["pump motor"]).query(" ".join([*unknown, *known]))
     assert terms.known == ("pump", "motor")
-    assert terms.left_out == 46
+    assert terms.omitted == 46
 
 
 def test_a_response_says_that_terms_were_left_out(built: Project) -> None:
     query = " ".join(words(400))
-    expected = "The query has 400 different terms: only the 256 that weigh most were searched lexically."
+    expected = "The query has 400 different terms: only the 256 with the largest weights were searched lexically."
     for mode in ("lexical", "hybrid"):
         assert built.retrieve(query, mode=mode).warnings == (expected,)
     assert built.retrieve(query, mode="semantic").warnings == ()
@@ -168,9 +168,9 @@ def test_cached_keys_of_a_long_query_are_short(built: Project) -> None:
     for name in ("letter", "words", "chinese"):
         built.retrieve(QUERIES[name](MEGABYTE))
     indexes = built._live.current()
-    keys = [*indexes.semantic._embedder._known._entries, *indexes.lexical.lexical_index._respelled._entries]
+    keys = [*indexes.semantic._embedder._cache._entries, *indexes.lexical.lexical_index._respelled._entries]
     analyzer = indexes.lexical.lexical_index.analyzer
-    assert max(map(sys.getsizeof, [*keys, *analyzer._known, *analyzer._asked])) < 300
+    assert max(map(sys.getsizeof, [*keys, *analyzer._terms_of, *analyzer._query_terms_of])) < 300
 
 
 def test_long_tokens_are_not_remembered_and_words_of_queries_are_bounded() -> None:
@@ -179,8 +179,8 @@ def test_long_tokens_are_not_remembered_and_words_of_queries_are_bounded() -> No
     assert dict(lengths) == {}
     analyzer = Analyzer()
     for start in range(0, 60_000, 20_000):
-        analyzer.asked_terms(" ".join(f"w{at}" for at in range(start, start + 20_000)))
-    assert len(analyzer._asked) <= 20_000
+        analyzer.query_terms(" ".join(f"w{at}" for at in range(start, start + 20_000)))
+    assert len(analyzer._query_terms_of) <= 20_000
 
 
 def test_a_text_is_cut_to_what_an_embedding_model_takes() -> None:
@@ -205,7 +205,7 @@ async def test_a_response_says_that_a_query_was_embedded_in_part(built: Project)
     model = built.embed_model
     assert isinstance(model, CountingEmbedding)
     for response in (built.retrieve(query), await built.aretrieve(query)):
-        assert "The query is longer than an embedding model takes: only its beginning, " in response.warnings[0]
+        assert "The query is longer than an embedding model accepts: only its beginning, " in response.warnings[0]
         assert len(model.queries[-1]) < 20_000
     assert not any("embedding" in warning for warning in built.retrieve(query, mode="lexical").warnings)
     given = QueryBundle(query, embedding=model.vector("pump"))

@@ -107,7 +107,7 @@ def test_top_k_may_exceed_the_corpus(store: CountingStore, embedding: CountingEm
     index = vector_index(passages(), embedding, store)
     assert len(SemanticRetriever(index, similarity_top_k=2).retrieve(QUERY)) == 2
     assert len(SemanticRetriever(index, similarity_top_k=99).retrieve(QUERY)) == len(PASSAGES)
-    with pytest.raises(InputError, match="top_k is 0: ask for at least one result"):
+    with pytest.raises(InputError, match="top_k is 0: request at least one result"):
         SemanticRetriever(index, similarity_top_k=0).retrieve(QUERY)
 
 
@@ -321,7 +321,7 @@ def given(embedding: Any) -> QueryBundle:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 1e300])
 def test_an_embedding_that_is_not_finite_is_refused(retriever: SemanticRetriever, wrong: float) -> None:
     message = (
-        r"embedding \(64 dimensions, as many as the index has\) holds NaN or infinity.*'CountingEmbedding:counting'"
+        r"embedding \(64 dimensions, as many as the index has\) contains NaN or infinity.*'CountingEmbedding:counting'"
     )
     query = given([wrong, *[1.0] * 63])
     for ask in (lambda: retriever.rank(query, 3), lambda: retriever.retrieve(query)):
@@ -382,6 +382,6 @@ class Broken(CountingEmbedding):
 async def test_a_model_that_does_not_answer_with_finite_numbers_is_named(store: CountingStore, answer: Any) -> None:
     broken = SemanticRetriever(vector_index(passages(), CountingEmbedding(), store), embed_model=Broken(answer=answer))
     for ask in (broken.rank, lambda query, k: asyncio.run(broken.aprepare(QueryBundle(query)))):
-        with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not answer with"):
+        with pytest.raises(ModelError, match="The embedding model 'CountingEmbedding:counting' did not return"):
             await asyncio.to_thread(ask, QUERY, 3)
-    assert len(broken._embedder._known) == 0
+    assert len(broken._embedder._cache) == 0

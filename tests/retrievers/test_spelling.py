@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_index_contextual.retrievers.analysis import may_be_misspelt, one_slip_away
+from llama_index_contextual.retrievers.analysis import edit_distance_one, may_be_misspelt
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 
 words = st.text("abc", min_size=1, max_size=5)
@@ -31,12 +31,12 @@ def index(*texts: str) -> LexicalIndex:
 
 @given(words, words)
 def test_spelling_candidates_are_the_words_at_distance_1_with_the_same_first_letter(word: str, other: str) -> None:
-    assert (other in one_slip_away(word)) == (distance(word, other) == 1 and word[:1] == other[:1])
+    assert (other in edit_distance_one(word)) == (distance(word, other) == 1 and word[:1] == other[:1])
 
 
 @given(words)
 def test_every_spelling_is_at_distance_1(word: str) -> None:
-    assert {distance(word, other) for other in one_slip_away(word)} == {1}
+    assert {distance(word, other) for other in edit_distance_one(word)} == {1}
 
 
 @pytest.mark.parametrize("token", ["TS-999", "NASA", "getUser", "mean", "3rd", "naïve", "snake_case", "Ünder"])

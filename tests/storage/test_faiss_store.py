@@ -129,7 +129,7 @@ def test_a_top_k_beyond_the_nodes_returns_all_and_zero_returns_none() -> None:
 
 def test_a_query_without_an_embedding_or_of_another_model_is_refused() -> None:
     store = store_of(embedded("a", [1, 0]))
-    with pytest.raises(InputError, match=r"The query has no embedding: give the retriever an embed_model"):
+    with pytest.raises(InputError, match=r"The query has no embedding: pass an embed_model to the retriever"):
         store.query(VectorStoreQuery(query_str="revenue"))
     with pytest.raises(InputError, match=r"query's embedding has 3 dimensions, the index 2: search with the embedding"):
         store.rank(np.array([1.0, 0.0, 0.0]), 1)

@@ -249,3 +249,12 @@ def test_nan_and_infinity_match_nothing() -> None:
     assert chosen([{"k": 1.0}], one("k", "in", [nan, infinite])) == [False]
     assert chosen([{"k": 1.0}], one("k", "==", nan)) == [False]
     assert chosen([{"k": 1.0}], one("k", "<", infinite)) == [True]
+
+
+def test_a_section_is_found_by_the_beginning_of_its_path() -> None:
+    below = MetadataFilters(
+        filters=[*one("section", ">=", "PART II").filters, *one("section", "<", "PART II\U0010ffff").filters]
+    )
+    sections = ["PART II", "PART II > Item 7 > Overview", "PART I > Item 1", "Annex > PART II"]
+
+    assert chosen([{"section": section} for section in sections] + [{}], below) == [True, True, False, False, False]

@@ -58,7 +58,9 @@ def test_a_file_that_is_not_an_index_is_refused(content: bytes, index: Path) -> 
 def test_an_index_of_a_wrong_size_is_refused(cut: int, index: Path) -> None:
     content = index.read_bytes()
     index.write_bytes(content[:cut] if cut < 0 else content + bytes(cut))
-    with pytest.raises(CorruptVersionError, match=r"claims to hold 3 vectors of 4 numbers, but has a different size"):
+    with pytest.raises(
+        CorruptVersionError, match=r"claims to contain 3 vectors of 4 numbers, but has a different size"
+    ):
         check_faiss(index)
 
 

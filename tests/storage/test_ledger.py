@@ -95,7 +95,7 @@ def test_a_pending_batch_does_not_restore_removed_data(ledger: Ledger) -> None:
     ledger.batches.uploaded("file", model="m", custom_ids=["one", "two"])
     ledger.keep_only((), ())
     assert ledger.batches.open_batches() == []
-    assert not ledger.batches.knows("one")
+    assert not ledger.batches.has_request("one")
     assert ledger.info().batched_requests == 0
 
 
@@ -221,7 +221,7 @@ def test_a_ledger_of_a_newer_release_is_refused_and_unchanged(tmp_path: Path) ->
     ledger.close()
     before = path.read_bytes()
     with pytest.raises(
-        FormatError, match=r"ledger.sqlite has format 3, this release reads up to 2: upgrade llama-index"
+        FormatError, match=r"ledger.sqlite has format 4, this release reads up to 3: upgrade llama-index"
     ):
         Ledger(path)
     assert path.read_bytes() == before

@@ -57,6 +57,7 @@ def path(tmp_path: Path) -> Path:
         ledger.batches.started("file", "batch")
         ledger.batches.closed("other", [BatchReply(custom_id="done", text="A reply.", output_tokens=3)])
         ledger.receipts.write(RunCost(paid=0.5))
+        ledger.add_page("scan", '{"boxes": []}', "rapidocr 3.10.0")
     return tmp_path / "ledger.sqlite"
 
 
@@ -76,7 +77,7 @@ def serves_everything(ledger: Ledger) -> bool:
         == [("file-open", "batch-open", 2), ("file-upload", None, 1)]
         and ledger.batches.reply("done-1")
         == BatchReply(custom_id="done-1", text="A reply.", finish_reason="stop", input_tokens=10, output_tokens=3)
-        and all(ledger.batches.knows(name) for name in ("open-1", "open-2", "upload-1", "done-1"))
+        and all(ledger.batches.has_request(name) for name in ("open-1", "open-2", "upload-1", "done-1"))
     )
 
 
@@ -176,9 +177,10 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
             "contexts": lambda: ledger.context(first),
             "embeddings": lambda: ledger.vectors([first]).get(first),
             "batches": lambda: next(iter(ledger.batches.open_batches()), None),
-            "batch_requests": lambda: ledger.batches.knows(first) or None,
+            "batch_requests": lambda: ledger.batches.has_request(first) or None,
             "batch_replies": lambda: ledger.batches.reply(first),
             "runs": lambda: next(iter(ledger.receipts.cost().runs), None),
+            "pages": lambda: ledger.page(first),
         }
         assert known[table]() is None
         assert ledger.remove_damaged_rows()
@@ -189,7 +191,7 @@ def test_a_modified_row_is_reported_and_never_returned(table: str, column: str, 
 def test_a_request_of_an_unknown_batch_is_sent_again(path: Path) -> None:
     change(path, "UPDATE batches SET file_id = 'another' WHERE file_id = 'file'")
     with closing(Ledger(path)) as ledger:
-        assert not ledger.batches.knows("one")
+        assert not ledger.batches.has_request("one")
         assert ledger.remove_damaged_rows()
         assert ledger._kv.query("SELECT count(*) FROM batch_requests") == [(0,)]
 

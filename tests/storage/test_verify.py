@@ -173,11 +173,11 @@ def test_a_repair_leaves_a_damaged_live_version_to_the_user(published: Project, 
 def test_a_ledger_of_a_newer_release_is_not_reported_as_damaged(published: Project) -> None:
     path = published.directory / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger._kv.put("format", {"version": 3})
+    ledger._kv.put("format", {"version": 4})
     ledger.close()
     before = path.read_bytes()
     assert found(published.verify())["ledger.sqlite"] == "pip install --upgrade llama-index-contextual"
-    with pytest.raises(FormatError, match=r"ledger.sqlite has format 3"):
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 4"):
         published.verify(repair=True)
     assert path.read_bytes() == before
 

@@ -73,3 +73,15 @@ def pdf_of(pages: Iterable[bytes]) -> RawPdf:
 def bomb(size: int) -> bytes:
     """Return compressed zeros that inflate to `size` bytes, twice compressed while that makes them small."""
     return zlib.compress(zlib.compress(bytes(size), 9), 9)
+
+
+def encrypted(user: str, owner: str = "owner") -> bytes:
+    """Return a PDF that is encrypted."""
+    from fpdf import FPDF
+
+    pdf = FPDF()
+    pdf.set_encryption(owner_password=owner, user_password=user)
+    pdf.set_font("Helvetica", size=12)
+    pdf.add_page()
+    pdf.multi_cell(0, text="A secret clause")
+    return bytes(pdf.output())

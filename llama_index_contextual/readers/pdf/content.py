@@ -208,7 +208,8 @@ class ContentReader:
             height = math.hypot(c, d) * size
             space = state.font.space * size * scale
             angle = 0 if b == 0 and a >= 0 else round(math.degrees(math.atan2(across, along)))
-            self._runs.append(Run(text, start, end, f * along - e * across, height, space, angle))
+            y = f * along - e * across
+            self._runs.append(Run(text, start, end, y, height, space, angle, state.font.bold))
         self._advance(pen)
 
     def _advance(self, pen: float) -> None:

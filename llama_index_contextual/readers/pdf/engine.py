@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -11,8 +12,8 @@ from llama_index_contextual.readers.pdf.pieces import Line
 PdfEngine = Literal["pypdf", "pdfium"]
 
 MIN_PATHS = 100  # on a page without text, fewer paths are frames and backgrounds, more may be letters
-WRONG_PASSWORD = "the PDF is encrypted and the password given does not open it"
-NO_PASSWORD = "the PDF is encrypted: give its password"
+WRONG_PASSWORD = "the PDF is encrypted, and the password given for it does not open it: give the right one"
+NO_PASSWORD = "the PDF is encrypted: give its password, with `passwords=` in Python or `--password` on the command line"
 
 _PROGRAM = re.compile(r"(?i)microsoft (?:office )?(?:word|powerpoint|excel) - ")
 _NO_TITLE = re.compile(
@@ -20,6 +21,7 @@ _NO_TITLE = re.compile(
     r"|.*\.(?:docx?|odt|rtf|pptx?|xlsx?|pdf|indd|qxd|tex|dvi|ps|txt|html?|p65|fm)"
     r"|(?:file|https?):.*|[A-Za-z]:\\.*|\S*/\S*"
 )
+_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufefc]")
 
 
 class OutlineEntry(NamedTuple):
@@ -81,3 +83,21 @@ def sensible_title(title: str | None) -> str | None:
     if not any(char.isalpha() for char in text) or "\ufffd" in text or len(text) > 300 or _NO_TITLE.fullmatch(text):
         return None
     return text
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether a text has letters of a script that is written from right to left."""
+    return _RIGHT_TO_LEFT.search(text) is not None
+
+
+def page_span(box: tuple[float, float, float, float], angle: int) -> tuple[float, float]:
+    """Return the lower and the upper edge of a page, relative to the direction of its text.
+
+    Args:
+        box: Left, lower, right and upper edge of the page.
+        angle: Direction of the text in degrees.
+    """
+    left, bottom, right, top = box
+    along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
+    return min(heights), max(heights)

@@ -1,23 +1,81 @@
-"""PDF engine that uses pdfium; it is fast and needs the extra `pdfium`.
+"""PDF engine that uses pdfium, the default.
 
-pdfium itself determines lines and spaces. Columns that are drawn row by row stay in this order.
+pdfium decodes the fonts and finds the words; the layout finds lines, columns and table rows from their positions. A
+call into pdfium costs more than the work it does, so positions are asked for at the ends of words, not at each letter.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
-from llama_index_contextual.readers.pdf.engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
-from llama_index_contextual.readers.pdf.pieces import Line
+import pypdfium2
+import pypdfium2.raw as pdfium
+from pypdf import apply_configuration
 
-SUCCESS = 0  # FPDF_ERR_SUCCESS, which pdfium reports of a page tree that it finds empty
-PASSWORD_ERROR = 4  # FPDF_ERR_PASSWORD
-IMAGE = 3  # FPDF_PAGEOBJ_IMAGE
-_HYPHENS = ("\x02", "\ufffe")  # how pdfium marks a hyphen at the end of a line, instead of ending the line
-_LINE = re.compile(r"([^\r\n\x02\ufffe]*)(\r\n|[\r\n\x02\ufffe]|\Z)")
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.pdf.engine import (
+    MIN_PATHS,
+    NO_PASSWORD,
+    WRONG_PASSWORD,
+    OutlineEntry,
+    PageContent,
+    is_right_to_left,
+    page_span,
+)
+from llama_index_contextual.readers.pdf.fonts import BOLD_NAME, FORCE_BOLD
+from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
+from llama_index_contextual.readers.pdf.pieces import Line, Run
+from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
+
+MIN_BOLD_WEIGHT = 700  # pdfium estimates weights from the width of stems, and gives italics up to 610
+SPACE = 0.25  # of the font size; only used where pdfium does not say whether there is a space
+WIDE_SPACE = 0.55  # of the font size: in a wider one a footnote mark may have been left to be drawn later
+SAME_BASELINE = 0.1  # of the font size
+SAMPLE = 12  # words of a page that show whether it is drawn letter by letter
+NEIGHBOURS = 5  # text objects before one that pdfium compares it with
+SHADOW = 0.2  # of the font size: a copy of a letter that is further away is another letter
+MAX_FORM_DEPTH = 8
+
+_HYPHENS = dict.fromkeys((0x02, 0xFFFE), "-")  # how pdfium marks a hyphen at the end of a line
+_LONG_WORD = re.compile(r"\w{4,}")
+_WORD = re.compile(r"[^\s\x02\ufffe]+[\x02\ufffe]?|[\x02\ufffe]")
+_UNREADABLE = re.compile(  # no text, control characters, and private characters within a word
+    r"[\ufffd\0-\x01\x03-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f]|\S[\ue000-\uf8ff]|[\ue000-\uf8ff]\S"
+)
+
+
+def _function(function: Any, result: Any, *arguments: Any) -> Any:
+    """Return a function of pdfium that takes addresses as plain integers, which halves the time of a call."""
+    fast = type(function)(ctypes.cast(function, ctypes.c_void_p).value)
+    fast.restype, fast.argtypes = result, arguments
+    return fast
+
+
+_AT = (ctypes.c_void_p, ctypes.c_int)
+_object_of = _function(pdfium.FPDFText_GetTextObject, ctypes.c_void_p, *_AT)
+_origin_of = _function(pdfium.FPDFText_GetCharOrigin, ctypes.c_int, *_AT, ctypes.c_void_p, ctypes.c_void_p)
+_box_of = _function(pdfium.FPDFText_GetLooseCharBox, ctypes.c_int, *_AT, ctypes.c_void_p)
+_matrix_of = _function(pdfium.FPDFText_GetMatrix, ctypes.c_int, *_AT, ctypes.c_void_p)
+_size_of = _function(pdfium.FPDFText_GetFontSize, ctypes.c_double, *_AT)
+_font_of = _function(pdfium.FPDFTextObj_GetFont, ctypes.c_void_p, ctypes.c_void_p)
+_font_flags = _function(pdfium.FPDFFont_GetFlags, ctypes.c_int, ctypes.c_void_p)
+_font_weight = _function(pdfium.FPDFFont_GetWeight, ctypes.c_int, ctypes.c_void_p)
+_font_name = _function(
+    pdfium.FPDFFont_GetBaseFontName, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
+_bounds_of = _function(pdfium.FPDFPageObj_GetBounds, ctypes.c_int, *[ctypes.c_void_p] * 5)
+_type_of = _function(pdfium.FPDFPageObj_GetType, ctypes.c_int, ctypes.c_void_p)
+_count_objects = _function(pdfium.FPDFPage_CountObjects, ctypes.c_int, ctypes.c_void_p)
+_get_object = _function(pdfium.FPDFPage_GetObject, ctypes.c_void_p, *_AT)
+_count_form_objects = _function(pdfium.FPDFFormObj_CountObjects, ctypes.c_int, ctypes.c_void_p)
+_get_form_object = _function(pdfium.FPDFFormObj_GetObject, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
 
 
 class PdfiumSource:
@@ -30,23 +88,18 @@ class PdfiumSource:
 
     Raises:
         ReadError: The file cannot be opened.
-        ConfigurationError: The package is not installed.
     """
 
     def __init__(self, path: Path, data: bytes, password: str | None) -> None:
-        try:
-            import pypdfium2
-        except ImportError as error:
-            message = "The engine 'pdfium' needs a package: `pip install llama-index-contextual[pdfium]`"
-            raise ConfigurationError(message, setting="pdf_engine") from error
         self._path = str(path)
-        self._error = pypdfium2.PdfiumError
+        self._with_pypdf = partial(PypdfSource, path, data, password)
+        self._pypdf: PypdfSource | None = None
         try:
-            self._pdf: Any = pypdfium2.PdfDocument(data, password=password)
+            self._pdf = pypdfium2.PdfDocument(data, password=password)
         except pypdfium2.PdfiumError as error:
-            if error.err_code == PASSWORD_ERROR:
+            if error.err_code == pdfium.FPDF_ERR_PASSWORD:
                 raise ReadError(self._path, WRONG_PASSWORD if password else NO_PASSWORD) from error
-            if error.err_code == SUCCESS:
+            if error.err_code == pdfium.FPDF_ERR_SUCCESS:  # of a page tree that it finds empty
                 raise ReadError(self._path, "the PDF has no pages") from error
             raise ReadError(self._path, f"the PDF is damaged or truncated ({error})") from error
         self.page_count = len(self._pdf)
@@ -56,14 +109,29 @@ class PdfiumSource:
         try:
             page = self._pdf[index]
             text = page.get_textpage()
-            lines = _lines(text)
+            reader = _PageText(text)
+            runs = reader.runs()
+            lines = page_lines(runs) if runs and not reader.has_own_order else _plain_lines(reader.text)
+            if _UNREADABLE.search(reader.text) or reader.has_lost_letters(page):
+                lines = self._better(lines, index)
             is_drawn = not lines and _is_drawn(page)
-            _left, bottom, _right, top = page.get_mediabox()
+            span = page_span(page.get_mediabox(), main_angle(runs))
             text.close()
             page.close()
-        except self._error as error:
+        except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"pdfium cannot parse it ({error})") from error
-        return PageContent(lines, is_drawn, (bottom, top))
+        return PageContent(lines, is_drawn, span)
+
+    def _better(self, lines: list[Line], index: int) -> list[Line]:
+        """Return the lines of a page as pypdf reads them, if it reads more of them, else those given."""
+        try:
+            with apply_configuration(CONFIGURATION):
+                self._pypdf = self._pypdf or self._with_pypdf()
+                others = list(self._pypdf.page(index).lines)
+        except ReadError:
+            return lines
+        ours, theirs = _legibility(lines), _legibility(others)
+        return others if theirs > ours and theirs[1] >= ours[1] else lines
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -78,17 +146,269 @@ class PdfiumSource:
         """Return the bookmarks that point to a page."""
         try:
             return [entry for mark in self._pdf.get_toc() if (entry := _entry(mark)) is not None]
-        except self._error as error:
+        except pypdfium2.PdfiumError as error:
             raise ReadError(self._path, f"the outline cannot be read ({error})") from error
 
     def close(self) -> None:
         """Close the file."""
         self._pdf.close()
+        if self._pypdf is not None:
+            self._pypdf.close()
+
+
+class _Style(NamedTuple):
+    """What the letters of a text object have in common.
+
+    Attributes:
+        size: Height of the font on the page in points.
+        angle: Direction of the text in degrees.
+        along: Cosine of the direction.
+        across: Sine of the direction.
+        bold: Whether the font is bold.
+    """
+
+    size: float
+    angle: int
+    along: float
+    across: float
+    bold: bool
+
+
+_NO_STYLE = _Style(1.0, 0, 1.0, 0.0, False)
+
+
+_Place = tuple[float, float, float]  # start, end and baseline in points, along and across the direction of the text
+_Piece = tuple[int, int, _Style, _Place]  # indexes of the first letter and after the last one
+
+
+class _PageText:
+    """Runs of the text of one page.
+
+    Attributes:
+        text: The characters of the page, in the order of pdfium, with its spaces and line ends.
+        has_own_order: Whether the text runs from right to left, so that the layout does not apply.
+    """
+
+    def __init__(self, page: Any) -> None:
+        self._page = ctypes.cast(page.raw, ctypes.c_void_p).value
+        self.text = _characters(page)
+        self.has_own_order = is_right_to_left(self.text)
+        self._styles: dict[tuple[Any, ...], _Style] = {}
+        self._bold: dict[int | None, bool] = {}
+        self._point = (ctypes.c_double * 2)()
+        self._x = ctypes.addressof(self._point)
+        self._y = self._x + ctypes.sizeof(ctypes.c_double)
+        self._box = (ctypes.c_float * 4)()  # left, top, right, bottom
+        self._corners = ctypes.addressof(self._box)
+        self._matrix = (ctypes.c_float * 6)()
+        self._factors = ctypes.addressof(self._matrix)
+
+    def runs(self) -> list[Run]:
+        """Return the text in the order of pdfium, which sorts what is drawn on one baseline from left to right.
+
+        A run ends where the line, the font's size or weight changes, and at a gap that may be the edge of a column
+        or have room for a footnote mark.
+        """
+        runs: list[Run] = []
+        parts: list[str] = []
+        text = self.text
+        style, start, end, y, done = _NO_STYLE, 0.0, 0.0, 0.0, 0
+        tolerance = widest = narrowest = 0.0
+        for first, last, new, (x0, x1, new_y) in self._pieces():
+            gap = text[done:first]
+            done = last
+            # pdfium ends lines by "\r\n"; other line feeds are spaces of fonts that decode them so
+            is_new_line = "\r" in gap
+            is_same_line = -tolerance <= new_y - y <= tolerance and not is_new_line
+            if new is style and is_same_line and -widest <= x0 - end <= (widest if gap else narrowest):
+                if gap:
+                    parts.append(" ")
+                parts.append(text[first:last])
+                end = x1
+                continue
+            if parts:
+                runs.append(_run(parts, start, end, y, style))
+            parts = [" ", text[first:last]] if gap and not is_new_line else [text[first:last]]
+            style, start, end, y = new, x0, x1, new_y
+            tolerance, widest, narrowest = SAME_BASELINE * new.size, WIDE_SPACE * new.size, SPACE * new.size
+        if parts:
+            runs.append(_run(parts, start, end, y, style))
+        return runs
+
+    def has_lost_letters(self, page: Any) -> bool:
+        """Return whether pdfium has left out a letter.
+
+        pdfium leaves out a text object that repeats another one close by, which is how some programs print bold text.
+        On a page that is drawn letter by letter, it takes the second of two equal letters for such a shadow.
+        """
+        words = [word.span() for word in _LONG_WORD.finditer(self.text)]
+        sample = words[:: len(words) // SAMPLE + 1]
+        if 2 * sum(self._is_drawn_by_letters(*word) for word in sample) <= len(sample):
+            return False
+        return _misses_letter(page, set(map(_object_of, repeat(self._page), range(len(self.text)))))
+
+    def _is_drawn_by_letters(self, first: int, last: int) -> bool:
+        return len({_object_of(self._page, at) for at in range(first, last)}) == last - first
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Yield each word, or its parts if its letters are raised or differ in size.
+
+        Upright letters of the same font, size and baseline have boxes of the same height at the same height.
+        """
+        page, box, corners = self._page, self._box, self._corners
+        box_of, object_of = _box_of, _object_of
+        style, shape, font = _NO_STYLE, None, None
+        y = bottom = top = math.nan
+        is_upright = False
+        for match in _WORD.finditer(self.text):
+            first, last = match.span()
+            box_of(page, first, corners)
+            left, this_top, right, this_bottom = box
+            this = object_of(page, first)
+            if this != shape or this_bottom != bottom:
+                shape, this_font = this, _font_of(this) if this else None
+                if this_font != font or this_bottom != bottom or this_top != top:
+                    font = this_font
+                    style = self._style(first, font)
+                    is_upright = style.angle == 0
+                    _origin_of(page, first, self._x, self._y)
+                    y = self._point[1]
+                bottom, top = this_bottom, this_top
+            if is_upright:
+                if last - first > 1:
+                    box_of(page, last - 1, corners)
+                    _left, this_top, right, this_bottom = box
+                if this_bottom == bottom and this_top == top:
+                    yield first, last, style, (left, right, y)
+                    continue
+            yield from self._letters(first, last)
+
+    def _letters(self, first: int, last: int) -> Iterator[_Piece]:
+        """Yield the parts of a word, cut where the style or the baseline changes."""
+        at, style, (start, end, y) = first, *self._letter(first)
+        for here in range(first + 1, last):
+            new, place = self._letter(here)
+            if new is style and abs(place[2] - y) <= SAME_BASELINE * style.size:
+                end = max(end, place[1])
+            else:
+                yield at, here, style, (start, end, y)
+                at, style, (start, end, y) = here, new, place
+        yield at, last, style, (start, end, y)
+
+    def _letter(self, at: int) -> tuple[_Style, _Place]:
+        page = self._page
+        shape = _object_of(page, at)
+        style = self._style(at, _font_of(shape) if shape else None)
+        _origin_of(page, at, self._x, self._y)
+        _box_of(page, at, self._corners)
+        x, y = self._point
+        left, top, right, bottom = self._box
+        along, across = style.along, style.across
+        end = max(a * along + b * across for a in (left, right) for b in (bottom, top))
+        return style, (x * along + y * across, end, y * along - x * across)
+
+    def _style(self, at: int, font: int | None) -> _Style:
+        _matrix_of(self._page, at, self._factors)
+        a, b, c, d, _e, _f = self._matrix
+        key = (a, b, c, d, _size_of(self._page, at), font)
+        if key not in self._styles:
+            self._styles[key] = self._new_style(*key)
+        return self._styles[key]
+
+    def _new_style(self, a: float, b: float, c: float, d: float, size: float, font: int | None) -> _Style:
+        height, scale = math.hypot(c, d) * abs(size), math.hypot(a, b)
+        if not (math.isfinite(scale) and math.isfinite(height) and scale and height):
+            return _NO_STYLE
+        is_upright = b == 0 and a > 0
+        along, across = (1.0, 0.0) if is_upright else (a / scale, b / scale)
+        angle = 0 if is_upright else round(math.degrees(math.atan2(b, a)))
+        # fonts that differ in nothing else share a style, so that a run need not end at a change to italics
+        style = _Style(round(height, 2), angle, along, across, self._is_bold(font))
+        return self._styles.setdefault(style, style)
+
+    def _is_bold(self, font: int | None) -> bool:
+        if font is not None and font not in self._bold:
+            name = ctypes.create_string_buffer(100)
+            _font_name(font, name, len(name))
+            self._bold[font] = (
+                bool(BOLD_NAME.search(name.value.decode("utf-8", "replace")))
+                or _font_weight(font) >= MIN_BOLD_WEIGHT
+                or bool(max(_font_flags(font), 0) & FORCE_BOLD)
+            )
+        return self._bold.get(font, False)
+
+
+def _misses_letter(page: Any, read: Set[int]) -> bool:
+    """Return whether a text object that was not read looks like one close by, but is not at its place.
+
+    Args:
+        page: The page.
+        read: Addresses of the text objects in the text.
+    """
+    objects = list(_text_objects(page.raw, _count_objects, _get_object))
+    for at, address in enumerate(objects):
+        if address in read:
+            continue
+        left, bottom, right, top = _bounds(address)
+        width, height = right - left, top - bottom
+        if width <= 0 or height <= 0:  # a space
+            continue
+        for other in objects[max(at - NEIGHBOURS, 0) : at]:
+            x, y, end, _top = _bounds(other)
+            is_same = abs(end - x - width) < 0.01 * width and abs(bottom - y) < SHADOW * height
+            if is_same and SHADOW * height < abs(left - x) < width and other in read:
+                return True
+    return False
+
+
+def _bounds(address: int) -> list[float]:
+    """Return the left, lower, right and upper edge of an object."""
+    edges = (ctypes.c_float * 4)()
+    start = ctypes.addressof(edges)
+    _bounds_of(address, start, start + 4, start + 8, start + 12)
+    return edges[:]
+
+
+def _text_objects(holder: Any, count: Any, get: Any, depth: int = 0) -> Iterator[int]:
+    """Yield the addresses of the text objects of a page or form in the order of drawing."""
+    for at in range(count(holder)):
+        shape = get(holder, at)
+        kind = _type_of(shape)
+        if kind == pdfium.FPDF_PAGEOBJ_TEXT:
+            yield shape
+        elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_FORM_DEPTH:
+            yield from _text_objects(shape, _count_form_objects, _get_form_object, depth + 1)
+
+
+def _legibility(lines: Sequence[Line]) -> tuple[int, int]:
+    """Return the negative number of characters that cannot be read, and the number of letters and digits."""
+    text = "\n".join(line.text for line in lines)
+    return -len(_UNREADABLE.findall(text)), sum(map(str.isalnum, text))
+
+
+def _run(parts: list[str], start: float, end: float, y: float, style: _Style) -> Run:
+    text = "".join(parts).translate(_HYPHENS)
+    return Run(text, start, end, y, style.size, SPACE * style.size, style.angle, style.bold)
+
+
+def _characters(page: Any) -> str:
+    """Return the characters of a page, so that their indexes are those of pdfium."""
+    text = str(page.get_text_range())
+    count = page.count_chars()
+    if len(text) != count:  # pdfium leaves out characters that it has no text for
+        codes = (pdfium.FPDFText_GetUnicode(page.raw, at) for at in range(count))
+        text = "".join(chr(code) if 0 < code <= 0x10FFFF else "\ufffd" for code in codes)
+    return text
+
+
+def _plain_lines(text: str) -> list[Line]:
+    """Return the lines of pdfium."""
+    return [Line(line) for part in text.translate(_HYPHENS).splitlines() if (line := " ".join(part.split()))]
 
 
 def _is_drawn(page: Any) -> bool:
     kinds = [shape.type for shape in page.get_objects()]
-    return IMAGE in kinds or len(kinds) >= MIN_PATHS
+    return pdfium.FPDF_PAGEOBJ_IMAGE in kinds or len(kinds) >= MIN_PATHS
 
 
 def _entry(mark: Any) -> OutlineEntry | None:
@@ -98,16 +418,3 @@ def _entry(mark: Any) -> OutlineEntry | None:
         return None
     _mode, position = destination.get_view()
     return OutlineEntry(mark.get_title(), mark.level + 1, page, position[1] if len(position) > 1 else None)
-
-
-def _lines(page: Any) -> list[Line]:
-    text, lines, at = page.get_text_range(), [], 0
-    last = page.count_chars() - 1
-    for piece, end in _LINE.findall(text):
-        words = " ".join(piece.split())
-        if words:
-            start = min(at + len(piece) - len(piece.lstrip()), last)
-            _left, bottom, _right, top = page.get_charbox(start, loose=True)
-            lines.append(Line(words + ("-" if end in _HYPHENS else ""), bottom, top - bottom))
-        at += len(piece) + len(end)
-    return lines

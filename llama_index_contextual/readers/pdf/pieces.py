@@ -18,6 +18,7 @@ class Run(NamedTuple):
         size: Height of the font.
         space: Width of a space.
         angle: Direction of the text in degrees; 0 for upright text.
+        bold: Whether the font is bold.
     """
 
     text: str
@@ -27,11 +28,12 @@ class Run(NamedTuple):
     size: float
     space: float
     angle: int = 0
+    bold: bool = False
 
 
 @dataclass(slots=True)
 class Cell:
-    """Adjacent text on one line."""
+    """Adjacent text on one line; `bold` is the number of its characters in bold."""
 
     text: str
     x0: float
@@ -39,6 +41,7 @@ class Cell:
     y: float
     size: float
     angle: int = 0
+    bold: int = 0
 
 
 Row = list[Cell]
@@ -55,6 +58,7 @@ class Line:
         cells: Number of separate pieces on the line; more than one in a table row.
         x0: Start in points, along the line.
         x1: End in points.
+        bold: Whether most of its text is in bold.
     """
 
     text: str
@@ -63,6 +67,7 @@ class Line:
     cells: int = 1
     x0: float = 0.0
     x1: float = 0.0
+    bold: bool = False
 
 
 def beside(one: Cell, other: Cell) -> bool:

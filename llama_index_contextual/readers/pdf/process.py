@@ -1,4 +1,4 @@
-"""Parsing of PDFs in a child process that can be killed."""
+"""Parsing of PDFs and other binary files in a child process that can be killed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
-from llama_index_contextual.errors import ConfigurationError, ReadError
+from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits
 from llama_index_contextual.readers.discovery import one_line
@@ -34,7 +35,7 @@ _SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class PdfWorker:
-    """Parser of PDFs in a child process, so that a malicious file can neither hang nor crash this process.
+    """Parser of files in a child process, so that a malicious file can neither hang nor crash this process.
 
     The child is started for the first file, reused for the following ones, and killed if a file takes longer than
     `limits.max_seconds`; the next file starts a new one. Use it as a context manager, from one thread at a time.
@@ -72,16 +73,30 @@ class PdfWorker:
         *,
         password: str | None = None,
         limits: ReadLimits = DEFAULT_LIMITS,
-        engine: PdfEngine = "pypdf",
+        engine: PdfEngine = "pdfium",
+        scans: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> ParsedFile:
         """Read one PDF in the child process, with the arguments and errors of `read_pdf`.
 
         Raises:
             ReadError: Also if the child crashed or took longer than `limits.max_seconds`; the reason of a crash ends
                 with the last line that the child wrote to stderr.
-            ConfigurationError: The package of the engine is not installed.
         """
-        request = {"path": str(path), "password": password, "limits": asdict(limits), "engine": engine}
+        pages = None if scans is None else list(scans.items())
+        return self.run("pdf", path, limits=limits, password=password, engine=engine, scans=pages)
+
+    def run(
+        self, reader: Literal["office", "pdf"], path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, **options: object
+    ) -> ParsedFile:
+        """Call a reader of this package in the child process, with the errors of `read`.
+
+        Args:
+            reader: "pdf" (`read_pdf`) or "office" (`read_office`).
+            path: The file.
+            limits: Limits of the file.
+            options: Further keyword arguments of the function, as JSON values.
+        """
+        request = {"reader": reader, "path": str(path), "limits": asdict(limits), "options": options}
         child = self._running(path)
         line = None
         try:
@@ -106,7 +121,7 @@ class PdfWorker:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="surrogatepass",
-            env=_environment(),
+            env=child_environment(),
         )
         self._complaint = _LastLine(child.stderr)
         if not _exchange(child, "", START_SECONDS):  # wait until it is ready
@@ -115,7 +130,7 @@ class PdfWorker:
 
     def _crash(self, path: Path, child: subprocess.Popen[str]) -> ReadError:
         self.close()
-        code = child.returncode
+        code = child.wait()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         complaint = one_line(self._complaint.text, MAX_COMPLAINT) if self._complaint is not None else ""
         return ReadError(str(path), f"the parser crashed ({': '.join(filter(None, (name, complaint)))})")
@@ -142,7 +157,7 @@ class _LastLine(threading.Thread):
                 is_beginning = piece.endswith("\n")
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Return the environment and module path of this process, without secrets."""
     env = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     return env | {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
@@ -171,8 +186,6 @@ def _talk(child: subprocess.Popen[str], request: str, answers: queue.SimpleQueue
 
 
 def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
-    if "configuration" in answer:
-        raise ConfigurationError(answer["configuration"], setting=answer["setting"])
     if "reason" in answer:
         raise ReadError(str(path), answer["reason"])
     return ParsedFile(
@@ -182,4 +195,5 @@ def _parsed(path: Path, answer: dict[str, Any]) -> ParsedFile:
         warnings=tuple(answer["warnings"]),
         metadata=answer["metadata"],
         digest=answer["digest"],
+        scanned=tuple(answer.get("scanned", ())),
     )

@@ -1,8 +1,7 @@
-"""PDF engine that uses pypdf, the default."""
+"""PDF engine that uses pypdf, which is written in Python alone."""
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,7 +15,15 @@ from pypdf.generic import Destination
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.pdf.content import ContentReader
-from llama_index_contextual.readers.pdf.engine import MIN_PATHS, NO_PASSWORD, WRONG_PASSWORD, OutlineEntry, PageContent
+from llama_index_contextual.readers.pdf.engine import (
+    MIN_PATHS,
+    NO_PASSWORD,
+    WRONG_PASSWORD,
+    OutlineEntry,
+    PageContent,
+    is_right_to_left,
+    page_span,
+)
 from llama_index_contextual.readers.pdf.layout import main_angle, page_lines
 from llama_index_contextual.readers.pdf.pieces import Line, Run
 from llama_index_contextual.readers.pdf.repair import clean
@@ -58,9 +65,6 @@ CONFIGURATION = Configuration(
 )
 
 MAX_DETAIL = 200  # characters of an error message of the parser, which may quote the file
-
-_RTL = range(0x0590, 0x0900)
-_RTL_FORMS = range(0xFB1D, 0xFEFD)
 
 
 class PypdfSource:
@@ -110,7 +114,7 @@ class PypdfSource:
             if not page.extract_text().strip():
                 raise
             return []
-        return [] if self._content.vertical or any(_is_right_to_left(run.text) for run in runs) else runs
+        return [] if self._content.vertical or any(is_right_to_left(run.text) for run in runs) else runs
 
     def title(self) -> str | None:
         """Return the title in the document information."""
@@ -157,19 +161,12 @@ class PypdfSource:
         return ReadError(self._path, f"{what} ({': '.join(filter(None, (type(error).__name__, detail)))})")
 
 
-def _is_right_to_left(text: str) -> bool:
-    return not text.isascii() and any(ord(char) in _RTL or ord(char) in _RTL_FORMS for char in text)
-
-
 def _span(page: PageObject, angle: int) -> tuple[float, float]:
-    """Return the lower and the upper edge of the page, relative to the direction of its text."""
     try:
         left, bottom, right, top = map(float, page.mediabox)
     except PARSER_ERRORS:  # without a size, the page has no margins
         return 0.0, 0.0
-    along, across = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    heights = [y * along - x * across for x in (left, right) for y in (bottom, top)]
-    return min(heights), max(heights)
+    return page_span((left, bottom, right, top), angle)
 
 
 def _plain_lines(page: PageObject) -> list[Line]:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from stat import S_ISREG
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.metadata import DocumentMap
 from llama_index_contextual.readers.base import ParsedFile, ReadLimits, has_text
 from llama_index_contextual.readers.discovery import read_once
+from llama_index_contextual.readers.ocr import page_content
 from llama_index_contextual.readers.pdf.engine import PageContent, PdfEngine, PdfSource, sensible_title
-from llama_index_contextual.readers.pdf.outline import PlacedLine, headings
+from llama_index_contextual.readers.pdf.outline import PlacedLine
 from llama_index_contextual.readers.pdf.paragraphs import goes_on
 from llama_index_contextual.readers.pdf.pieces import Line
 from llama_index_contextual.readers.pdf.process import PdfWorker
 from llama_index_contextual.readers.pdf.repair import HyphenJoiner, clean
 from llama_index_contextual.readers.pdf.running import strip_running
+from llama_index_contextual.readers.pdf.sections import headings
+from llama_index_contextual.readers.pdf.title import document_title
+from llama_index_contextual.readers.tables import pdf_tables
 
 __all__ = ["PdfEngine", "PdfWorker", "read_pdf"]
 
@@ -39,7 +43,9 @@ def read_pdf(
     *,
     password: str | None = None,
     limits: ReadLimits = DEFAULT_LIMITS,
-    engine: PdfEngine = "pypdf",
+    engine: PdfEngine = "pdfium",
+    scans: Mapping[int, Mapping[str, Any]] | None = None,
+    data: bytes | None = None,
 ) -> ParsedFile:
     """Read one PDF in this process.
 
@@ -50,27 +56,30 @@ def read_pdf(
         path: The file.
         password: Password of an encrypted PDF; ignored for other files.
         limits: Limits of the file.
-        engine: "pypdf", or "pdfium" (needs `pip install llama-index-contextual[pdfium]`).
+        engine: "pdfium", or "pypdf", which is written in Python alone.
+        scans: Pages that were read by OCR, by number from 1 (see `readers.ocr`). Other pages without text are listed in
+            `scanned` of the result, and are neither an error nor a warning. None stands for a caller without OCR.
+        data: Content of the file, if it is not to be read from `path`.
 
     Returns:
         The text with pages joined by line feeds; each character belongs to a page of the map.
 
     Raises:
         ReadError: The file cannot be read or exceeds a limit; `reason` says why.
-        ConfigurationError: The package of the engine is not installed.
     """
-    data, digest = _bytes(path, limits)
+    data, digest = _bytes(path, limits) if data is None else (data, "")
+    _check(path, data)
     notes = [] if b"%%EOF" in data[-END:] else ["the file has no end mark: it may be truncated"]
     if engine == "pdfium":
         from llama_index_contextual.readers.pdf.pdfium import PdfiumSource
 
-        return replace(_read(PdfiumSource(path, data, password), path, limits, notes), digest=digest)
+        return replace(read_source(PdfiumSource(path, data, password), path, limits, notes, scans), digest=digest)
     from pypdf import apply_configuration
 
     from llama_index_contextual.readers.pdf.pypdf import CONFIGURATION, PypdfSource
 
     with apply_configuration(CONFIGURATION):
-        return replace(_read(PypdfSource(path, data, password), path, limits, notes), digest=digest)
+        return replace(read_source(PypdfSource(path, data, password), path, limits, notes, scans), digest=digest)
 
 
 def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
@@ -87,31 +96,43 @@ def _bytes(path: Path, limits: ReadLimits) -> tuple[bytes, str]:
         raise ReadError(str(path), f"the file cannot be opened ({error.strerror or error})") from error
     if size > limits.max_bytes:
         raise ReadError(str(path), f"the file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
+    return data, digest
+
+
+def _check(path: Path, data: bytes) -> None:
     if not data:
         raise ReadError(str(path), "the file is empty (0 bytes)")
     if b"%PDF-" not in data[:END]:
         raise ReadError(str(path), "this is not a PDF: it does not begin with %PDF-")
-    return data, digest
 
 
-def _read(source: PdfSource, path: Path, limits: ReadLimits, notes: list[str]) -> ParsedFile:
+def read_source(
+    source: PdfSource,
+    path: Path,
+    limits: ReadLimits,
+    notes: list[str],
+    scans: Mapping[int, Mapping[str, Any]] | None = None,
+) -> ParsedFile:
+    """Read an open PDF, or another source of pages, and close it; arguments and errors as in `read_pdf`."""
     try:
         if not source.page_count:
             raise ReadError(str(path), "the PDF has no pages")
         if source.page_count > limits.max_pages:
             count = f"{source.page_count:,} pages, more than the limit of {limits.max_pages:,}"
             raise ReadError(str(path), f"the PDF has {count}")
-        pages, warnings = _read_pages(source, path, limits)
-        parsed = _assemble(pages, notes + warnings, source)
-        if not has_text(parsed.text):
+        pages, warnings, scanned = _read_pages(source, path, limits, scans)
+        parsed = replace(_assemble(pages, notes + warnings, source), scanned=scanned)
+        if not has_text(parsed.text) and not scanned and not scans:
             raise ReadError(str(path), SCANNED if any(page.is_drawn for page in pages) else BLANK)
         return parsed
     finally:
         source.close()
 
 
-def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list[PageContent], list[str]]:
-    """Return the pages and warnings about some of them."""
+def _read_pages(
+    source: PdfSource, path: Path, limits: ReadLimits, scans: Mapping[int, Mapping[str, Any]] | None
+) -> tuple[list[PageContent], list[str], tuple[int, ...]]:
+    """Return the pages, warnings about some of them, and the numbers of those that the caller is to read by OCR."""
     deadline = time.monotonic() + limits.max_seconds
     pages: list[PageContent] = []
     failed: list[str] = []
@@ -127,6 +148,8 @@ def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list
             failed.append(f"page {number} was left out: {error.reason}")
             page = NO_PAGE
         else:
+            if not page.lines and scans is not None and number in scans:
+                page = page_content(scans[number])
             cleaned = (replace(line, text=clean(line.text).strip()) for line in page.lines)
             page = page._replace(lines=[line for line in cleaned if line.text])
             if not page.lines:
@@ -137,7 +160,9 @@ def _read_pages(source: PdfSource, path: Path, limits: ReadLimits) -> tuple[list
             raise ReadError(str(path), f"the text has more characters than the limit of {limits.max_characters:,}")
     if len(failed) == len(pages):
         raise ReadError(str(path), f"no page could be read; {failed[0]}")
-    return pages, [*failed, *_without_text(scanned, ""), *_without_text(blank, " unless {} blank")]
+    to_read = () if scans is None else tuple(number for number in scanned if number not in scans)
+    warned = scanned if scans is None else ()
+    return pages, [*failed, *_without_text(warned, ""), *_without_text(blank, " unless {} blank")], to_read
 
 
 def _without_text(pages: Sequence[int], unless: str) -> list[str]:
@@ -161,15 +186,18 @@ def _assemble(content: Sequence[PageContent], warnings: list[str], source: PdfSo
     pages = _place(running.pages)
     labels = _optional(source.labels, warnings) or running.labels
     outline = _optional(source.outline, warnings) or []
-    found = headings((entry._replace(title=clean(entry.title)) for entry in outline), pages)
+    marks = [entry._replace(title=clean(entry.title)) for entry in outline]
+    title, front = document_title(pages, sensible_title(clean(_optional(source.title, warnings) or "")))
+    found = headings(marks, pages, headers=running.headers, labels=labels, title=front)
     return ParsedFile(
         text=_text(pages, {heading.start for heading in found}),
         map=DocumentMap(
             page_starts=_page_starts(pages),
             page_labels=tuple(clean(label) for label in labels) if any(labels) else (),
             headings=tuple(found),
+            tables=tuple(pdf_tables(pages)),
         ),
-        title=sensible_title(clean(_optional(source.title, warnings) or "")),
+        title=title,
         warnings=tuple(warnings),
         metadata={
             key: text for key, text in (("running_header", running.header), ("running_footer", running.footer)) if text
@@ -187,7 +215,7 @@ def _place(pages: Sequence[Sequence[Line]]) -> list[list[PlacedLine]]:
         for line, text, flows in zip(page, joiner.join([line.text for line in page]), goes_on(page), strict=True):
             end = " " if flows else "\n"
             if text:
-                lines.append(PlacedLine(text, start, line.y, end))
+                lines.append(PlacedLine(text, start, line.y, end, line.cells, line.x0, line.x1, line.size, line.bold))
                 start += len(text) + 1
             elif lines:
                 lines[-1] = lines[-1]._replace(end=end)

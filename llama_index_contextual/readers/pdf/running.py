@@ -1,9 +1,11 @@
 """Recognise running headers and footers.
 
 A line is repeated if it is the outermost line on at least three pages, not counting repeated lines further out, and its
-numbers stay the same or increase with the pages. A repeated line is a running header or footer in one of these cases:
-it is only a page number that increases; it is in the margin, separated from the body by more than the usual distance of
-lines; or it is on most of the pages, these differ, and it is in the margin or near another running line.
+numbers stay the same, or one of them is the page number: it is at the beginning or the end of the line, separate from
+words, and increases with every page. Thus "Q2 2022 – Income by Segment" and "Q3 2022 – Income by Segment" stay in the
+text. A repeated line is a running header or footer in one of these cases: it is only a page number that increases; it
+is in the margin, separated from the body by more than the usual distance of lines; or it is on most of the pages, these
+differ, and it is in the margin or near another running line.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ NARROW_MARGIN = 0.07  # where the pages are copies of each other
 SET_OFF = 1.25  # of the usual distance of lines
 SET_OFF_SIZE = 2.5  # of the font size
 NEAR = 4.0  # of the font size
+MIN_YEAR, MAX_YEAR = 1900, 2100
 
 _DIGITS = re.compile(r"\d{1,9}")
 _ROMAN = re.compile(r"(?i)([\W_]*)(c{0,3}(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3}))([\W_]*)")
@@ -37,6 +40,8 @@ _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|pg|p|seite|página|pagina)\b)?[\W_]*#(?:[\W_]*(?:of|von|de|di|sur)?[\W_]*#)?[\W_]*(?:page)?"
 )
+_PAGE_WORD = re.compile(r"(?i)\b(?:page|pg|p|seite|página|pagina)[\W_]*$")
+_LETTER = re.compile(r"[^\W\d_]")
 _NUMBERED_WORD = re.compile(r"[\W_]*[^\W\d_]+[\W_]*#[\W_]*")  # "Chapter 1"
 
 
@@ -48,12 +53,14 @@ class Running(NamedTuple):
         header: The distinct lines of the running headers, joined; bare page numbers are left out.
         footer: The distinct lines of the running footers, likewise.
         labels: The printed page number of each page, or "".
+        headers: The lines of the running headers of each page, from the top; bare page numbers are left out.
     """
 
     pages: list[list[Line]]
     header: str
     footer: str
     labels: list[str]
+    headers: list[list[str]]
 
 
 class _Candidate(NamedTuple):
@@ -80,10 +87,15 @@ def strip_running(pages: Sequence[PageContent]) -> Running:
     """Remove the running headers and footers from the pages."""
     labels = [""] * len(pages)
     footer, below = _texts(_find(pages, foot=True), labels)
-    header, above = _texts(_find(pages, foot=False), labels)
+    chains = _find(pages, foot=False)
+    header, above = _texts(chains, labels)
+    headers: list[list[str]] = [[] for _ in pages]
+    for chain in chains:
+        for member in () if _PAGE_NUMBER.fullmatch(chain.key) else chain.members:
+            headers[member.page].append(member.line.text)
     running = below | above
     left = [[line for line in page.lines if (at, id(line)) not in running] for at, page in enumerate(pages)]
-    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels)
+    return Running(left, " | ".join(header), " | ".join(reversed(footer)), labels, headers)
 
 
 def _texts(chains: Sequence[_Chain], labels: list[str]) -> tuple[list[str], set[tuple[int, int]]]:
@@ -179,7 +191,7 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
     """Return chains of repeated lines of one shape, whose numbers stay the same or increase with the pages."""
     runs: list[list[_Candidate]] = []
     for candidate in group:
-        if runs and _continues(runs[-1][-1], candidate):
+        if runs and _continues(runs[-1], candidate):
             runs[-1].append(candidate)
         else:
             runs.append([candidate])
@@ -187,9 +199,36 @@ def _repeated(key: str, group: Sequence[_Candidate], page_count: int) -> list[_C
     return chains if any(_is_repeated(chain, page_count) for chain in chains) else []
 
 
-def _continues(one: _Candidate, other: _Candidate) -> bool:
+def _continues(run: Sequence[_Candidate], other: _Candidate) -> bool:
+    """Return whether a line repeats the last one of a run, or has the page number that follows."""
+    one = run[-1]
     step = other.page - one.page
-    return all(b - a in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True))
+    if any(b - a not in (0, step) for a, b in zip(one.numbers, other.numbers, strict=True)):
+        return False
+    if _PAGE_NUMBER.fullmatch(_shape(one.line.text)[0]):
+        return True
+    is_same = one.numbers == other.numbers
+    if len(run) > 1 and is_same != (run[-2].numbers == one.numbers):
+        return False
+    return is_same or _counts_pages(one, other)
+
+
+def _counts_pages(one: _Candidate, other: _Candidate) -> bool:
+    """Return whether a number that differs is by itself at an edge of the line, and not a year."""
+    return any(
+        a != b and not MIN_YEAR <= a <= b <= MAX_YEAR and _is_at_edge(other.line.text, position)
+        for position, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True))
+    )
+
+
+def _is_at_edge(text: str, position: int) -> bool:
+    matches = list(_DIGITS.finditer(text))
+    if not matches:
+        return True  # a lone Roman numeral
+    before, after = text[: matches[position].start()], text[matches[position].end() :]
+    if before[-1:].isalpha() or after[:1].isalpha():
+        return False
+    return not _LETTER.search(before) or not _LETTER.search(after) or _PAGE_WORD.search(before) is not None
 
 
 def _counter(run: Sequence[_Candidate]) -> int | None:

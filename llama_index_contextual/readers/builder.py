@@ -1,0 +1,223 @@
+"""Text of a document that is put together from headings, paragraphs, tables and pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.metadata import DocumentMap, Heading, Table
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.discovery import one_line
+from llama_index_contextual.readers.headings import plain_outline
+
+GAP = "  "
+"""Separator of the cells in a row: of all unambiguous ones it changes the embedding of a row least."""
+BLANK = "–"
+"""Placeholder of a blank cell between others, which keeps the columns apart."""
+MAX_TITLE = 200
+PEEK = 50  # rows at the beginning of a table that are searched for its column head
+
+_CONTROLS = dict.fromkeys((*range(0x20), 0x7F)) | {0x09: " ", 0x0A: "\n", 0x0B: "\n", 0x0C: "\n", 0x0D: "\n"}
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_LINE_END = re.compile(r"[ \u00a0]*\r?\n[ \u00a0]*")
+_FIGURE = re.compile(r"[(+\-–−$€£¥\s]*(?:[A-Z]{3}\s)?[(+\-–−]?\d[\d.,'’\s]*[)%]*\s?(?:[%$€£¥]|[A-Za-z]{1,3})?[)]?")
+_PERIOD = re.compile(r"(?:19|20)\d\d[A-Za-z]?|\d{1,2}[./]\d{1,2}[./](?:\d\d){1,2}")
+_MAX_FIGURE = 40
+
+
+class DocumentBuilder:
+    """Builder of a document's text and map.
+
+    Args:
+        path: Name of the file in errors.
+        limits: Limits of the file; only `max_characters` is checked.
+
+    Attributes:
+        warnings: Problems found so far.
+        headings: Headings added so far.
+        tables: Tables with a column head added so far.
+    """
+
+    def __init__(self, path: Path, limits: ReadLimits) -> None:
+        self.warnings: list[str] = []
+        self.headings: list[Heading] = []
+        self.tables: list[Table] = []
+        self._path, self._limits = path, limits
+        self._parts: list[str] = []
+        self._size = self._feeds = 0
+        self._starts: list[int] = []
+        self._labels: list[str] = []
+
+    def page(self, label: str) -> None:
+        """Begin a page, sheet or slide."""
+        self._break(2)
+        self._starts.append(self._size)
+        self._labels.append(one_line(label))
+
+    def heading(self, level: int, title: str) -> None:
+        """Add a heading as a line of its own, with as many # as its level."""
+        if title := one_line(title, MAX_TITLE):
+            self._break(2)
+            self.headings.append(Heading(self._size, level, title))
+            self._add(f"{'#' * min(level, 6)} {title}")
+
+    def paragraph(self, text: str, *, follows: bool = False, keeps_space: bool = False) -> None:
+        """Add a paragraph, after a blank line, or on the next line if it `follows` the previous one.
+
+        Args:
+            text: The text; line feeds are kept.
+            follows: Leave out the blank line, as between the items of a list.
+            keeps_space: Keep the spaces at the beginning of lines, as in program text.
+        """
+        text = cleaned(text)
+        text = text.strip("\n").rstrip() if keeps_space else _LINE_END.sub("\n", text).strip()
+        if text:
+            self._break(1 if follows else 2)
+            self._add(text)
+
+    def table(self, rows: Iterable[Sequence[str]], *, has_head: bool | None = None, head_before: str = "") -> str:
+        """Add the rows of a table as lines, and return its column head.
+
+        Blank rows are left out, columns that are blank at the beginning of each of the first rows as well.
+
+        Args:
+            rows: The cells of each row.
+            has_head: Whether the first row with several cells is the column head; None decides by its content.
+            head_before: Column head if the table has none, because it continues another one.
+        """
+        stripped = ([" ".join(cleaned(cell).split()) for cell in row] for row in rows)
+        filled = (row for row in stripped if any(row))
+        first = list(islice(filled, PEEK))
+        if not first:
+            return head_before
+        margin = min(next(at for at, cell in enumerate(row) if cell) for row in first)
+        at_head = next((at for at, row in enumerate(first) if sum(map(bool, row)) > 1), None)
+        if at_head is not None and not (is_head(first[at_head]) if has_head is None else has_head):
+            at_head = None
+        head = head_before if at_head is None else row_line(first[at_head][margin:])
+        self._break(2)
+        start = body = self._size
+        for number, row in enumerate(chain(first, filled)):
+            if number == at_head:
+                start = self._size
+            self._add(row_line(row[margin:] if any(row[margin:]) else row) + "\n")
+            if number == at_head:
+                body = self._size
+        if head and body < self._size:
+            self.tables.append(Table(start, body, self._size - 1, head))
+        return head
+
+    def embed(self, title: str, part: ParsedFile) -> None:
+        """Add another document as a section with a title; its headings become subsections, its pages are not kept."""
+        self.heading(1, title)
+        self._break(2)
+        base = self._size
+        self.headings += [Heading(base + head.start, head.level + 1, head.title) for head in part.map.headings]
+        self.tables += [
+            table._replace(start=base + table.start, body=base + table.body, end=base + table.end)
+            for table in part.map.tables
+        ]
+        self._add(part.text)
+
+    def text(self) -> str:
+        """Return the text so far."""
+        return "".join(self._parts).rstrip("\n")
+
+    def parsed(
+        self,
+        *,
+        title: str | None = None,
+        digest: str = "",
+        outlines: bool = False,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ParsedFile:
+        """Return the document.
+
+        Args:
+            title: Title of the document.
+            digest: Hash of the file.
+            outlines: If no heading was added, recognise headings as in plain text.
+            metadata: Further metadata.
+        """
+        text = self.text()
+        headings = self.headings or (plain_outline(text).headings if outlines else ())
+        return ParsedFile(
+            text=text,
+            map=DocumentMap(
+                page_starts=tuple(self._starts),
+                page_labels=tuple(self._labels),
+                headings=tuple(headings),
+                tables=tuple(self.tables),
+            ),
+            title=one_line(title or "") or None,
+            warnings=tuple(self.warnings),
+            metadata=metadata or {},
+            digest=digest,
+        )
+
+    def _break(self, feeds: int) -> None:
+        """End the last line, and leave a blank line if `feeds` is 2."""
+        if self._size and self._feeds < feeds:
+            self._add("\n" * (feeds - self._feeds))
+
+    def _add(self, text: str) -> None:
+        self._parts.append(text)
+        self._size += len(text)
+        body = len(text.rstrip("\n"))
+        self._feeds = len(text) - body + (0 if body else self._feeds)
+        if self._size > self._limits.max_characters:
+            limit = f"{self._limits.max_characters:,} characters"
+            raise ReadError(str(self._path), f"has more than {limit}: raise ReadLimits.max_characters to read it")
+
+
+def cleaned(text: str) -> str:
+    """Return a text without control characters and lone surrogates."""
+    if text.isprintable():
+        return text
+    return _SURROGATES.sub("\ufffd", text.translate(_CONTROLS))
+
+
+def row_line(cells: Sequence[str]) -> str:
+    """Return a row as a line. A blank cell has a placeholder, unless most of the cells are blank.
+
+    Example:
+        >>> row_line(["Cash", "", "1,234", "987", ""])
+        'Cash  –  1,234  987'
+    """
+    filled = [cell for cell in cells if cell]
+    last = max((at for at, cell in enumerate(cells) if cell), default=-1) + 1
+    if len(filled) == 1 or last > 3 * len(filled):
+        return GAP.join(filled)
+    return GAP.join(cell or BLANK for cell in cells[:last])
+
+
+def is_head(cells: Sequence[str]) -> bool:
+    """Return whether a row names columns: it contains labels, years and dates, but no figures.
+
+    Example:
+        >>> is_head(["Region", "2023", "2024"]), is_head(["Europe", "1,234", "987"])
+        (True, False)
+    """
+    return not any(_is_figure(cell) for cell in cells)
+
+
+def _is_figure(cell: str) -> bool:
+    return len(cell) <= _MAX_FIGURE and bool(_FIGURE.fullmatch(cell)) and not _PERIOD.fullmatch(cell)
+
+
+def split_blocks(rows: Iterable[Sequence[str]]) -> Iterator[Iterator[Sequence[str]]]:
+    """Yield the groups of rows between blank rows; each is to be consumed before the next."""
+    rest = iter(rows)
+    for row in rest:
+        if any(row):
+            yield chain([row], _until_blank(rest))
+
+
+def _until_blank(rows: Iterator[Sequence[str]]) -> Iterator[Sequence[str]]:
+    for row in rows:
+        if not any(row):
+            return
+        yield row

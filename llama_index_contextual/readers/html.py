@@ -1,0 +1,275 @@
+"""Read HTML: headings, paragraphs, lists and tables, without scripts, navigation and hidden elements.
+
+Nothing that a page refers to is fetched. Links become their text, images their alternative text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers.base import ParsedFile, ReadLimits
+from llama_index_contextual.readers.builder import MAX_TITLE, DocumentBuilder
+from llama_index_contextual.readers.text import decode_bytes
+
+Element = Any  # lxml ships no types
+
+_CHARSET = re.compile(rb"(?i)<(?:meta|\?xml)\b[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{1,40})")
+_META_REACH = 4096
+_DROPPED = frozenset(
+    re.findall(
+        r"\w+",
+        "script style template noscript iframe frame object embed applet canvas audio video svg select datalist button"
+        " textarea nav head title",
+    )
+)
+_HIDDEN = re.compile(r"(?i)display\s*:\s*none|visibility\s*:\s*hidden")
+_TITLES = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure"
+        " footer form header hgroup hr html legend li main ol p section summary table tbody td tfoot th thead tr ul",
+    )
+)
+_ARRANGED = frozenset((*_TITLES, "table", "ul", "ol", "pre", "form"))
+"""Elements inside a table that show that it arranges the page instead of listing data."""
+_MAX_INDENT = 8
+_MAX_SPAN = 1_000
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+
+
+def read_html(path: Path, data: bytes, *, limits: ReadLimits, digest: str = "") -> ParsedFile:
+    """Read an HTML page.
+
+    Args:
+        path: Name of the file in errors.
+        data: Its bytes.
+        limits: Limits of the file.
+        digest: Hash of the bytes.
+
+    Raises:
+        ReadError: The bytes are not text, exceed a limit, or have elements that are nested too deeply.
+    """
+    declared = _CHARSET.search(data[:_META_REACH])
+    decoded = decode_bytes(path, data, limits=limits, charset=declared[1].decode("ascii") if declared else None)
+    builder = DocumentBuilder(path, limits)
+    builder.warnings += decoded.warnings
+    page = parse_html(path, decoded.text)
+    if page is None:
+        return builder.parsed(digest=digest)
+    add_html(builder, _content(page))
+    title = _SPACE.sub(" ", page.findtext(".//title") or "").strip()
+    first = min(builder.headings, key=lambda heading: heading.level, default=None)
+    return builder.parsed(title=title or (first.title if first else None), digest=digest, outlines=True)
+
+
+def parse_html(path: Path, text: str) -> Element | None:
+    """Return the root element of an HTML text, or None if it has none.
+
+    Raises:
+        ReadError: The elements are nested too deeply.
+    """
+    from lxml import etree
+
+    parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True)
+    try:
+        root = etree.fromstring(text.encode("utf-8", "replace"), parser)
+    except etree.ParserError:  # there is nothing but comments
+        return None
+    if any(entry.message.startswith("Excessive depth") for entry in parser.error_log):
+        raise ReadError(str(path), "has HTML elements nested too deeply: save the page as PDF or text")
+    return root
+
+
+def _content(page: Element) -> Element:
+    """Return the main element of a page that has exactly one, or else the page."""
+    mains = [element for element in page.iter("main") if not _is_dropped(element)]
+    return mains[0] if len(mains) == 1 and "".join(mains[0].itertext()).strip() else page
+
+
+def add_html(builder: DocumentBuilder, root: Element) -> None:
+    """Add the content of an element to a document."""
+    walk = _Walk(builder)
+    stack: list[tuple[Element, bool]] = [(root, True)]
+    while stack:
+        element, opens = stack.pop()
+        if not opens:
+            walk.leave(element)
+            if element is not root:
+                walk.inline(element.tail)
+        elif walk.enter(element):
+            stack.append((element, False))
+            stack += [(child, True) for child in reversed(element)]
+        elif element is not root:
+            walk.inline(element.tail)
+    walk.flush()
+
+
+class _Walk:
+    """Pass over the elements of a page that collects inline text up to the next block."""
+
+    def __init__(self, builder: DocumentBuilder) -> None:
+        self._builder = builder
+        self._pieces: list[str] = []
+        self._lists: list[int | None] = []  # number of the last item, or None for a list with bullets
+        self._mark = ""
+        self._follows = False
+
+    def inline(self, text: str | None) -> None:
+        if text:
+            self._pieces.append(_SPACE.sub(" ", text))
+
+    def flush(self) -> None:
+        """Add the collected text as a paragraph or list item."""
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if text.strip():
+            indent = "  " * min(len(self._lists) - 1, _MAX_INDENT) if self._mark else ""
+            text = f"{indent}{self._mark}{text.strip()}"
+            self._builder.paragraph(text, follows=self._follows, keeps_space=bool(indent))
+            self._mark, self._follows = "", bool(self._lists)
+
+    def enter(self, element: Element) -> bool:
+        """Begin an element; return whether its content is to be visited."""
+        tag = element.tag
+        if not isinstance(tag, str) or _is_dropped(element):
+            return False
+        if tag == "br":
+            self._pieces.append("\n")
+        elif tag == "img":
+            self.inline(_alternative(element))
+        elif tag in _TITLES and len(title := _flat(element)) <= MAX_TITLE:
+            self.flush()
+            self._builder.heading(_TITLES[tag], title)
+            return False
+        elif tag == "pre":
+            self.flush()
+            self._builder.paragraph("".join(element.itertext()), keeps_space=True)
+            return False
+        elif tag == "table" and _lists_data(element):
+            self.flush()
+            for caption in element.iterchildren("caption"):
+                self._builder.paragraph(_flat(caption))
+            self._builder.table(_rows(element), has_head=_has_head(element))
+            return False
+        elif tag in _BLOCKS:
+            self.flush()
+            self._enter_block(element)
+        self.inline(element.text)
+        return True
+
+    def _enter_block(self, element: Element) -> None:
+        if element.tag in ("ol", "ul"):
+            self._follows = bool(self._lists)
+            self._lists.append(0 if element.tag == "ol" else None)
+        elif element.tag == "li":
+            number = self._lists[-1] if self._lists else None
+            self._mark = "- " if number is None else f"{number + 1}. "
+            if number is not None:
+                self._lists[-1] = number + 1
+
+    def leave(self, element: Element) -> None:
+        """End an element."""
+        if element.tag in _BLOCKS:
+            self.flush()
+        if element.tag in ("ol", "ul") and self._lists:
+            self._lists.pop()
+            self._mark, self._follows = "", bool(self._lists)
+        elif element.tag == "li":
+            self._mark = ""
+        elif element.tag == "p" and not self._lists:
+            self._follows = False
+
+
+def _is_dropped(element: Element) -> bool:
+    return (
+        element.tag in _DROPPED
+        or element.get("hidden") is not None
+        or element.get("role") == "navigation"
+        or bool(_HIDDEN.search(element.get("style") or ""))
+    )
+
+
+def _alternative(image: Element) -> str:
+    """Return the alternative text of an image, unless it is the name of a file."""
+    text = (image.get("alt") or "").strip()
+    return text if " " in text else ""
+
+
+def _flat(element: Element) -> str:
+    """Return the text of an element and the elements in it in one line."""
+    return " ".join("".join(_texts(element)).split())
+
+
+def _texts(element: Element) -> Iterator[str]:
+    stack: list[tuple[Element, bool]] = [(element, True)]
+    while stack:
+        node, opens = stack.pop()
+        if opens and isinstance(node.tag, str) and not _is_dropped(node):
+            yield " " if node.tag in _BLOCKS or node.tag == "br" else ""
+            yield _alternative(node) if node.tag == "img" else node.text or ""
+            stack.append((node, False))
+            stack += [(child, True) for child in reversed(node)]
+        else:
+            if node.tag in _BLOCKS:
+                yield " "
+            if node is not element:
+                yield node.tail or ""
+
+
+# Tables
+
+
+def _lists_data(table: Element) -> bool:
+    """Return whether a table has rows with several cells, and nothing that divides a page."""
+    if table.get("role") == "presentation":
+        return False
+    elements = table.iterdescendants()
+    is_wide = False
+    for element in elements:
+        if element.tag in _ARRANGED:
+            return False
+        is_wide = is_wide or (element.tag == "tr" and sum(cell.tag in ("td", "th") for cell in element) > 1)
+    return is_wide
+
+
+def _has_head(table: Element) -> bool | None:
+    """Return True if the first row with several cells consists of head cells; None if that is not said."""
+    for row in table.iterdescendants("tr"):
+        cells = [cell for cell in row if cell.tag in ("td", "th") and _flat(cell)]
+        if len(cells) > 1:
+            is_in_head = row.getparent().tag == "thead"
+            return True if is_in_head or all(cell.tag == "th" for cell in cells) else None
+    return None
+
+
+def _rows(table: Element) -> Iterator[list[str]]:
+    """Yield the rows; a cell that spans several columns is followed by blank ones, and is repeated in further rows."""
+    below: dict[int, tuple[int, str]] = {}  # column -> number of further rows, text
+    for row in table.iterdescendants("tr"):
+        cells: list[str] = []
+        for cell in (cell for cell in row if cell.tag in ("td", "th")):
+            _fill(cells, below)
+            text, rows = _flat(cell), _span(cell, "rowspan")
+            if rows > 1:
+                below[len(cells)] = (rows - 1, text)
+            cells += [text, *[""] * (_span(cell, "colspan") - 1)]
+        _fill(cells, below)
+        yield cells
+
+
+def _fill(cells: list[str], below: dict[int, tuple[int, str]]) -> None:
+    while (spanning := below.pop(len(cells), None)) is not None:
+        rows, text = spanning
+        if rows > 1:
+            below[len(cells)] = (rows - 1, text)
+        cells.append(text)
+
+
+def _span(cell: Element, name: str) -> int:
+    value = (cell.get(name) or "").strip()
+    return max(1, min(int(value), _MAX_SPAN)) if value.isascii() and value.isdigit() and len(value) < 9 else 1

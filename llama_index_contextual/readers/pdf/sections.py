@@ -1,0 +1,1082 @@
+"""Headings of a PDF: from its bookmarks, its typography, its numbering and its running headers.
+
+Documents print their structure in three ways, and one of them is usually enough to recognise a heading: letters that
+are larger or bolder than the body text, a number or keyword in sequence with the others ("Item 7.", "3.2"), and an
+entry in the table of contents. Style and numbering are the features that Budhiraja and Mago ("A Supervised Learning
+Approach For Heading Detection", arXiv 1809.01477) and Bentabet et al. ("Table-Of-Contents Generation on Contemporary
+Documents", arXiv 1911.08836) found to be decisive; here they are rules, since a document shows by itself what its body
+text and its numbering look like. Levels come from one order of the kinds of headings for the whole document, in which
+numbering is stronger than size. Everything is a pure function of lines with positions, in linear time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+from llama_index_contextual.metadata import Heading
+from llama_index_contextual.readers.pdf.engine import OutlineEntry
+from llama_index_contextual.readers.pdf.outline import MAX_LETTERS, MAX_LINES, PlacedLine, bookmarks, letters
+
+MAX_HEADINGS = 100_000
+
+Pages = Sequence[Sequence[PlacedLine]]
+
+
+def headings(
+    outline: Iterable[OutlineEntry],
+    pages: Pages,
+    *,
+    headers: Sequence[Sequence[str]] = (),
+    labels: Sequence[str] = (),
+    title: Heading | None = None,
+) -> list[Heading]:
+    """Return the headings of a document, in the order of the text.
+
+    Args:
+        outline: The bookmarks. They are used unless they name pages or files; where they are far fewer than the
+            headings in the text, those are added below them.
+        pages: The lines of each page.
+        headers: The running headers that were removed from each page.
+        labels: The printed number of each page.
+        title: The title of the document on its first pages; the text after it belongs to it until the first heading.
+    """
+    detected = _detect(pages, headers, labels, title)
+    marks = _numbered_levels(bookmarks(outline, pages))
+    if not marks:
+        return detected
+    return _supplement(marks, detected) if len(detected) > FEWER * len(marks) else marks
+
+
+# ---- bookmarks -----------------------------------------------------------------------------------------------------
+
+FEWER = 3  # times as many headings as bookmarks: the bookmarks name only parts of the document
+
+
+def _numbered_levels(marks: list[Heading]) -> list[Heading]:
+    """Give levels to bookmarks that are all on one level, although they number parts and chapters."""
+    families = [label.family if (label := _label(mark.title)) else "" for mark in marks]
+    if len({mark.level for mark in marks}) > 1 or sum(family in ("part", "chapter") for family in families) < 2:
+        return marks
+    levels = {"part": 1, "attachment": 1, "chapter": 2}
+    return [replace(mark, level=levels.get(family, 3)) for mark, family in zip(marks, families, strict=True)]
+
+
+def _supplement(marks: Sequence[Heading], detected: Sequence[Heading]) -> list[Heading]:
+    """Add detected headings below the bookmarks; a heading that has a bookmark stays at the bookmark's level."""
+    at = {mark.start for mark in marks}
+    titles = {letters(mark.title) for mark in marks}
+    deepest = max(mark.level for mark in marks)
+    added = [
+        replace(heading, level=deepest + heading.level)
+        for heading in detected
+        if heading.start >= marks[0].start and heading.start not in at and letters(heading.title) not in titles
+    ]
+    before = [heading for heading in detected if heading.start < marks[0].start]
+    return sorted([*before, *marks, *added], key=lambda heading: heading.start)
+
+
+# ---- numbering -----------------------------------------------------------------------------------------------------
+
+_ROMAN = r"(?=[IVXLC])(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+_COUNT = (
+    "ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE|TEN|ELEVEN|TWELVE|THIRTEEN|FOURTEEN|FIFTEEN|SIXTEEN|SEVENTEEN"
+    "|EIGHTEEN|NINETEEN|TWENTY(?:-(?:ONE|TWO|THREE|FOUR|FIVE|SIX|SEVEN|EIGHT|NINE))?|THIRTY"
+    "|FIRST|SECOND|THIRD|FOURTH|FIFTH|SIXTH|SEVENTH|EIGHTH|NINTH|TENTH"
+)
+_ATTACHED = (
+    "EXHIBIT",
+    "SCHEDULE",
+    "ANNEX",
+    "APPENDIX",
+    "ATTACHMENT",
+    "ADDENDUM",
+    "ENCLOSURE",
+    "ANEXO",
+    "ANNEXE",
+    "ANLAGE",
+)
+_PARTS = ("PART", "BOOK", "TEIL", "PARTIE", "PARTE")
+_CHAPTERS = ("ITEM", "ARTICLE", "CHAPTER", "ARTIKEL", "KAPITEL", "CHAPITRE", "CAPÍTULO", "ARTÍCULO")
+_SECTIONS = ("NOTE", "SECTION", "CLAUSE", "ABSCHNITT", "SECCIÓN", "CLÁUSULA")
+_FAMILIES = {
+    **dict.fromkeys(_ATTACHED, "attachment"),
+    **dict.fromkeys(_PARTS, "part"),
+    **dict.fromkeys(_CHAPTERS, "chapter"),
+    **dict.fromkeys(_SECTIONS, "section"),
+}
+_WORD = "|".join(spelled for word in _FAMILIES for spelled in (word, word.title()))
+_KEYWORD = re.compile(
+    rf"(?P<word>{_WORD}|§)[ ]+(?P<number>\d{{1,3}}(?:\.\d{{1,3}})*\.?[A-Z]?(?:\(\w{{1,3}}\))?|{_ROMAN}"
+    rf"|[A-Z](?:-?\d{{1,2}})?|(?i:{_COUNT}))(?![\w'’/-])(?P<mark>[ ]?[.:—–-]+)?(?:[ ]*(?P<title>\S.*))?$"
+)
+_NUMBER = re.compile(
+    rf"(?:(?P<decimal>\d{{1,3}}(?:\.\d{{1,3}}){{0,4}})(?P<dot>[.)])?|(?P<roman>{_ROMAN})\.|(?P<letter>[A-Z])\."
+    rf"|\((?P<inner>[a-z]{{1,4}}|[A-Z]|\d{{1,2}})\))(?:[ ]+|(?<=[.)])(?=[A-Z][A-Za-z]))(?P<title>\S.*)$"
+)
+_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+
+
+class _Label(NamedTuple):
+    """The numbering at the beginning of a heading.
+
+    Attributes:
+        family: What is numbered: "part", "chapter", "section", "attachment", "decimal", "roman", "letter" or "inner".
+        numbers: The numbers, the last one counting on from heading to heading.
+        depth: Number of parts of a decimal number, else 1.
+        title: The text after the numbering.
+        name: The numbering as it is printed.
+    """
+
+    family: str
+    numbers: tuple[str, ...]
+    depth: int
+    title: str
+    name: str
+
+
+def _label(text: str) -> _Label | None:
+    if match := _KEYWORD.match(text):
+        number, word = match["number"].rstrip("."), match["word"].upper()
+        parts = tuple(_number(part) for part in number.upper().split("."))
+        title = match["title"] or ""
+        return _Label(_FAMILIES.get(word, "section"), (word, *parts), len(parts), title, f"{match['word']} {number}")
+    if match := _NUMBER.match(text):
+        name = text[: match.start("title")].strip()
+        if match["decimal"]:
+            parts = tuple(match["decimal"].split("."))
+            if len(parts) == 1 and not match["dot"]:
+                return _Label("bare", parts, 1, match["title"], name) if len(parts[0]) < 3 else None
+            return _Label("decimal", parts, len(parts), match["title"], name)
+        for family in ("roman", "letter", "inner"):
+            if match[family]:
+                value = _number(match[family]) if family == "roman" else match[family]
+                return _Label(family, (value,), 1, match["title"], name)
+    return None
+
+
+def _without_label(text: str) -> str:
+    label = _label(text)
+    return label.title if label else text
+
+
+def _number(text: str) -> str:
+    """Return a Roman numeral as digits, anything else as it is."""
+    if not text or any(char not in _DIGITS for char in text):
+        return text
+    values = [_DIGITS[char] for char in text]
+    return str(sum(-a if a < b else a for a, b in pairwise([*values, 0])))
+
+
+# ---- titles --------------------------------------------------------------------------------------------------------
+
+MAX_WORDS = 16
+MAX_RUN_IN_WORDS = 10
+
+_SMALL = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "as",
+        "at",
+        "but",
+        "by",
+        "de",
+        "der",
+        "des",
+        "die",
+        "du",
+        "el",
+        "en",
+        "et",
+        "for",
+        "from",
+        "für",
+        "in",
+        "into",
+        "la",
+        "le",
+        "mit",
+        "nor",
+        "of",
+        "on",
+        "or",
+        "per",
+        "the",
+        "their",
+        "to",
+        "und",
+        "upon",
+        "van",
+        "via",
+        "von",
+        "vs",
+        "with",
+        "within",
+        "without",
+        "y",
+        "zu",
+        "zur",
+    ]
+)
+_VERB = re.compile(r"(?i)\b(?:shall|will|must|may(?! \d)|can|is|are|was|were|has|have|had|be|been|agrees?|means?)\b")
+_SENTENCE = re.compile(r"[^\W\d_]{3}(?<!Inc)(?<!Corp)(?<!Ltd)(?<!Mrs)[.!?;] +[A-Z]")
+_RUN_IN = re.compile(r"(?P<title>[A-Z“\"'‘(][^.;:]{1,90}?)(?P<mark>\.[”\"’]?|:|[ ]?[–—]| -)(?:\s+(?P<rest>\S.*)|\s*$)")
+_BULLETS = "[\\|{#~^_•●▪■◦·–—-*☐☒%&+/=<>"
+_MONTH = "january|february|march|april|may|june|july|august|september|october|november|december"
+_NO_TITLE = re.compile(
+    r"(?i)(?:by|name|title|its|date|dated|attn|attention|tel|telephone|phone|fax|facsimile|e-?mail|address|signed|to"
+    r"|re|witness|print(?:ed)? name)\s*:"  # a form, a letter or a signature
+    r"|/s/|_{3}|.*(?:_{4}|\.{4}|…)|\[.*\]$|\*"
+    r"|.*@|https?:|www\.|.*\b(?:\d{5}(?:-\d{4})?|[A-Z]{2} \d{5})$"  # an address
+    r"|.*\b(?:inc\.|l\.?l\.?c\.?|ltd\.?|corp\.|l\.p\.),?$|(?:inc|llc|ltd)\.?$|by and between|between$"  # a party
+    rf"|(?:{_MONTH})\s+\d|dated\b|as of\b"
+    r"|\(?\$|\((?:in|dollars?|amounts?|continued|unaudited|thousands|millions|u\.?s)\b|total\b|and$|or$|none\.?$"
+    r"|(?:by|name|title|its|date|page)$|not applicable|-?\s*\d+\s*-?$|page\b|continued|table of contents$|\d+ u\.?s\.?c"
+)
+_CONTINUED = re.compile(r"(?i)[\s,–—-]*\(?\s*(?:continued|cont[’'.]?d?\.?)\s*\)?\.?$")
+
+
+def _is_title_case(text: str) -> bool:
+    """Return whether most words that matter begin with a capital."""
+    words = [word for word in re.findall(r"[^\W\d_][\w’'&.-]*", text) if word.casefold() not in _SMALL]
+    return bool(words) and words[0][0].isupper() and 4 * sum(word[0].isupper() for word in words) >= 3 * len(words)
+
+
+def is_plain_title(text: str, *, words: int = MAX_WORDS) -> bool:
+    """Return whether a text may be a title: not a sentence, table row, address, date or line to fill in."""
+    tokens = text.split()
+    if not tokens or len(tokens) > words or len(text) > MAX_LETTERS or _NO_TITLE.match(text):
+        return False
+    first = next((char for char in text if char.isalnum()), "")
+    count = sum(map(str.isalpha, text))
+    if not first or first.islower() or text[0] in _BULLETS or count < 3 or 2 * count < len(text) - 4:
+        return False
+    is_closed = all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
+    return text[-1] not in ",;" and is_closed and (text.isupper() or not _SENTENCE.search(text))
+
+
+# ---- detection -----------------------------------------------------------------------------------------------------
+
+LARGER = 1.09  # of the size of the body text
+MIN_PROSE = 80  # characters of a line or paragraph of running text
+WIDE_STEP = 1.25  # of the usual distance of lines
+MIN_ENTRIES = 4  # of a table of contents on one page
+EDGE = 0.05  # of the long lines may begin left of the left edge, or end right of the right one
+SIGNING = 4  # lines around a heading in which a signature is looked for
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A line that may be a heading.
+
+    Attributes:
+        page: Index of the page.
+        at: Index of the line on its page, -1 for a running header.
+        start: Offset in the document.
+        title: The text of the heading.
+        label: Its numbering.
+        size: Size of its font.
+        bold: Whether it is bolder than the body text.
+        caps: Whether it is in capitals.
+        centred: Whether it is set in the middle.
+        sure: Whether style or the table of contents shows that it is a heading.
+        run_in: Whether its paragraph goes on in the same line.
+        leaf: Whether nothing belongs below it, as below a table of contents.
+        lines: Number of lines that it takes.
+        gap: Number of characters between the heading before it on the page and itself.
+    """
+
+    page: int
+    at: int
+    start: int
+    title: str
+    label: _Label | None
+    size: float
+    bold: bool
+    caps: bool
+    centred: bool
+    sure: bool
+    run_in: bool = False
+    leaf: bool = False
+    lines: int = 1
+    gap: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """What running text looks like in a document.
+
+    Attributes:
+        size: The most frequent size of the font.
+        bold: Whether most of it is bold.
+        step: Usual distance of lines.
+        left: Left edge of the text.
+        right: Right edge.
+    """
+
+    size: float
+    bold: bool
+    step: float
+    left: float
+    right: float
+
+
+@dataclass(slots=True)
+class _Contents:
+    """The tables of contents: their lines, and the titles that they list with the labels of the pages."""
+
+    lines: set[int] = field(default_factory=set)  # offsets
+    entries: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    starts: list[int] = field(default_factory=list)
+
+
+def _detect(
+    pages: Pages, headers: Sequence[Sequence[str]], labels: Sequence[str], title: Heading | None
+) -> list[Heading]:
+    style = _style(pages)
+    contents = _contents(pages)
+    found: list[_Candidate] = []
+    first = title.start if title else -1
+    body = next((p.start for lines in pages for p in lines if p.start > first and _is_prose(p)), 0)
+    cover = next((number for number, lines in enumerate(pages) if lines and lines[-1].start >= first), 0)
+    for number, lines in enumerate(pages):
+        found.extend(_on_page(number, lines, style, contents, labels, cover, body))
+        if len(found) > MAX_HEADINGS:
+            break
+    found = _without_embedded(_in_sequence(_without_lists(found)))
+    found = _without_repeated(found)
+    found = _with_headers(found, pages, headers, style)
+    return _leveled(found, style, title)
+
+
+def _is_prose(placed: PlacedLine) -> bool:
+    return placed.end == " " or len(placed.text) > MIN_PROSE
+
+
+def _style(pages: Pages) -> _Style:
+    sizes: Counter[float] = Counter()
+    bold: Counter[bool] = Counter()
+    steps: Counter[float] = Counter()
+    lefts: Counter[int] = Counter()
+    rights: Counter[int] = Counter()
+    for lines in pages:
+        for placed in lines:
+            line = placed
+            weight = len(placed.text)
+            sizes[round(line.size, 1)] += weight
+            bold[line.bold] += weight
+            if weight >= MIN_PROSE:
+                lefts[round(line.x0)] += 1
+                rights[round(line.x1)] += 1
+        for a, b in pairwise(lines):
+            if 0 < a.y - b.y < 3 * (a.size or 1):
+                steps[round((a.y - b.y) / (a.size or 1), 1)] += 1
+    size = sizes.most_common(1)[0][0] if sizes else 0.0
+    left, right = _quantile(lefts, EDGE), _quantile(rights, 1 - EDGE)
+    step = steps.most_common(1)[0][0] if steps else 1.2
+    return _Style(size, bold[True] > bold[False], step, left, right)
+
+
+def _quantile(counts: Counter[int], share: float) -> float:
+    rest = share * counts.total()
+    for value in sorted(counts):
+        rest -= counts[value]
+        if rest <= 0:
+            return float(value)
+    return 0.0
+
+
+def _of_page(style: _Style, lines: Sequence[PlacedLine]) -> _Style:
+    """Return the style with the size of the page's own running text, if that is larger."""
+    sizes: Counter[float] = Counter()
+    for placed in lines:
+        if len(placed.text) >= MIN_PROSE // 2:
+            sizes[round(placed.size, 1)] += len(placed.text)
+    size, weight = sizes.most_common(1)[0] if sizes else (0.0, 0)
+    return replace(style, size=size) if weight >= 3 * MIN_PROSE and size > style.size else style
+
+
+_PAGE = re.compile(r"(?<![\w,.$%-])(?:[A-Z]{1,2}-?\d{1,3}|\d{1,4}|[ivxlc]{1,6})$")
+_LEADER = " \t.…·_"
+_CONTENTS = re.compile(r"(?i)(?:table of )?contents|index|inhalt(?:sverzeichnis)?|sommaire|table des matières|índice")
+
+
+MAX_FRONT = 0.15  # of the pages: tables of contents further on belong to the section that they are in
+
+
+def _contents(pages: Pages) -> _Contents:
+    """Find the tables of contents: lines that end in page numbers that do not decrease."""
+    out = _Contents()
+    for number, lines in enumerate(pages):
+        entries: list[tuple[int, str, str]] = []
+        for at, placed in enumerate(lines):
+            page = _PAGE.search(placed.text[-7:]) if len(placed.text) <= 300 else None
+            text = placed.text[: -len(page.group())].rstrip(_LEADER) if page else ""
+            has_gap = page and (placed.cells > 1 or len(placed.text) - len(text) - len(page.group()) > 3)
+            if page and has_gap and sum(map(str.isalpha, text)) > 2:
+                entries.append((at, text, page.group()))
+        entries = _rising(entries)
+        named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[:10])
+        if len(entries) < (2 if named else MIN_ENTRIES) or not _is_contents(lines, entries, len(pages)):
+            continue
+        first, last = entries[0][0], entries[-1][0]
+        is_front = number <= 2 + MAX_FRONT * len(pages)
+        while is_front and first > 0 and _is_head_of_contents(lines[first - 1].text):
+            first -= 1
+        while is_front and last + 1 < len(lines) and _is_unpaged_entry(lines[last + 1]):
+            last += 1
+        out.lines.update(placed.start for placed in lines[first : last + 1])
+        if is_front:
+            out.starts.append(lines[first].start)
+        for _, text, label_of_page in entries:
+            out.entries[letters(text)].append(label_of_page)
+            label = _label(text)
+            if label and label.title:
+                out.entries[letters(label.title)].append(label_of_page)
+    return out
+
+
+def _is_head_of_contents(text: str) -> bool:
+    """Return whether a line belongs to a table of contents when it is directly above the first entry."""
+    label = _label(text)
+    return len(text) <= 12 or _CONTENTS.fullmatch(text) is not None or (label is not None and label.family == "part")
+
+
+_ATTACHMENTS = re.compile(r"(?i)(?:exhibits?|schedules?|annexe?s|appendi(?:x|ces)):?")
+
+
+def _is_unpaged_entry(placed: PlacedLine) -> bool:
+    """Return whether a line below the last entry lists an attachment without a page."""
+    label = _label(placed.text)
+    is_attached = label is not None and label.family == "attachment"
+    return is_attached or _ATTACHMENTS.fullmatch(placed.text) is not None
+
+
+def _rising(entries: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """Leave out entries whose page number is below the previous one's."""
+    kept: list[tuple[int, str, str]] = []
+    highest = -1
+    for at, text, page in entries:
+        if page.isdecimal():
+            if int(page) < highest:
+                continue
+            highest = int(page)
+        kept.append((at, text, page))
+    return kept
+
+
+def _is_contents(lines: Sequence[PlacedLine], entries: Sequence[tuple[int, str, str]], count: int) -> bool:
+    numbers = [int(page) for _, _, page in entries if page.isdecimal()]
+    named = any(_CONTENTS.fullmatch(placed.text) for placed in lines[: entries[0][0] + 1])
+    labelled = sum(_label(text) is not None for _, text, _ in entries)
+    if numbers and numbers[-1] > 2 * count + 50:
+        return False
+    digits = sum(any(map(str.isdigit, _without_label(text))) for _, text, _ in entries)
+    share = len(entries) / max(1, entries[-1][0] - entries[0][0] + 1)
+    if named:
+        return share > 0.3
+    return share > 0.5 and 4 * digits <= len(entries) and (2 * labelled >= len(entries) or len(set(numbers)) >= 6)
+
+
+def _on_page(
+    number: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    labels: Sequence[str],
+    cover: int,
+    body: int,
+) -> Iterator[_Candidate]:
+    style = _of_page(style, lines)
+    is_form = any(_REGISTRANT.match(placed.text) for placed in lines)
+    signing = False
+    at, gap = 0, 1_000
+    while at < len(lines):
+        placed = lines[at]
+        if placed.start in contents.lines:
+            if placed.start in contents.starts:
+                name = placed.text if _CONTENTS.fullmatch(placed.text) else "Table of Contents"
+                yield _Candidate(number, at, placed.start, name, None, 0.0, True, True, True, sure=True, leaf=True)
+            at += 1
+            continue
+        if placed.text.upper().startswith("IN WITNESS W"):
+            name = "In Witness Whereof"
+            yield _Candidate(number, at, placed.start, name, None, 1e3, True, True, True, sure=True, leaf=True)
+            signing = True
+            at += 1
+            continue
+        is_front = placed.start < body and number <= cover
+        free = not (is_front or signing or is_form)
+        candidate = _candidate(number, at, lines, style, contents, free, labels)
+        if candidate is not None and placed.start < body and candidate.label and candidate.label.family == "attachment":
+            candidate = None  # the number under which the document was filed
+        if candidate is not None:
+            signing = signing and candidate.label is None
+            candidate.gap, gap = gap, 1_000 if candidate.run_in else 0
+            yield candidate
+            at += candidate.lines
+            continue
+        gap += len(placed.text)
+        at += 1
+
+
+def _candidate(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    free: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    placed = lines[at]
+    text, line = placed.text, placed
+    if len(text) > 2_000 or len(text) < 3:
+        return None
+    before = lines[at - 1] if at else None
+    larger = line.size >= LARGER * style.size > 0
+    bold = line.bold and not style.bold
+    label = _label(text)
+    alike = before is not None and before.bold == line.bold and abs(before.size - line.size) < 0.5
+    if before is not None and not bold and _is_unfinished(before, placed, style):
+        return None
+    if before is not None and (alike or not (larger or bold)) and _flows(before, placed, style):
+        return None
+    if label is not None and label.family == "bare" and not free:
+        return None
+    if label is not None and (found := _numbered(number, at, lines, style, contents, label, bold, larger, labels)):
+        return found
+    if label is not None and label.family != "bare":
+        return None
+    if not free or line.cells > 1:
+        return None
+    return _styled(number, at, lines, style, contents, bold, larger, labels)
+
+
+def _is_unfinished(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+    """Return whether the line before is full and ends within a sentence that this line goes on with."""
+    is_close = 0 < before.y - placed.y <= WIDE_STEP * style.step * max(placed.size, before.size)
+    is_full = len(before.text) >= MIN_PROSE and (before.text[-1].islower() or before.text[-1] in ",-")
+    return is_close and is_full and not _is_centred(placed, style)
+
+
+def _flows(before: PlacedLine, placed: PlacedLine, style: _Style) -> bool:
+    """Return whether a line is in the middle of a paragraph."""
+    if before.end == " ":
+        return True
+    text = before.text.rstrip()
+    gap = before.y - placed.y
+    close = 0 < gap <= WIDE_STEP * style.step * (placed.size or 1.0)
+    ends = text[-1:] in '.:;!?”")' or len(text) < 0.5 * MIN_PROSE or text.endswith(("; and", "; or", " and", " or"))
+    return close and not ends and len(text) >= MIN_PROSE and placed.x0 <= before.x0 + placed.size
+
+
+def _numbered(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    label: _Label,
+    bold: bool,
+    larger: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    """Return a heading that begins with a number or keyword."""
+    placed = lines[at]
+    line, title = placed, label.title
+    is_keyword = label.family in ("part", "chapter", "section", "attachment")
+    make = partial(_Candidate, number, at, placed.start, label=label, size=line.size, bold=bold)
+    centred = _is_centred(line, style)
+    if not title:
+        upper = placed.text.isupper()
+        if not is_keyword or not (bold or larger or centred or upper or len(placed.text) < 16):
+            return None
+        if placed.text[-1] == "." and not (bold or centred or upper):
+            return None
+        joined, count = _below(at, lines, style, bold)
+        caps = placed.text.isupper()
+        text = f"{placed.text} {joined}" if joined else placed.text
+        return make(title=text, caps=caps, centred=centred, sure=True, lines=count)
+    if label.family == "bare" and (not (bold or larger) or _UNITS.match(title)):
+        return None
+    run_in = _RUN_IN.match(title)
+    rest = run_in["rest"] if run_in else None
+    if run_in and (rest or (run_in["mark"] and placed.end == " ")) and not _is_heading_tail(rest):
+        name = run_in["title"].strip(" “”\"'‘’")
+        ok = is_plain_title(name, words=MAX_RUN_IN_WORDS) and not _VERB.search(name)
+        if ok and (_is_title_case(name) or (bold and not rest)):
+            prefix = placed.text[: len(placed.text) - len(title)].strip()
+            return make(title=f"{prefix} {name}", caps=name.isupper(), centred=False, sure=bold or larger, run_in=True)
+        if not (bold or larger):
+            return None
+    text, count = _wrapped(at, lines, style)
+    body = text[len(placed.text) - len(title) :]
+    listed = _is_listed(text, number, contents, labels) or _is_listed(body, number, contents, labels)
+    if not is_plain_title(body, words=40 if listed or bold else MAX_WORDS):
+        return None
+    is_short = placed.end == "\n" and len(body.split()) <= 10
+    strong = bold or larger or listed or (body.isupper() and (is_keyword or is_short))
+    if label.family == "inner" and body.isupper() and (_VERB.search(body) or not is_short):
+        return None
+    is_title = _is_title_case(body) or (label.family == "decimal" and label.depth == 1 and len(body.split()) <= 6)
+    if not strong and (_VERB.search(body) or not is_title or placed.end == " " or len(body) > 90):
+        return None
+    if strong and not is_keyword and _VERB.search(body) and not listed and body[-1] == ".":
+        return None
+    if (line.cells > 2 and not listed) or (
+        line.cells == 2 and re.search(r"\d[%)]?$", body) and not listed and not is_keyword
+    ):
+        return None
+    if label.family == "inner" and not bold and not larger and not listed:
+        return None
+    return make(title=text.strip(), caps=body.isupper(), centred=centred, sure=strong or is_keyword, lines=count)
+
+
+_UNITS = re.compile(
+    r"(?i)(?:weeks?|months?|years?|days?|hours?|quarters?|million|billion|thousand|percent|shares?|units?|basis points"
+    rf"|U\.?S\.?C?|{_MONTH})\b|%"
+)
+
+
+def _is_heading_tail(rest: str | None) -> bool:
+    """Return whether the text after a first sentence is still the heading, as in "10. THE ACME CORP. STANDARDS"."""
+    return rest is not None and len(rest) < 60 and rest.isupper()
+
+
+def _below(at: int, lines: Sequence[PlacedLine], style: _Style, bold: bool) -> tuple[str, int]:
+    """Return the title below a number that has its own line, and the number of lines."""
+    if at + 1 >= len(lines):
+        return "", 1
+    placed, following = lines[at], lines[at + 1]
+    same = abs(following.size - placed.size) < 0.25 * placed.size
+    near = 0 < placed.y - following.y < 4 * (placed.size or 1.0)
+    prominent = following.bold or following.text.isupper() or _is_centred(following, style)
+    if not (same and near and prominent and following.cells == 1 and following.end != " "):
+        return "", 1
+    if _label(following.text) or not is_plain_title(following.text) or not _is_title_case(following.text):
+        return "", 1
+    text, count = _wrapped(at + 1, lines, style)
+    return text, 1 + count
+
+
+def _wrapped(at: int, lines: Sequence[PlacedLine], style: _Style) -> tuple[str, int]:
+    """Return the text of a heading with the further lines that it takes, and their number."""
+    placed = lines[at]
+    parts = [placed.text]
+    for index in range(at + 1, min(len(lines), at + MAX_LINES)):
+        before, line = lines[index - 1], lines[index]
+        same = line.bold == before.bold and abs(line.size - before.size) < 0.05 * before.size
+        gap = before.y - line.y
+        close = 0 < gap <= 1.45 * max(before.size, 1.0)
+        marked = (
+            (before.bold and not style.bold)
+            or before.size >= LARGER * style.size
+            or (before.text.isupper() and line.text.isupper())
+        )
+        full = before.x1 > style.left + 0.6 * (style.right - style.left) or before.text.split()[-1].casefold() in _SMALL
+        centred = _is_centred(before, style) and _is_centred(line, style)
+        if not (same and close and marked and (full or centred)) or line.cells > 1 or _label(line.text):
+            break
+        if parts[-1].endswith((".", ":")) and not parts[-1].endswith(("Inc.", "Corp.", "Co.")):
+            break
+        parts.append(line.text)
+    return " ".join(parts), len(parts)
+
+
+def _styled(
+    number: int,
+    at: int,
+    lines: Sequence[PlacedLine],
+    style: _Style,
+    contents: _Contents,
+    bold: bool,
+    larger: bool,
+    labels: Sequence[str],
+) -> _Candidate | None:
+    """Return a heading that is recognised by its letters alone, or because the table of contents lists it."""
+    placed = lines[at]
+    line = placed
+    text, count = _wrapped(at, lines, style)
+    listed = _is_listed(text, number, contents, labels)
+    caps = text.isupper() and sum(char.isalpha() for char in text) >= 5
+    centred = _is_centred(line, style)
+    if not (bold or larger or caps or listed) or (placed.end == " " and count == 1 and not (bold or larger)):
+        return None
+    run_in = _RUN_IN.match(text)
+    if run_in and run_in["rest"] and not larger:
+        return None  # a bold beginning of a paragraph
+    bare = text.rstrip(":").rstrip()
+    if not is_plain_title(bare) or (text[-1] == "." and not caps and not listed):
+        return None
+    if _is_signed(at, lines) or _is_date(text) or _is_beside(at, count, lines):
+        return None
+    if not larger and not listed and (_in_table(at, count, lines, style) or _is_stacked(at, count, lines)):
+        return None
+    if not larger and not listed and caps and not bold:
+        isolated = _is_isolated(at, count, lines, style)
+        if not isolated or len(text.split()) > 12:
+            return None
+    if not larger and not listed and not caps and not _is_title_case(bare) and len(bare) > 60:
+        return None
+    return _Candidate(number, at, placed.start, bare, None, line.size, bold, caps, centred, sure=True, lines=count)
+
+
+_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")  # on the cover of a filing
+_DATE_WORDS = frozenset(
+    f"{_MONTH.replace('|', ' ')} jan feb mar apr jun jul aug sep sept oct nov dec as of for the at in on year years "
+    "month months quarter quarters week weeks day days fiscal period periods ended ending three six nine twelve first "
+    "second third fourth and to vs versus compared with through from".split()
+)
+
+
+def _is_date(text: str) -> bool:
+    """Return whether a text is only a date or a period, such as "Years Ended December 31, 2022 and 2021"."""
+    words = re.findall(r"\w+", text.casefold())
+    return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
+
+
+def _is_centred(line: PlacedLine, style: _Style) -> bool:
+    width = style.right - style.left
+    if width <= 0 or line.x0 < style.left + 0.1 * width:
+        return False
+    return abs((line.x0 + line.x1) / 2 - (style.left + style.right) / 2) < 0.05 * width
+
+
+def _is_listed(text: str, page: int, contents: _Contents, labels: Sequence[str]) -> bool:
+    """Return whether the table of contents has this title for this page."""
+    listed = contents.entries.get(letters(text)) if contents.entries else None
+    if not listed:
+        return False
+    label = labels[page] if page < len(labels) else ""
+    return not label or label in listed or not any(entry.isdecimal() for entry in listed)
+
+
+def _is_signed(at: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether a signature is near, so that the line is probably the name of a party."""
+    near = [placed.text for placed in lines[at + 1 : at + 1 + SIGNING]]
+    return any(re.match(r"(?i)(?:by|name|title|its)\s*:|/s/|.*(?:/s/|_{6})", text) for text in near)
+
+
+def _is_beside(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether other text is next to a line, as in the column heads of a table."""
+    y, size = lines[at].y, lines[at].size or 1.0
+    before = lines[at - 1].y - y if at else size
+    after = lines[at + count - 1].y - lines[at + count].y if at + count < len(lines) else size
+    return abs(before) < 0.5 * size or -6 * size < before < 0 or -12 * size < after < 0.5 * size
+
+
+def _is_stacked(at: int, count: int, lines: Sequence[PlacedLine]) -> bool:
+    """Return whether a line is part of a column head of several lines: a line as bold is close above or below."""
+    pairs = [lines[at - 1 : at + 1], lines[at + count - 1 : at + count + 1]] if at else [lines[count - 1 : count + 1]]
+    for pair in pairs:
+        if len(pair) == 2 and pair[0].bold == pair[1].bold and pair[0].cells == pair[1].cells == 1:
+            one, other = pair[0], pair[1]
+            if abs(one.size - other.size) < 0.1 * one.size and 0 < one.y - other.y < 1.35 * one.size:
+                return True
+    return False
+
+
+def _is_row(placed: PlacedLine) -> bool:
+    return placed.cells > 1 and (placed.cells > 2 or any(char.isdigit() for char in placed.text[-8:]))
+
+
+def _in_table(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+    """Return whether a line without larger letters is next to the rows of a table."""
+    placed = lines[at]
+    before = lines[at - 1] if at else None
+    after = lines[at + count] if at + count < len(lines) else None
+    near = 2.2 * style.step * (placed.size or 1.0)
+    above = before is not None and _is_row(before) and before.y - placed.y < near
+    last = lines[at + count - 1]
+    below = after is not None and _is_row(after) and last.y - after.y < near
+    if below and not above and (placed.text.isupper() or _is_centred(placed, style)) and len(placed.text.split()) > 2:
+        return False
+    narrow = placed.x0 > style.left + 0.45 * (style.right - style.left) and not _is_centred(placed, style)
+    return above or below or narrow
+
+
+def _is_isolated(at: int, count: int, lines: Sequence[PlacedLine], style: _Style) -> bool:
+    """Return whether there is more space than usual above or below a line."""
+    step = WIDE_STEP * style.step
+    line, last = lines[at], lines[at + count - 1]
+    above = at == 0 or (lines[at - 1].y - line.y) > step * line.size or lines[at - 1].y < line.y
+    below = at + count >= len(lines) or (last.y - lines[at + count].y) > step * line.size
+    return above and below
+
+
+# ---- choice --------------------------------------------------------------------------------------------------------
+
+
+def _without_lists(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out numbered lines that follow each other without text, such as a list of exhibits."""
+    kept: list[_Candidate] = []
+    run: list[_Candidate] = []
+    for each in [*found, None]:
+        if run and each is not None and _is_next(run[-1], each):
+            run.append(each)
+            continue
+        least = 2 if run and run[0].label and run[0].label.family == "attachment" else 3
+        if len(run) < least:
+            kept += run
+        run = [each] if each is not None else []
+    return kept
+
+
+def _is_next(one: _Candidate, other: _Candidate) -> bool:
+    return (
+        one.label is not None
+        and other.label is not None
+        and not one.run_in
+        and not other.run_in
+        and _kind(one) == _kind(other)
+        and one.page == other.page
+        and other.gap <= (MIN_PROSE if one.label.family == "attachment" else 0)
+    )
+
+
+def _in_sequence(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out numbered lines that only look like headings, unless others count up to them or on from them."""
+    kept: set[int] = set()
+    last: dict[tuple[str, int, tuple[str, ...]], tuple[int, int]] = {}
+    parents: list[str] = []
+    in_exhibits = False
+    exhibits: set[int] = set()
+    for at, each in enumerate(found):
+        if each.label is None or each.label.family in ("part", "chapter", "section", "attachment"):
+            in_exhibits = _EXHIBITS.search(each.title) is not None
+        elif in_exhibits or (each.label.family == "bare" and re.match(r"(?i)exhibits?\b", each.label.title)):
+            exhibits.add(at)
+        if each.label is None:
+            continue
+        key = (each.label.family, each.label.depth, each.label.numbers[:-1])
+        value = _ordinal(each.label)
+        previous = last.get(key)
+        if previous is not None and previous[1] < value <= previous[1] + 2:
+            kept.update((at, previous[0]))
+        if each.label.depth > 1 and value == 1 and each.label.numbers[-2] in parents[-2:]:
+            kept.add(at)
+        if each.label.depth == 1:
+            parents.append(each.label.numbers[-1])
+        last[key] = (at, value)
+    return [each for at, each in enumerate(found) if (each.sure or at in kept) and at not in exhibits]
+
+
+def _without_embedded(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out attachments in the middle of a document: the numbering before them goes on after them."""
+    out: list[_Candidate | None] = list(found)
+    last: dict[tuple[str, str], tuple[int, int]] = {}  # the last number, and how many attachments were before it
+    attached: list[int] = []
+    for at, each in enumerate(found):
+        label = each.label
+        if label is None or label.depth > 1 or label.family in ("inner", "bare", "letter", "roman", "part"):
+            continue
+        if label.family == "attachment":
+            attached.append(at)
+            continue
+        key = (label.family, label.numbers[0] if len(label.numbers) > 1 else "")
+        number, before = last.get(key, (0, 0))
+        if 1 < _ordinal(label) == number + 1 and len(attached) > before:
+            for index in attached[before:]:
+                out[index] = None
+            attached = attached[:before]
+        last[key] = (_ordinal(label), len(attached))
+    return [each for each in out if each is not None]
+
+
+_EXHIBITS = re.compile(r"(?i)\bexhibits\b|\bexhibit index\b")
+
+
+def _ordinal(label: _Label) -> int:
+    last = label.numbers[-1]
+    if last.isdecimal():
+        return int(last)
+    return 0 if not last else ord(last[0].upper()) - 64
+
+
+def _without_repeated(found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Leave out headings that repeat an open one, such as "Note 5 (continued)" on the next page."""
+    counts = Counter(letters(each.title) for each in found if each.label is None)
+    pages = len({each.page for each in found})
+    kept: list[_Candidate] = []
+    numbered: dict[str, tuple[str, ...]] = {}
+    last = ""
+    for each in found:
+        base = _CONTINUED.sub("", each.title).strip()
+        folded = letters(base)
+        is_continued = base != each.title
+        if each.label is not None:
+            if numbered.get(each.label.family) == each.label.numbers and (is_continued or folded == last):
+                continue
+            if kept and kept[-1].label and kept[-1].label.numbers == each.label.numbers and not kept[-1].label.title:
+                kept.pop()
+            numbered[each.label.family] = each.label.numbers
+        elif folded == last or (counts[folded] >= 5 and 4 * counts[folded] > pages and each.at <= 1):
+            continue
+        each.title = base
+        last = folded
+        kept.append(each)
+    return kept
+
+
+def _with_headers(
+    found: list[_Candidate], pages: Pages, headers: Sequence[Sequence[str]], style: _Style
+) -> list[_Candidate]:
+    """Add headings for running headers that name the section, where the text itself does not."""
+    naming = _naming(headers)
+    if not naming:
+        return found
+    by_page: dict[int, list[_Candidate]] = defaultdict(list)
+    for each in found:
+        by_page[each.page].append(each)
+    out: list[_Candidate] = []
+    open_labels: dict[str, tuple[str, ...]] = {}
+    open_titles: set[str] = set()
+    for number, lines in enumerate(pages):
+        here = by_page.get(number, [])
+        names = [text for text in (headers[number] if number < len(headers) else ()) if text in naming]
+        for text in names:
+            label = _label(text)
+            folded = letters(_CONTINUED.sub("", text))
+            same = [each for each in here if each.label and label and each.label.numbers == label.numbers]
+            if label is not None:
+                known = open_labels.get(label.family) == label.numbers or bool(same)
+            else:
+                known = folded in open_titles or any(folded in letters(each.title) for each in here)
+            if known or not lines:
+                continue
+            base = _CONTINUED.sub("", text).strip()
+            size = math.inf if label is None else style.size
+            out.append(_Candidate(number, -1, lines[0].start, base, label, size, True, True, True, sure=True))
+            if label is not None:
+                open_labels[label.family] = label.numbers
+            else:
+                open_titles = {folded}
+        for each in here:
+            if each.label is not None:
+                open_labels[each.label.family] = each.label.numbers
+                if each.label.family == "part":
+                    open_labels.pop("chapter", None)
+            out.append(each)
+    return sorted(out, key=lambda each: (each.start, each.at))
+
+
+def _naming(headers: Sequence[Sequence[str]]) -> set[str]:
+    """Return the running headers that name sections: numbered ones, and titles that change through the document."""
+    where: dict[str, list[int]] = defaultdict(list)
+    for page, texts in enumerate(headers):
+        for text in texts:
+            where[text].append(page)
+    labelled = {
+        text
+        for text in where
+        if (label := _label(text)) and label.family in ("part", "chapter", "section", "attachment")
+    }
+    free = {
+        text
+        for text, pages in where.items()
+        if text not in labelled
+        and len(pages) >= 3
+        and 2 * len(pages) < len(headers)
+        and pages[-1] - pages[0] <= 2 * len(pages)
+        and is_plain_title(text)
+        and not _CONTENTS.fullmatch(text)
+    }
+    plain = {text for text in labelled if len(text) < 120 and is_plain_title(_without_label(text) or "Heading")}
+    return plain | (free if len(free) >= 2 else set())
+
+
+# ---- levels --------------------------------------------------------------------------------------------------------
+
+
+def _leveled(found: Sequence[_Candidate], style: _Style, title: Heading | None) -> list[Heading]:
+    """Assign levels: one order of the kinds of headings for the whole document."""
+    sizes: dict[str, list[float]] = defaultdict(list)
+    first: dict[str, int] = {}
+    for at, each in enumerate(found):
+        kind = _kind(each)
+        first.setdefault(kind, at)
+        if each.label is not None and not each.run_in:
+            sizes[kind].append(each.size)
+    typical = {kind: sorted(values)[len(values) // 2] for kind, values in sizes.items()}
+    nested = _nested(found)
+    keys = [_rank(each, typical, first, nested, style) for each in found]
+    levels = {key: level for level, key in enumerate(sorted(set(keys)), 1)}
+    ranked = [levels[key] for key in keys]
+    number, depth = "", 0  # of the open decimal number with one part, and its level
+    for at, each in enumerate(found):
+        if each.label is None or each.label.family != "decimal":
+            is_above = each.label is not None and each.label.family in ("part", "chapter", "section", "attachment")
+            number, depth = ("", 0) if is_above else (number, depth)
+        elif each.label.depth == 1:
+            number, depth = each.label.numbers[0], ranked[at]
+        elif number and each.label.numbers[0] != number:
+            ranked[at] = depth  # its own heading was not recognised
+    out: list[Heading] = []
+    following, is_first = 1, False
+    for each, rank in zip(reversed(found), reversed(ranked), strict=True):
+        level = following if each.leaf and each.size == 0.0 else rank
+        if each.leaf and each.size:
+            out[-1:] = [replace(last, level=1) for last in out[-1:] if is_first] or out[-1:]
+        out.append(Heading(each.start, level, each.title[:MAX_LETTERS], is_marked=False))
+        following, is_first = level, each.label is None
+    if title is not None and not any(each.start <= title.start for each in found):
+        out.append(replace(title, level=following, is_marked=False))
+    return out[::-1]
+
+
+def _nested(found: Sequence[_Candidate]) -> set[str]:
+    """Return the kinds of letters and Roman numerals that begin below decimal numbers of two or more parts."""
+    above: Counter[tuple[str, bool]] = Counter()
+    for one, other in pairwise(each for each in found if each.label is not None):
+        if one.label and other.label and other.label.family in ("letter", "roman") and _ordinal(other.label) == 1:
+            above[_kind(other), one.label.family == "decimal" and one.label.depth > 1] += 1
+    return {kind for kind in ("letter:1", "roman:1") if above[kind, True] > above[kind, False]}
+
+
+def _kind(each: _Candidate) -> str:
+    if each.label is None:
+        return ""
+    family, depth = each.label.family, each.label.depth
+    return "decimal:1" if family == "bare" else f"{family}:{depth}"
+
+
+def _rank(
+    each: _Candidate, typical: dict[str, float], first: dict[str, int], nested: set[str], style: _Style
+) -> tuple[int, float, int, int]:
+    """Return the place of a heading's kind in the order of kinds; numbering is stronger than the size of letters."""
+    body = style.size or 1.0
+    if each.label is None:
+        if each.size >= 1e3:
+            return (0, 0, 0, 0) if each.size < math.inf else (1, 1, 0, 0)
+        size = each.size if each.size >= LARGER * body else body
+        is_caps = each.caps and (" " in each.title or (len(each.title) > 6 and each.title.isalpha()))
+        look = 0 if is_caps and (each.bold or each.centred) else 1 if each.bold or size > body else 2
+        return (2, -round(size / body, 1), 40 + look, 0)
+    family, depth = each.label.family, each.label.depth
+    if family in ("attachment", "part"):
+        return (0, 0, 0, 0)
+    if family == "chapter":
+        return (1, 0, 0, 0)
+    if family == "inner":
+        return (3, 0, 60, 0)
+    size = typical.get(_kind(each), body)
+    size = size if size >= LARGER * body else body
+    if family == "section":
+        return (2, -round(size / body, 1), 10, depth)
+    if f"{family}:1" in nested:
+        return (2, -round(size / body, 1), 35, 0)
+    order = sorted(("decimal:1", "roman:1", "letter:1"), key=lambda kind: first.get(kind, 1 << 30))
+    if depth == 1:
+        return (2, -round(size / body, 1), 20 + order.index(_kind(each)), 0)
+    parent = typical.get("decimal:1", size)
+    parent = parent if parent >= LARGER * body else body
+    return (2, -round(min(size, parent) / body, 1), 30, depth)

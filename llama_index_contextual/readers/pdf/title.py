@@ -1,0 +1,285 @@
+"""Title of a PDF: what its first page states, or the title in the file's metadata.
+
+Metadata often holds the title of a template, of an earlier document or of a filing service, so the first page decides.
+The cover of a filing names form, company and period; the head of a contract names its kind, its parties and its date.
+Other documents are named by their most prominent line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from llama_index_contextual.metadata import Heading
+from llama_index_contextual.readers.pdf.outline import PlacedLine
+from llama_index_contextual.readers.pdf.sections import is_plain_title
+
+FRONT = 3  # pages on which a title may be stated
+HEAD = 6_000  # characters of the cover of a filing
+OPENING = 4_500  # characters from the title of a contract in which its parties are named
+DATED = 700  # likewise, its date
+PROMINENT = 1.2  # of the size of the running text
+TOP_LINES = 15  # in which a title without larger letters may stand
+MAX_TITLE = 200
+MAX_PARTY = 80
+
+_FORM = re.compile(
+    r"(?i)\(?form\s+(?P<form>10-?[KQ](?:SB|405|T)?|8-?K|20-?F|40-?F|6-?K|11-?K|[SF]-\d{1,2}|N-[A-Z0-9]+|DEF 14A)"
+    r"(?P<amended>\s*/\s*A)?\s*\)?(?:\s*\(?amendment no\.? \d+\)?)?"
+)
+_FORM_NUMBER = re.compile(r"^(\d+)([A-Z])")
+_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
+_AUTHORITY = re.compile(r"(?i)securities\s+and\s+exchange\s+commission|united\s+states|washington,? d\.?c|form\s")
+
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
+    r"|Jan\.?|Feb\.?|Mar\.?|Apr\.?|Jun\.?|Jul\.?|Aug\.?|Sept?\.?|Oct\.?|Nov\.?|Dec\.?)"
+)
+_DAY = (
+    rf"(?:{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?\s*,?\s+\d{{4}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:day\s+of\s+)?{_MONTH}\s*,?\s+\d{{4}})"
+)
+_PERIOD = re.compile(
+    r"(?i)for\s+the\s+(?P<kind>(?:fiscal\s+|transition\s+)?(?:year|quarter|period)|(?:quarterly|annual)\s+period)\s+"
+    rf"(?:ended|ending)\s*:?\s*(?:[a-z ]{{0,25}}\s)?(?P<day>{_DAY})"
+)
+_REPORTED = re.compile(
+    rf"(?i)date\s+of\s+(?:the\s+)?(?:earliest\s+event\s+reported|report)\b[^\d]{{0,80}}?(?P<day>{_DAY})"
+)
+_DATED = re.compile(rf"{_DAY}|{_MONTH}\s+\d{{4}}(?!\d)|(?<=[Dd]ated )\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}")
+
+_MADE = re.compile(r"(?i)\b(?:dated?|made|entered|effective|executed|as of|on)\b[^.;]*$|^[^a-z]*$")
+
+_INSTRUMENT = re.compile(
+    r"(?i)\b(?:agreement|contract|amendment|addendum|lease|licen[sc]e|deed|indenture|guarant(?:y|ee)|memorandum|covenant"
+    r"|undertaking|assignment|settlement|terms\s+and\s+conditions|letter\s+of\s+intent|vertrag|vereinbarung|contrat"
+    r"|contrato|convention)\b"
+)
+_OTHER_START = re.compile(r"(?i)(?:this|the|exhibit|schedule|annex|whereas|confidential|certain|between|execution)\b")
+_UNFINISHED = re.compile(r"(?i)(?:\b(?:and|of|for|to|the|or)|[&,–-])$")
+_BETWEEN = re.compile(r"(?i)\b(?:between|among)(?:\s+and\s+among)?:?\s+")
+_ENTITY = (
+    r"(?:Inc|Incorporated|Corp|Corporation|Co|Company|Ltd|Limited|LLC|L\.L\.C|LLP|L\.L\.P|LP|L\.P|PLC|plc|N\.?A|S\.?p\.?A"
+    r"|S\.?A|AG|GmbH|B\.?V|N\.?V|Pty|Trust|Bank|Partnership|S\.?r\.?l|S\.?R\.?L|S\.?A\.?S|AB|A/S|Oy|KG|SE)"
+)
+_DEFINITION = re.compile(r"\((?:the\s+|hereinafter[^()]{0,40}|collectively[^()]{0,20})?[“\"'‘][^()]{1,80}\)")
+_NOTE = re.compile(r"\s*[(\[][^()\[\]]{0,200}[)\]]")
+_JOINT = re.compile(r"(?i)(?:^|[\s,;.])(?:and|&)\s+(?-i:(?=[“\"(]?[A-Z0-9]))")
+# What follows the name of a party: its description, another party, or another sentence.
+_NAME_END = re.compile(
+    rf",\s+(?!{_ENTITY}\b)|[;:“”\"]|\.\s+[A-Z][a-z]|\b(?:WITNESSETH|WHEREAS|RECITALS|Whereas|Recitals|THIS|This|TABLE)\b"
+    r"|\s(?:an?|with|having|whose|located|organi[sz]ed|incorporated|formed|duly|acting|on\s+behalf|as|existing|established"
+    r"|for\s+itself|herein\w*|individually|collectively|registered|together|both|each|dated|effective|of\s+\d|at\s+\d)\b"
+)
+_AND = re.compile(r",?\s+(?:and|AND|And)\s+(?=[A-Z“\"])")
+_AND_COMPANY = re.compile(rf",?\s+(?:and|AND|And|&)\s+(?:[A-Z][\w.&’'-]*\s+){{1,4}}(?i:{_ENTITY})\b")
+_NOT_A_NAME = re.compile(r"(?i)(?:the\s+)?(?:parties|company|undersigned|following|each|it|its|[a-z]+ parties)\b")
+
+
+class FrontTitle(NamedTuple):
+    """What the first pages state.
+
+    Attributes:
+        title: The title, with company, period, parties and date where they are stated.
+        heading: The line with the title itself.
+        is_composed: Whether the title names more than that line.
+    """
+
+    title: str
+    heading: Heading
+    is_composed: bool = False
+
+
+def document_title(pages: Sequence[Sequence[PlacedLine]], stored: str | None) -> tuple[str | None, Heading | None]:
+    """Return the title of a document, and the heading that its first pages begin with.
+
+    Args:
+        pages: The lines of each page.
+        stored: The title in the file's metadata. It is used if the first pages state no other one.
+    """
+    front = [page for page in pages[:FRONT] if page]
+    stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
+    if stated is None:
+        return stored, None
+    first = " ".join(line.text for line in front[0])[:HEAD]
+    if stored and not stated.is_composed and _agrees(stored, stated.title, first):
+        return stored, stated.heading
+    return stated.title[:MAX_TITLE], stated.heading
+
+
+def _agrees(stored: str, stated: str, first: str) -> bool:
+    """Return whether a stored title has only numbers of the first page, and most of its words or some of the title."""
+    words = re.findall(r"\w+", stored.casefold())
+    there = set(re.findall(r"\w+", first.casefold()))
+    if any(any(map(str.isdigit, word)) and word not in there for word in words):
+        return False
+    long = {word for word in words if len(word) > 3}
+    return 3 * len(long & there) >= 2 * len(long) or bool(long & set(re.findall(r"\w+", stated.casefold())))
+
+
+def _filing(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
+    """Return the title of a filing: its form, the registrant, and the period or the date of the report."""
+    lines = [line for page in front for line in page]
+    forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
+    line, form = next(((line, match) for line, match in forms if match), (None, None))
+    if line is None or form is None:
+        return None
+    text = " ".join(other.text for other in lines)[:HEAD]
+    registrant = next((at for at, other in enumerate(lines) if _REGISTRANT.match(other.text)), 0)
+    if not registrant and not _AUTHORITY.search(text.replace(line.text, "")):
+        return None
+    number = _FORM_NUMBER.sub(r"\1-\2", form["form"].upper())
+    parts = [f"Form {number}/A" if form["amended"] else f"Form {number}"]
+    parts += filter(None, [_registrant(lines[:registrant]) if registrant else _largest_name(front[0])])
+    if period := _PERIOD.search(text):
+        parts.append(f"{_spaced(period['kind']).lower()} ended {_day(period['day'])}")
+    elif reported := _REPORTED.search(text):
+        parts.append(_day(reported["day"]))
+    return FrontTitle(", ".join(parts), Heading(line.start, 1, line.text), is_composed=True)
+
+
+def _registrant(above: Sequence[PlacedLine]) -> str:
+    """Return the name directly above "(Exact name of registrant …)"."""
+    names = (_spaced(line.text.strip(" _*")) for line in reversed(above[-3:]))
+    return next((name for name in names if _is_name(name)), "")
+
+
+def _largest_name(cover: Sequence[PlacedLine]) -> str:
+    """Return the largest line of the cover of a filing that names neither the form nor the authority."""
+    names = [line for line in cover if line.cells == 1 and _is_name(line.text) and not _AUTHORITY.search(line.text)]
+    largest = max(names, key=lambda line: line.size, default=None)
+    return _spaced(largest.text) if largest and sum(line.size == largest.size for line in names) == 1 else ""
+
+
+def _is_name(text: str) -> bool:
+    return sum(map(str.isalpha, text)) >= 2 and len(text) <= MAX_PARTY and text[0] not in "(☒☐þ¨"
+
+
+def _contract(front: Sequence[Sequence[PlacedLine]]) -> FrontTitle | None:
+    """Return the title of a contract: its kind, its parties and its date."""
+    line = next((line for page in front for line in page[:TOP_LINES] if _is_instrument(line)), None)
+    if line is None:
+        return None
+    lines = [other for page in front for other in page if other.start >= line.start]
+    text = " ".join(other.text for other in lines)[:OPENING]
+    title = line.text.strip(' .*_“”"')
+    if _UNFINISHED.search(title) and len(lines) > 1 and len(lines[1].text) <= MAX_PARTY:
+        title = f"{title} {lines[1].text.strip()}"
+    parties = _cover_parties(next(page for page in front if line in page)) or _parties(text)
+    date = next((match for match in _DATED.finditer(text[:DATED]) if _MADE.search(text[: match.start()][-60:])), None)
+    name = " ".join([_readable(title), *(["between", " and ".join(parties)] if parties else [])])
+    name = f"{name}, {_day(date.group())}" if date else name
+    return FrontTitle(name, Heading(line.start, 1, title), is_composed=bool(parties or date))
+
+
+def _is_instrument(line: PlacedLine) -> bool:
+    """Return whether a line names a kind of contract, in capitals or title case."""
+    text = line.text.strip(' .*_“”"')
+    if len(text.split()) > 14 or not _INSTRUMENT.search(text) or not is_plain_title(text) or _OTHER_START.match(text):
+        return False
+    is_prominent = line.bold or text.isupper() or len(text.split()) <= 4
+    words = [word for word in text.split() if word[0].isalpha() and len(word) > 4]
+    return text[-1] not in ".,:;" and is_prominent and (text.isupper() or all(word[0].isupper() for word in words[:1]))
+
+
+def _cover_parties(page: Sequence[PlacedLine]) -> list[str]:
+    """Return the names above and below a line that is only "and"."""
+    for at, line in enumerate(page[1 : 2 * TOP_LINES], 1):
+        if line.text.strip(" ,-–—").casefold() == "and" and at + 1 < len(page):
+            names = [_spaced(page[at - 1].text.strip(" ,")), _spaced(page[at + 1].text.strip(" ,"))]
+            are_names = all(_is_name(name) and name[0].isupper() and len(name.split()) <= 10 for name in names)
+            return names if are_names else []
+    return []
+
+
+def _parties(text: str) -> list[str]:
+    """Return the names of the first two parties that the opening of a contract states, or none."""
+    for match in islice(_BETWEEN.finditer(text), 4):
+        rest = text[match.end() : match.end() + 900]
+        defined = _DEFINITION.search(rest)
+        names = _pair(rest[: defined.start()], rest[defined.end() :]) if defined else []
+        if not names:
+            plain = _NOTE.sub("", rest)
+            first = _name_end(plain, stops=(_NAME_END, _AND))
+            names = _pair(plain[:first], plain[first:])
+        if names:
+            return names
+    return []
+
+
+def _pair(first: str, after: str) -> list[str]:
+    """Return the names at the beginning of the first text and after the next "and" of the second one, or none."""
+    joint = _JOINT.search(after[:400])
+    if joint is None:
+        return []
+    second = _NOTE.sub("", after[joint.end() :])
+    names = [_name(_NOTE.sub("", first), (_NAME_END,)), _name(second, (_NAME_END, _AND))]
+    return names if all(names) else []
+
+
+def _name(text: str, stops: Sequence[re.Pattern[str]]) -> str:
+    """Return the name at the beginning of a text, or "" if there is none."""
+    text = text.lstrip(' ,“”"')
+    name = _spaced(text[: _name_end(text, stops)].strip(" ,;“”\"'"))
+    words = name.split()
+    if not 2 < len(name) <= MAX_PARTY or len(words) > 10 or not (name[0].isupper() or name[0].isdigit()):
+        return ""
+    is_doubtful = len(set(words)) < len(words) - 1 or (len(words) > 8 and _AND.search(name))
+    return "" if is_doubtful or _NOT_A_NAME.match(name) else name
+
+
+def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
+    company = _AND_COMPANY.search(text)
+    ends = [len(text)]
+    for stop in stops:
+        match = stop.search(text)
+        if match and company and stop is _AND and company.start() == match.start():
+            match = stop.search(text, company.end())
+        ends += [match.start()] if match else []
+    return min(ends)
+
+
+def _prominent(page: Sequence[PlacedLine]) -> FrontTitle | None:
+    """Return the title of another document: the largest lines of its first page."""
+    sizes: Counter[float] = Counter()
+    for line in page:
+        sizes[round(line.size, 1)] += len(line.text)
+    body = sizes.most_common(1)[0][0]
+    possible = [
+        at
+        for at, line in enumerate(page)
+        if line.cells == 1 and line.size >= PROMINENT * body > 0 and sum(map(str.isalpha, line.text)) > 3
+    ]
+    if not possible:
+        return None
+    largest = max(page[at].size for at in possible)
+    first = next(at for at in possible if page[at].size >= 0.97 * largest)
+    parts = [page[first].text]
+    for line in page[first + 1 : first + 4]:
+        if abs(line.size - largest) > 0.03 * largest or line.cells > 1:
+            break
+        parts.append(line.text)
+    title = _spaced(" ".join(parts))
+    is_title = len(title) <= MAX_TITLE and title[-1] not in ",;" and not re.search(r"[a-z]{3}[.!] [A-Z]", title)
+    return FrontTitle(title, Heading(page[first].start, 1, title)) if is_title else None
+
+
+def _readable(title: str) -> str:
+    """Return a title in capitals in title case."""
+    if not title.isupper():
+        return title
+    small = {"and", "of", "for", "the", "to", "in", "on", "by", "or", "a", "an", "with"}
+    words = [word if any(map(str.isdigit, word)) else word.capitalize() for word in title.split()]
+    return " ".join(word.lower() if at and word.lower() in small else word for at, word in enumerate(words))
+
+
+def _day(text: str) -> str:
+    """Return a date on one line, with the month in lower case letters."""
+    return _spaced(text.title() if text.isupper() else text)
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s*([,.])\1*(?=\s|$)", r"\1", " ".join(text.split()))

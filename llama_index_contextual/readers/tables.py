@@ -1,0 +1,455 @@
+"""Tables in a text, and their column heads.
+
+A chunk that begins inside a table does not say what its columns are. Readers and node parsers therefore look for tables
+and record the column head of each: `figure_tables` in lines with separate cells, as a PDF has them, `tables_in_text` in
+Markdown and plain text. A table without a recognisable head is left out, because there is nothing that a chunk could
+carry.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from llama_index_contextual.metadata import Table
+
+if TYPE_CHECKING:
+    from llama_index_contextual.readers.pdf.outline import PlacedLine
+
+MAX_HEAD = 600
+"""Characters of a head; the upper lines of a longer one are left out."""
+MIN_ROWS = 2
+MIN_CONTENTS = 5  # rows of a table of contents
+MOST_CONTENTS = 0.8  # of them, whose page numbers increase
+MAX_HEAD_LINES = 6
+MAX_NARROW_LINES = 30  # of a head with one or two words on each line
+MAX_LABELS = 4  # lines in a row with a label only: more is not a table
+MAX_LABEL_WORDS = 14
+MAX_SENTENCE_WORDS = 6  # of a label with a full stop
+MAX_CAPTION_WORDS = 30
+
+
+class TextLine(NamedTuple):
+    """A line of a text.
+
+    Attributes:
+        text: The line.
+        start: Offset of its first character.
+        cells: Number of separate pieces on the line.
+        indent: Horizontal position of its beginning, in any unit.
+    """
+
+    text: str
+    start: int
+    cells: int = 1
+    indent: float = 0.0
+
+    @property
+    def end(self) -> int:
+        """Offset of the end of the line."""
+        return self.start + len(self.text)
+
+
+# Markdown and plain text
+
+_PIPE_TO_LINE_END = re.compile(r"\|[^\n]*")
+_PIPE = re.compile(r"(?<!\\)\|")
+_DELIMITER = re.compile(r"\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
+_DELIMITER_CHARACTERS = frozenset("|:- \t\r")
+_INLINE = re.compile(r"\*\*|__|`|<br\s*/?>")
+_CAPTION = re.compile(r"[*_]*(?:table|tab\.|tabelle|tableau|tabla|tabella)\b", re.IGNORECASE)
+_GAP = re.compile(r"(?<=[^\s.!?:;])(?: {2}| ?\t)[ \t]*+(?=[^\s|])")
+_CODE = frozenset("{};=")
+REACH = 1_000
+"""Most characters between two lines with gaps of one table, and of the text above it that is searched for its head."""
+
+MIN_ALIGNED = 0.6
+"""Share of the rows of a table in columns whose last cells stand in one column."""
+MIN_PROSE = 45
+"""Characters of a line that the next one may continue as a paragraph."""
+
+Span = tuple[int, int]
+
+
+def tables_in_text(text: str, left_out: Sequence[Span] = ()) -> list[Table]:
+    """Return the tables of a Markdown or plain text, in the order of the text.
+
+    Found are tables with pipes and a row of hyphens below their head, and figures in columns that are set with spaces
+    or tabs.
+
+    Args:
+        text: The text.
+        left_out: Sorted spans in which there are no tables, such as code fences.
+
+    Example:
+        >>> text = "\\n".join(["Fees:", "", "| Service | Fee |", "|---|---|", "| Copy | 2 |"])
+        >>> tables_in_text(text)
+        [Table(start=7, body=35, end=47, head='Fees:\\nService | Fee')]
+    """
+    starts = [start for start, _ in left_out]
+    tables: list[Table] = []
+    for table in sorted([*_pipe_tables(text), *_aligned_tables(text)]):
+        at = bisect_right(starts, table.end) - 1
+        if (at < 0 or left_out[at][1] <= table.start) and (not tables or tables[-1].end <= table.start):
+            tables.append(table)
+    return tables
+
+
+def pipe_blocks(text: str) -> Iterator[list[Span]]:
+    """Yield the spans of the lines in each stretch of at least two lines with a "|"."""
+    block: list[Span] = []
+    for match in _PIPE_TO_LINE_END.finditer(text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        if block and start != block[-1][1] + 1:
+            if len(block) > 1:
+                yield block
+            block = []
+        block.append((start, match.end()))
+    if len(block) > 1:
+        yield block
+
+
+def is_delimiter(line: str) -> bool:
+    """Return whether a line is the row of hyphens below the head of a Markdown table."""
+    return _DELIMITER_CHARACTERS.issuperset(line) and _DELIMITER.fullmatch(line.strip()) is not None
+
+
+def _pipe_tables(text: str) -> Iterator[Table]:
+    for block in pipe_blocks(text):
+        below = next((at for at in range(1, len(block) - 1) if is_delimiter(text[slice(*block[at])])), 0)
+        columns = _columns(text[slice(*block[below - 1])]) if below else ""
+        if columns:
+            (start, stop), (body, _), (_, end) = block[below - 1], block[below + 1], block[-1]
+            start += len(text[start:stop]) - len(text[start:stop].lstrip())
+            caption = _caption_above(text, start) if below == 1 else ""
+            yield Table(start, body, end, shortened([line for line in (caption, columns) if line]))
+
+
+def _columns(line: str) -> str:
+    cells = [" ".join(_INLINE.sub(" ", cell).split()) for cell in _PIPE.split(line.strip().strip("|"))]
+    return " | ".join(cells) if any(cells) else ""
+
+
+def _caption_above(text: str, start: int) -> str:
+    """Return the line above a table, or above a blank line, if it names the table."""
+    above = text[max(0, start - MAX_HEAD) : start].rstrip()
+    if text.count("\n", max(0, start - MAX_HEAD) + len(above), start) > 2:
+        return ""
+    line = above.rpartition("\n")[2].strip()
+    is_caption = _CAPTION.match(line) and len(line.split()) <= MAX_CAPTION_WORDS
+    return _INLINE.sub("", line) if is_caption else caption_of(line)
+
+
+def _aligned_tables(text: str) -> Iterator[Table]:
+    for start, end in _stretches(text):
+        yield from (table for table in figure_tables(_text_lines(text, start, end)) if _is_aligned(text, table))
+
+
+def _is_aligned(text: str, table: Table) -> bool:
+    """Return whether the last cells of most rows begin or end at the same place, or follow as many tabs."""
+    places: tuple[Counter[int], ...] = (Counter(), Counter(), Counter())
+    rows = 0
+    for match in _VISIBLE_LINE.finditer(text, text.rfind("\n", 0, table.body) + 1, table.end):
+        line = match.group().rstrip()
+        gaps = list(_GAP.finditer(line[:MAX_HEAD]))
+        if gaps:
+            indent = match.start() - text.rfind("\n", 0, match.start())
+            rows += 1
+            last_cell = indent + gaps[-1].end(), indent + len(line), line.count("\t") or -rows
+            for counter, place in zip(places, last_cell, strict=True):
+                counter[place] += 1
+    return rows > MIN_ROWS and max(max(counter.values()) for counter in places) >= MIN_ALIGNED * rows
+
+
+def _stretches(text: str) -> Iterator[Span]:
+    """Yield the parts of a text in which lines have gaps, from some lines above the first one."""
+    if "  " not in text and "\t" not in text:
+        return
+    first = last = -1
+    count = 0
+    for match in _GAP.finditer(text):
+        if first >= 0 and match.start() - last > REACH:
+            if count > MIN_ROWS:
+                yield first, last
+            first, count = -1, 0
+        if first < 0:
+            first = text.rfind("\n", 0, max(0, match.start() - REACH)) + 1
+        last, count = match.end(), count + 1
+    if first >= 0 and count > MIN_ROWS:
+        yield first, last
+
+
+def _text_lines(text: str, start: int, end: int) -> Iterator[TextLine]:
+    stop = text.find("\n", end)
+    paragraph: list[TextLine] = []
+    for match in _VISIBLE_LINE.finditer(text, start, len(text) if stop < 0 else stop):
+        line = match.group().rstrip()
+        indent = match.start() - text.rfind("\n", start, match.start()) - 1 if match.start() > start else 0
+        cells = 1 if _CODE.intersection(line) or "|" in line else 1 + len(_GAP.findall(line[:MAX_HEAD]))
+        before = paragraph[-1] if paragraph else None
+        if before and (cells > 1 or len(before.text) < MIN_PROSE or text.count("\n", before.end, match.start()) != 1):
+            yield _joined(paragraph)
+            paragraph = []
+        paragraph.append(TextLine(line, match.start(), cells, float(indent)))
+        if cells > 1:
+            yield paragraph.pop()
+    if paragraph:
+        yield _joined(paragraph)
+
+
+# Lines with cells
+
+Kind = Literal["row", "columns", "label", "prose"]
+
+_BULLET = re.compile(r"[•●▪■◦‣·*o–—-](?=\s|$)|\(?(?:\d{1,2}|[A-Za-z]|[ivx]{1,4})[.)](?=\s)")
+_MARKS = "()[]{}<>≤≥~$€£¥₹%‰+-−–—*†‡§"
+_NUMBER = re.compile(r"\d[\d.,'’\u00a0/:]*(?:x|bps?|pts?|[KMB]|[a-e])?")
+_DASHES = re.compile(r"[-−–—―.…]+")
+_YEAR = re.compile(r"(?:19|20)\d\d(?:[-–/](?:\d\d|(?:19|20)\d\d))?|(?:Q[1-4]|[1-4]Q|FY|F|H[12])['’]?\d*")
+_DAY = re.compile(r"(?:[12]?\d|3[01]),?")
+_MONTH = re.compile(
+    r"(?:Jan(?:uary?)?|Feb(?:ruary?)?|Mar(?:ch)?|März|Apr(?:il)?|Ma[iy]|Jun[ei]?|Jul[iy]?|Aug(?:ust)?|Sept?(?:ember)?|"
+    r"O[ck]t(?:ober)?|Nov(?:ember)?|De[cz](?:ember)?)\.?",
+    re.IGNORECASE,
+)
+_NEUTRAL = frozenset(
+    ["$", "€", "£", "¥", "%", ")", "(", "]", "[", "N/A", "n/a", "NA", "NM", "nm", "N/M", "n/m", "bps", "pts", "pp", "x"]
+)
+_HEAD_WORD = re.compile(
+    r"\b(?:amounts?|totals?|pages?|%|percent(?:age)?|millions?|thousands?|billions?|dollars|shares|fees?|prices?|rates?|"
+    r"values?|quantit(?:y|ies)|years?|months?|quarters?|weeks?|ended|ending|as of)\b",
+    re.IGNORECASE,
+)
+_VISIBLE_LINE = re.compile(r"\S[^\n]*")
+_UNIT = re.compile(r"\((?:in|dollars|amounts|shares|unaudited|\$)\b", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)")
+
+
+def pdf_tables(pages: Iterable[Iterable[PlacedLine]]) -> list[Table]:
+    """Return the tables of a PDF, which may go on over several pages."""
+    return figure_tables(_paragraphs(line for page in pages for line in page))
+
+
+def _paragraphs(lines: Iterable[PlacedLine]) -> Iterator[TextLine]:
+    parts: list[TextLine] = []
+    for line in lines:
+        parts.append(TextLine(line.text, line.start, line.cells, line.x0))
+        if line.end != " ":
+            yield _joined(parts)
+            parts = []
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: Sequence[TextLine]) -> TextLine:
+    """Return the lines of a paragraph as one."""
+    return parts[0] if len(parts) == 1 else parts[0]._replace(text=" ".join(part.text for part in parts), cells=1)
+
+
+class _Sorted(NamedTuple):
+    line: TextLine
+    kind: Kind
+    has_dates: bool
+
+
+def figure_tables(lines: Iterable[TextLine]) -> list[Table]:
+    """Return the tables with rows of figures and a column head, in the order of the text.
+
+    Args:
+        lines: The lines of a document in reading order; a paragraph may be given as one line.
+    """
+    read = [_sorted(line) for line in lines]
+    tables: list[Table] = []
+    done = at = 0
+    while at < len(read):
+        if read[at].kind != "row" or not _is_table(read, at):
+            at += 1
+            continue
+        head = _head(read, at, done)
+        stop = _end(read, at)
+        if head is not None and not _is_table_of_contents(read[at:stop]):
+            end = _last_row(read, at, stop)
+            tables.append(
+                Table(read[head[0]].line.start, read[at].line.start, read[end].line.end, _head_text(read, *head, done))
+            )
+        at = done = stop
+    return tables
+
+
+def _sorted(line: TextLine) -> _Sorted:
+    text = line.text
+    cells = line.cells
+    bullet = _BULLET.match(text)
+    if bullet and cells > 1:
+        cells -= 1
+    words = text.split()
+    figures, dates = _figures(words)
+    if figures and (cells > 1 or figures > 1) and len(words) <= 4 * MAX_LABEL_WORDS:
+        return _Sorted(line, "row", dates > 0)
+    is_short = len(words) <= MAX_LABEL_WORDS and not (text.endswith(".") and len(words) > MAX_SENTENCE_WORDS)
+    if (cells > 1 or dates > 1) and not bullet and len(words) <= 3 * MAX_LABEL_WORDS:
+        return _Sorted(line, "columns", dates > 0 or any(_YEAR.fullmatch(word.strip(_MARKS + ",")) for word in words))
+    return _Sorted(line, "label" if is_short else "prose", dates > 0)
+
+
+def _figures(words: Sequence[str]) -> tuple[int, int]:
+    """Return how many figures a line ends with, without dates, and how many dates."""
+    figures = years = days = 0
+    at = len(words) - 1
+    while at >= 0:
+        word = words[at]
+        before = words[at - 1] if at else ""
+        bare = word.strip(_MARKS)
+        if _YEAR.fullmatch(bare.rstrip(",;")) and "," not in bare[:-1]:
+            years += 1
+        elif _DAY.fullmatch(bare) and _MONTH.fullmatch(before.strip(_MARKS)):
+            days += 1
+            at -= 1
+        elif _NUMBER.fullmatch(bare) or _DASHES.fullmatch(word):
+            figures += 1
+        elif bare and word not in _NEUTRAL:
+            break
+        at -= 1
+    dates = max(years, days)
+    is_number = at < 0 and figures == 1 and not dates  # of a page, or of a list
+    return 0 if is_number else figures, dates
+
+
+def is_figure(text: str) -> bool:
+    """Return whether a cell holds a figure or a dash, with signs and units, and no year.
+
+    Example:
+        >>> [is_figure(text) for text in ("$ 1,234", "(13)", "15.5 %", "—", "2023", "Note 5", "$")]
+        [True, True, True, True, False, False, False]
+    """
+    words = [word for word in text.split() if word not in _NEUTRAL]
+    bare = [word if _DASHES.fullmatch(word) else word.strip(_MARKS) for word in words]
+    if not bare or (len(bare) == 1 and _YEAR.fullmatch(bare[0])):
+        return False
+    return all(_NUMBER.fullmatch(word) or _DASHES.fullmatch(word) for word in bare)
+
+
+def _is_table(read: Sequence[_Sorted], at: int) -> bool:
+    """Return whether a second row follows the one at `at`, with nothing but labels between them."""
+    for other in read[at + 1 : at + 2 + MAX_LABELS]:
+        if other.kind == "row":
+            return True
+        if other.kind != "label":
+            return False
+    return False
+
+
+def _is_table_of_contents(read: Sequence[_Sorted]) -> bool:
+    """Return whether nearly every row ends with a page number, not smaller than the one above, as its only figure."""
+    rows = [one.line for one in read if one.kind == "row"]
+    numbers = [_page_number(line) for line in rows]
+    increasing = sum(0 <= one <= other for one, other in pairwise(numbers))
+    return len(rows) >= MIN_CONTENTS and increasing >= MOST_CONTENTS * (len(rows) - 1)
+
+
+def _page_number(line: TextLine) -> int:
+    word = line.text.rpartition(" ")[2]
+    is_alone = line.cells <= 2 + (_BULLET.match(line.text) is not None) or _figures(line.text.split())[0] == 1
+    return int(word) if is_alone and word.isascii() and word.isdigit() and len(word) <= 4 else -1
+
+
+def _head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
+    """Return the first and the last line of the column head above the row at `at`, or None."""
+    last = at - 1
+    while (
+        last >= done and at - last <= MAX_LABELS and read[last].kind == "label" and not _is_column_label(read, last, at)
+    ):
+        last -= 1
+    if last < done or at - last > MAX_LABELS or not (read[last].kind == "columns" or _is_column_label(read, last, at)):
+        return _narrow_head(read, at, done)
+    first = last
+    while first > done and last - first + 1 < MAX_HEAD_LINES and read[first - 1].kind in ("columns", "label"):
+        first -= 1
+    # A label above that belongs to the text before, such as the end of a list.
+    while first < last and read[first].kind == "label" and _BULLET.match(read[first].line.text):
+        first += 1
+    return first, last
+
+
+def _narrow_head(read: Sequence[_Sorted], at: int, done: int) -> tuple[int, int] | None:
+    """Return the lines of a head whose narrow columns are drawn one after the other, from its unit or its dates on."""
+    for first in range(at - 1, max(done, at - MAX_NARROW_LINES) - 1, -1):
+        if read[first].kind not in ("label", "columns"):
+            return None
+        if at - first > 1 and (read[first].has_dates or _UNIT.match(read[first].line.text)):
+            above = first - 1
+            if above >= done and (read[above].has_dates or _UNIT.match(read[above].line.text)):
+                first = above
+            return first, at - 1
+    return None
+
+
+def _is_column_label(read: Sequence[_Sorted], place: int, row: int) -> bool:
+    """Return whether a line with one cell stands over a column of figures and not over the labels."""
+    line = read[place].line
+    return (
+        read[place].kind == "label"
+        and line.indent > read[row].line.indent
+        and (read[place].has_dates or _HEAD_WORD.search(line.text) is not None)
+    )
+
+
+def _end(read: Sequence[_Sorted], at: int) -> int:
+    """Return the line behind the table that has a row at `at`: prose, many labels, or another head."""
+    labels = 0
+    for place in range(at + 1, len(read)):
+        kind = _kind_within(read, place)
+        labels = labels + 1 if kind == "label" else 0
+        if kind == "prose" or labels > MAX_LABELS:
+            return place - labels + (kind != "prose")
+        if kind == "columns" and read[place].has_dates:
+            return place - _labels_before(read, place)
+    return len(read)
+
+
+def _kind_within(read: Sequence[_Sorted], place: int) -> Kind:
+    """Return the kind of a line inside a table, where a long line without a stop is a label that goes on below."""
+    text, kind = read[place].line.text, read[place].kind
+    is_label = not text.endswith((".", ":", ";")) and len(text.split()) <= 2 * MAX_LABEL_WORDS
+    follows_row = place + 1 < len(read) and read[place + 1].kind == "row"
+    return "label" if kind == "prose" and is_label and follows_row else kind
+
+
+def _labels_before(read: Sequence[_Sorted], place: int) -> int:
+    count = 0
+    while count < MAX_LABELS and read[place - count - 1].kind == "label":
+        count += 1
+    return count
+
+
+def _last_row(read: Sequence[_Sorted], at: int, stop: int) -> int:
+    return next(place for place in range(stop - 1, at - 1, -1) if read[place].kind in ("row", "columns"))
+
+
+def _head_text(read: Sequence[_Sorted], first: int, last: int, done: int) -> str:
+    lines = [one.line.text for one in read[first : last + 1]]
+    if first > done and (caption := caption_of(read[first - 1].line.text)):
+        lines.insert(0, caption)
+    return shortened(lines)
+
+
+def caption_of(text: str) -> str:
+    """Return the sentence that a paragraph ends with if it announces a table by a colon, or an empty string."""
+    sentence = _SENTENCE.split(text[-MAX_HEAD:].strip())[-1]
+    return sentence if sentence.endswith(":") and len(sentence.split()) <= MAX_CAPTION_WORDS else ""
+
+
+def shortened(lines: Sequence[str]) -> str:
+    """Join the lines of a head; the upper ones are left out if it would be too long."""
+    kept: list[str] = []
+    size = 0
+    for line in reversed(list(dict.fromkeys(lines))):
+        size += len(line) + 1
+        if kept and size > MAX_HEAD:
+            break
+        kept.append(line[:MAX_HEAD])
+    return "\n".join(reversed(kept))

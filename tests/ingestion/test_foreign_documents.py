@@ -1,0 +1,80 @@
+"""Documents of LlamaIndex's own readers: their pages and headings."""
+
+from __future__ import annotations
+
+import pytest
+from llama_index.core.schema import Document
+
+from llama_index_contextual import Project
+from llama_index_contextual.metadata import HEADINGS, source_line
+from llama_index_contextual.readers.documents import with_headings
+
+MARKDOWN = "# Apples\n\nText about apples.\n\n## Pears\n\nText about pears.\n"
+
+
+def page(number: int) -> Document:
+    """A page as LlamaIndex's PDF reader returns it."""
+    return Document(
+        id_=f"fruit.pdf_part_{number - 1}",
+        text=f"Page about cherry number {number}.",
+        metadata={"page_label": str(number), "file_name": "fruit.pdf", "file_path": "/data/fruit.pdf"},
+    )
+
+
+def test_pages_of_one_file_are_documents_that_are_told_apart(project: Project) -> None:
+    report = project.ingest([page(1), page(2), page(3)])
+    assert sorted(report.added) == ["fruit.pdf_part_0", "fruit.pdf_part_1", "fruit.pdf_part_2"]
+
+    hit = project.retrieve("cherry number 2", top_k=1)[0]
+    assert (str(hit.source), hit.source.page_label, hit.source.file_name) == ("fruit.pdf, page 2", "2", "fruit.pdf")
+    assert hit.node.metadata["source"] == "Source: fruit.pdf, page 2"
+    assert len(project.ingest([page(1), page(2), page(3)]).unchanged) == 3
+
+
+def test_markdown_headings_become_sections(project: Project) -> None:
+    text = MARKDOWN.replace("Text about pears.", "Text about pears. " * 60)
+    project.ingest([Document(id_="a", text=text, metadata={"file_name": "fruit.md"})])
+    hit = project.retrieve("pears", top_k=1)[0]
+    assert hit.source.section == "Apples > Pears"
+    assert str(hit.source) == "fruit.md, section Apples > Pears"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count"),
+    [
+        ("a.md", MARKDOWN, 2),
+        ("a.MARKDOWN", "# One", 1),
+        ("a.md", "---\ntitle: '# x'\n---\n# One", 1),
+        ("scan.pdf", "# One\n\nMarkdown of a parser", 1),
+        ("slides.pptx", MARKDOWN, 2),
+        ("", MARKDOWN, 2),
+        ("", "# one line with a mark\n\ntext", 0),
+        ("a.py", "# comment\n\nimport this\n\n# comment", 0),
+        ("a.txt", MARKDOWN, 0),
+        ("a.md", "no headings", 0),
+    ],
+)
+def test_which_texts_are_markdown(name: str, text: str, count: int) -> None:
+    document = Document(text=text, metadata={"file_name": name} if name else {})
+    found = with_headings(document)
+    assert found.metadata.get(HEADINGS, "").count("[") == (count + 1 if count else 0)
+    assert HEADINGS not in document.metadata
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("metadata", "line"),
+    [
+        ({"file_name": "a.pdf", "page_label": "iv"}, "Source: a.pdf, page iv"),
+        ({"file_name": "a.pdf", "page_label": ""}, "Source: a.pdf"),
+        ({"file_name": "a.pdf", "page_start": 3, "page_label": "iv"}, "Source: a.pdf, page 3"),
+        ({"file_name": "a.pptx", "page_start": 3, "page_end": 4}, "Source: a.pptx, slides 3–4"),
+        ({"file_name": "a.XLSX", "page_start": 2, "page_label": "Q1", "section": "Q1"}, "Source: a.XLSX, sheet Q1"),
+        (
+            {"file_name": "a.xlsx", "page_start": 1, "page_end": 2, "section": "Q1"},
+            "Source: a.xlsx, sheets 1–2, section Q1",
+        ),
+    ],
+)
+def test_the_source_line_names_page_slide_or_sheet(metadata: dict[str, object], line: str) -> None:
+    assert source_line(metadata) == line

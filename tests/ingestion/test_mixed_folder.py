@@ -1,0 +1,94 @@
+"""A folder of 40 files of all types: what is read, what is not, and a report that fits a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from llama_index_contextual import Project
+from llama_index_contextual.cli.app import app
+from llama_index_contextual.readers import discovery
+from tests.support import mixed_folder
+
+
+@pytest.fixture
+def club(tmp_path: Path) -> Path:
+    mixed_folder.write(tmp_path / "club")
+    return tmp_path / "club"
+
+
+def test_each_file_is_ingested_or_reported(project: Project, club: Path) -> None:
+    assert len(mixed_folder.files()) == 40
+    estimate = project.estimate([club])
+    report = project.ingest([club])
+
+    assert (len(report.added), len(report.skipped), estimate.documents) == (27, 13, 27)
+    assert Counter(Path(name).suffix for name in report.added) == Counter(
+        Path(name).suffix for name in list(mixed_folder.files())[:27]
+    )
+    reasons = {Path(file.path).relative_to(club).as_posix(): file.reason for file in report.skipped}
+    assert {name: reason.partition(":")[0].partition(" (")[0] for name, reason in reasons.items()} == {
+        "contracts/broken.docx": "is damaged or truncated",
+        "contracts/broken.pdf": "the PDF is damaged or truncated",
+        "contracts/locked.docx": "is encrypted",
+        "contracts/old.doc": "has the type .doc and is not read",
+        "figures/bomb.xlsx": f"has {(club / 'figures/bomb.xlsx').stat().st_size:,} bytes that unpack to 60,016,879",
+        "figures/copy.csv": f"has the same content as {club / 'figures/boats.csv'}",
+        "figures/old.xls": "has the type .xls and is not read",
+        "mail/saved.msg": "has the type .msg and is not read",
+        "photos.zip": "has the type .zip and is not read",
+        "photos/jetty.heic": "has the type .heic and is not read",
+        "slides/old.ppt": "has the type .ppt and is not read",
+        "slides/renamed.pptx": "is an old Office file with a new extension",
+        "web/empty.html": "is empty",
+    }
+    warned = sorted(Path(warning.path).name for warning in report.warnings)
+    assert warned == ["budget.xlsx", "photo.eml", "preise.csv", "sums.xlsx", "todo.text"]
+
+
+def test_hits_name_their_sheet_slide_and_section(project: Project, club: Path) -> None:
+    project.ingest([club])
+
+    def first(question: str) -> str:
+        return str(project.retrieve(question, top_k=1)[0].source)
+
+    assert first("fee for an adult member") == "members.xlsx, sheets 1–2, section Members"
+    assert first("new jetty outlook of the season 2024") == "season.pptx, slides 1–2, section Season 2024"
+    assert first("rent of the boat house a month") == "lease.docx, section Rent"
+    assert first("offer nine thousand") == "offer.eml, section Attachment: offer.docx"
+
+
+def test_only_changed_files_are_read_again(project: Project, club: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.ingest([club])
+    files = mixed_folder.files()
+    (club / "figures/members.xlsx").write_bytes(files["figures/budget.xlsx"])
+    (club / "mail/plain.eml").rename(club / "mail/keys.eml")
+    (club / "figures/budget.xlsx").unlink()
+    report = project.ingest([club])
+    assert sorted(report.renamed.items()) == [("club/mail/plain.eml", "club/mail/keys.eml")]
+    assert report.updated == ("club/figures/members.xlsx",)
+    assert len(report.unchanged) == 24
+
+    # Unchanged documents stay, also where the extra is missing.
+    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
+    (club / "slides/board.pptx").write_bytes(files["slides/season.pptx"])
+    report = project.ingest([club])
+    missing = {Path(file.path).name: file.reason for file in report.skipped if "llama-index-contextual" in file.reason}
+    assert missing["broken.docx"] == 'needs further packages: pip install "llama-index-contextual[office]"'
+    assert len(report.unchanged) >= 24
+
+
+def test_each_line_of_the_report_fits_two_lines_of_80_columns(
+    tmp_path: Path, club: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    assert runner.invoke(app, ["create", "club", "--local"]).exit_code == 0
+    lines = runner.invoke(app, ["ingest", "club", "club"]).output.splitlines()
+    reported = [line for line in lines if line.startswith(("skipped", "note"))]
+    assert len(reported) == 13 + 5
+    assert [line for line in reported if len(line) > 160] == []
+    assert "27 added, 13 skipped; 27 chunks" in lines[-1]

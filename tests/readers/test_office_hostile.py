@@ -1,0 +1,291 @@
+"""Office, HTML, CSV and mail files that are damaged or made to do harm: refused with a sentence, or read without it."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from llama_index_contextual.errors import ReadError
+from llama_index_contextual.readers import DocumentReader, FileRef, ReadLimits
+from llama_index_contextual.readers.base import ParsedFile
+from tests.support.office_files import SHEET, WORD, archive, docx, mail, part, pptx, read, replaced, xlsx
+
+BOOK = xlsx(S=[["Region", "Sum"], ["East", 1]])
+LETTER = docx((1, "Head"), "Text")
+SLIDES = pptx(("Title", "Text"))
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> NoReturn:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def reason(name: str, data: bytes, **limits: int) -> str:
+    with pytest.raises(ReadError) as caught:
+        read(name, data, **limits)
+    return caught.value.reason
+
+
+def in_child(tmp_path: Path, name: str, data: bytes, **limits: float) -> ParsedFile | str:
+    """Return the text, or the reason why the file is not read."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    with DocumentReader(limits=ReadLimits(**limits)) as reader:  # type: ignore[arg-type]
+        try:
+            return reader.read(FileRef(path, name, len(data), name)).document.text
+        except ReadError as error:
+            return error.reason
+
+
+class TestArchives:
+    @pytest.mark.parametrize(("name", "data"), [("a.xlsx", BOOK), ("a.docx", LETTER), ("a.pptx", SLIDES)])
+    def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(self, name: str, data: bytes) -> None:
+        bomb = replaced(data, {"media/zeros.bin": bytes(60_000_000)})
+        assert len(bomb) < 200_000
+        assert "it is made to exhaust memory" in reason(name, bomb)
+        limit = reason(name, data, max_unpacked_bytes=1_000)
+        assert limit.endswith("more than the limit of 1,000: raise ReadLimits.max_unpacked_bytes to read it")
+
+    def test_a_false_size_in_the_directory_does_not_help(self) -> None:
+        bomb = bytearray(replaced(BOOK, {"xl/worksheets/sheet1.xml": b" " * 60_000_000}))
+        for mark, at in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
+            place = bomb.find(mark)
+            while place >= 0:
+                if struct.unpack_from("<I", bomb, place + at)[0] == 60_000_000:
+                    struct.pack_into("<I", bomb, place + at, 100)
+                place = bomb.find(mark, place + 1)
+        assert reason("a.xlsx", bytes(bomb)).startswith("is damaged")
+
+    def test_too_many_parts(self) -> None:
+        assert reason("a.docx", archive({f"{n}": b"" for n in range(20_001)})).startswith("consists of 20,001 parts")
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+    @pytest.mark.parametrize(
+        ("name", "data", "place"),
+        [
+            ("a.docx", LETTER, "word/document.xml"),
+            ("a.xlsx", BOOK, "xl/sharedStrings.xml"),
+            ("a.pptx", SLIDES, "ppt/slides/slide1.xml"),
+            ("a.docx", LETTER, "docProps/core.xml"),
+            ("a.docx", LETTER, "word/_rels/document.xml.rels"),
+        ],
+    )
+    def test_xml_entities_are_refused(self, name: str, data: bytes, place: str, encoding: str) -> None:
+        laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
+        head = f'<?xml version="1.0" encoding="{encoding}"?>{" " * 3_000_000}'
+        bomb = f'{head}<!DOCTYPE x [<!ENTITY l0 "lol">{laughs}]><x>&l11;</x>'
+        assert reason(name, replaced(data, {place: bomb.encode(encoding)})).startswith("declares XML entities in ")
+
+    def test_a_file_cannot_be_read_through_an_entity(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret.txt"
+        secret.write_text("password")
+        entity = f'<!DOCTYPE x [<!ENTITY s SYSTEM "{secret.as_uri()}">]><w:document xmlns:w="{WORD}">&s;</w:document>'
+        assert "declares XML entities" in reason("a.docx", replaced(LETTER, {"word/document.xml": entity.encode()}))
+
+    def test_links_to_other_files_and_pages_are_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "secret.png").write_bytes(b"password")
+        kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+        rels = part(LETTER, "word/_rels/document.xml.rels").replace(
+            b"</Relationships>",
+            "".join(
+                f'<Relationship Id="x{n}" Type="{kind}/{name}" Target="{target}" TargetMode="External"/>'
+                for n, (name, target) in enumerate(
+                    [
+                        ("image", "https://evil.example/x.png"),
+                        ("image", (tmp_path / "secret.png").as_uri()),
+                        ("attachedTemplate", "https://evil.example/x.dotm"),
+                        ("frame", "file:///etc/passwd"),
+                    ]
+                )
+            ).encode()
+            + b"</Relationships>",
+        )
+        blip = (
+            '<w:p><w:r><w:drawing><wp:inline xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/'
+            'wordprocessingDrawing"><wp:docPr id="1" name="n" descr="a picture"/><a:graphic xmlns:a="http://schemas.'
+            'openxmlformats.org/drawingml/2006/main"><a:graphicData><pic:pic xmlns:pic="http://schemas.openxmlformats.'
+            'org/drawingml/2006/picture"><pic:blipFill><a:blip xmlns:r="%s" r:link="x%d"/></pic:blipFill></pic:pic>'
+            "</a:graphicData></a:graphic></wp:inline></w:drawing></w:r></w:p>"
+        )
+        body = part(LETTER, "word/document.xml").replace(
+            b"<w:body>", b"<w:body>" + "".join(blip % (kind, n) for n in (0, 1)).encode()
+        )
+        parsed = read("a.docx", replaced(LETTER, {"word/_rels/document.xml.rels": rels, "word/document.xml": body}))
+        assert parsed.text == "a picture\n\na picture\n\n# Head\n\nText"
+
+    def test_deep_elements(self, tmp_path: Path) -> None:
+        deep = f'<w:document xmlns:w="{WORD}"><w:body>{"<w:p>" * 100_000}{"</w:p>" * 100_000}</w:body></w:document>'
+        answer = in_child(tmp_path, "a.docx", replaced(LETTER, {"word/document.xml": deep.encode()}))
+        assert isinstance(answer, str)
+        assert "damaged" in answer or "crashed" in answer
+
+    @pytest.mark.parametrize(
+        ("data", "expected"),
+        [
+            (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "EncryptedPackage".encode("utf-16-le"), "is encrypted: save a copy"),
+            (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), "is an old Office file with a new extension"),
+            (b"<html>Page not found</html>", "is not a XLSX file: give it the extension of its type"),
+            (b"PK\x03\x04" + bytes(100), "is damaged or truncated"),
+            (BOOK[: len(BOOK) // 2], "is damaged or truncated"),
+            (LETTER, "is damaged"),
+            (archive({"a.txt": b"x"}), "is damaged"),
+            (b"", "is empty"),
+        ],
+    )
+    def test_other_files_with_the_extension(self, data: bytes, expected: str) -> None:
+        assert reason("a.xlsx", data).startswith(expected)
+
+    @pytest.mark.parametrize(("name", "data"), [("a.xlsx", BOOK), ("a.docx", LETTER), ("a.pptx", SLIDES)])
+    def test_a_damaged_file_is_read_or_refused_with_a_sentence(self, name: str, data: bytes) -> None:
+        seed = random.randrange(2**32)
+        print("seed", seed)
+        rng = random.Random(seed)
+        names = [entry for entry in zipfile.ZipFile(BytesIO(data)).namelist() if entry.endswith((".xml", ".rels"))]
+        for _ in range(15):
+            place = rng.choice(names)
+            content = bytearray(part(data, place))
+            for _ in range(rng.randrange(1, 4)):
+                at = rng.randrange(len(content))
+                content[at : at + rng.randrange(0, 30)] = rng.randbytes(rng.randrange(0, 4))
+            with suppress(ReadError):  # any other error fails
+                read(name, replaced(data, {place: bytes(content)}))
+
+
+class TestSheets:
+    def sheet(self, rows: str, head: str = "") -> bytes:
+        content = f'<worksheet xmlns="{SHEET}">{head}<sheetData>{rows}</sheetData></worksheet>'
+        return replaced(BOOK, {"xl/worksheets/sheet1.xml": content.encode()})
+
+    def test_a_false_dimension_changes_nothing(self) -> None:
+        row = '<row r="1"><c r="A1"><v>1</v></c><c r="C1"><v>3</v></c></row>'
+        for size in ("A1", "A1:XFD1048576"):
+            parsed = read("a.xlsx", self.sheet(row, f'<dimension ref="{size}"/>'))
+            assert parsed.text == "# S\n\n1  –  3"
+
+    def test_cells_at_the_far_end(self) -> None:
+        rows = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>9</v></c></row>'
+        assert read("a.xlsx", self.sheet(rows)).text == "# S\n\n1\n\n9"
+
+    def test_a_row_beyond_the_end_ends_the_sheet(self) -> None:
+        rows = '<row r="1"><c r="A1"><v>1</v></c></row><row r="99999999999"><c><v>9</v></c></row>'
+        assert read("a.xlsx", self.sheet(rows)).text == "# S\n\n1"
+
+    def test_a_shared_string_that_is_not_there(self) -> None:
+        assert reason("a.xlsx", self.sheet('<row r="1"><c r="A1" t="s"><v>99</v></c></row>')).startswith("is damaged")
+
+    def test_a_huge_sheet_ends_at_a_limit(self, tmp_path: Path) -> None:
+        cell = '<c t="inlineStr"><is><t>' + "x" * 30_000 + "</t></is></c>"
+        data = self.sheet("".join(f"<row>{cell}</row>" for _ in range(500)))
+        assert "raise ReadLimits.max_characters" in reason("a.xlsx", data, max_characters=1_000_000)
+        answer = in_child(tmp_path, "a.xlsx", data, max_seconds=0.01)
+        assert answer == "parsing took longer than 0.01 seconds and was stopped"
+
+
+class TestPages:
+    @pytest.mark.parametrize("tag", ["div", "table><tr><td", "ul><li", "b", "h1", "blockquote", "span"])
+    def test_deep_nesting_is_read_or_refused(self, tag: str) -> None:
+        opening = f"<{tag}>"
+        assert "deep" in read("a.html", (opening * 100 + "deep").encode()).text
+        try:
+            answer = read("a.html", (opening * 100_000 + "deep").encode()).text
+        except ReadError as error:
+            answer = error.reason
+        assert "deep" in answer
+
+    def test_spans_are_limited(self) -> None:
+        row = '<tr><td rowspan="999999999" colspan="99999999">x</td><td colspan="-1" rowspan="²">y</td></tr>'
+        assert len(read("a.html", f"<table>{row * 20}</table>".encode()).text) < 1_000_000
+
+    def test_nothing_is_fetched(self) -> None:
+        page = (
+            '<!DOCTYPE html SYSTEM "http://evil.example/x.dtd" [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+            '<link rel=stylesheet href="http://evil.example/x.css"><img src="http://evil.example/x.png">'
+            '<iframe src="file:///etc/passwd"></iframe><p>&x; text</p><object data="http://evil.example/x"></object>'
+        )
+        text = read("a.html", page.encode()).text
+        assert "text" in text
+        assert "root:" not in text
+
+
+class TestCsv:
+    def test_an_open_quotation_mark(self) -> None:
+        assert reason("a.csv", b'a,b\n1,"' + b"x" * 10_000_001).endswith("a quotation mark may not be closed")
+
+    def test_binary_and_long_lines(self) -> None:
+        assert "binary" in reason("a.csv", bytes(range(256)) * 10)
+        assert read("a.csv", b"x," * 100_000).text.startswith("x  x")
+
+
+class TestMail:
+    def nested(self, depth: int, kind: str = "multipart/mixed") -> bytes:
+        parts = [b"Content-Type: %s; boundary=b%d\n\n--b%d\n" % (kind.encode(), n, n) for n in range(depth)]
+        return b"From: a@example.org\n" + b"".join(parts) + b"Content-Type: text/plain\n\ndeep text\n"
+
+    def test_parts_in_parts(self) -> None:
+        assert "deep text" in read("a.eml", self.nested(20)).text
+        assert reason("a.eml", self.nested(1_000)).startswith("has parts nested too deeply")
+        assert reason("a.eml", self.nested(1_000, "multipart/alternative")).startswith("has parts nested too deeply")
+
+    def test_mails_attached_to_mails(self) -> None:
+        data = mail("0", "text 0")
+        for number in range(1, 9):
+            data = mail(str(number), f"text {number}", ("inner.eml", data))
+        parsed = read("a.eml", data)
+        assert [f"text {n}" in parsed.text for n in range(9)] == [False] * 4 + [True] * 5
+        assert any("is attached to 5 mails" in warning for warning in parsed.warnings)
+
+    def test_names_of_attachments_lead_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        names = [
+            "../../etc/passwd.txt",
+            "C:\\Windows\\a.txt",
+            "/etc/b.txt",
+            "\u202etxt.exe",
+            "..",
+            "x" * 5_000 + ".txt",
+        ]
+        parsed = read("a.eml", mail("Subject", "Text", *((name, b"inside") for name in names)))
+        titles = [heading.title for heading in parsed.map.headings]
+        assert titles[:3] == ["Attachment: passwd.txt", "Attachment: a.txt", "Attachment: b.txt"]
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            b"Content-Type: text/plain; charset=nonsense\n\nM\xc3\xbcller",
+            b"Content-Type: text/plain; charset=base64\n\nM\xc3\xbcller",
+            b"Content-Type: text/plain\nContent-Transfer-Encoding: 8bit\n\nM\xfcller und S\xf6hne",
+            b"Content-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: base64\n\nTcO8bGxlcg",
+            b"Content-Type: ;;;\nContent-Disposition: \xff\xfe\nContent-Transfer-Encoding: odd\n\nM\xc3\xbcller",
+            b"Subject: =?utf-99?q?=C3?= =?utf-8?b?!!?=\nDate: nonsense\nTo: <<>>\n\nM\xc3\xbcller",
+        ],
+    )
+    def test_bad_charsets_and_headers(self, lines: bytes) -> None:
+        assert "Müller" in read("a.eml", b"From: a@example.org\n" + lines).text
+
+    @pytest.mark.parametrize("make", [lambda rng: rng.randbytes(2_000), lambda rng: _shuffled(rng)])
+    def test_noise_is_read_or_refused_with_a_sentence(self, make: Callable[[random.Random], bytes]) -> None:
+        seed = random.randrange(2**32)
+        print("seed", seed)
+        rng = random.Random(seed)
+        for _ in range(100):
+            with suppress(ReadError):  # any other error fails
+                read("a.eml", b"From: a@example.org\n" + make(rng))
+
+
+def _shuffled(rng: random.Random) -> bytes:
+    lines = mail("Subject", "Text äöü", ("a.txt", b"inside"), ("b.xlsx", BOOK)).splitlines(keepends=True)
+    return b"".join(rng.choices(lines, k=len(lines)))
