@@ -321,7 +321,7 @@ def _result(nodes: Sequence[BaseNode], contexts: Mapping[str, ChunkContext]) -> 
             if node.node_id in contexts and (error := contexts[node.node_id].error)
         ],
         paid=sum(context.paid for context in contexts.values()),
-        thin=[node_id for node_id, context in contexts.items() if context.is_thin],
+        thin=tuple(node_id for node_id, context in contexts.items() if context.is_thin),
     )
 
 

@@ -237,7 +237,7 @@ def is_thin(context: str) -> bool:
     The limit is 15 words, or 30 characters in scripts that write no spaces between words.
 
     Example:
-        >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况，以及与上一季度的比较")
+        >>> is_thin("About revenue."), is_thin("本节说明阿尔法基金在二零二四年第四季度的收入增长情况及其与上季的比较")
         (True, False)
     """
     spaceless = sum(len(run) for run in _SPACELESS.findall(context))

@@ -450,7 +450,7 @@ async def _finish(running: _RunningBatches, builder: VersionBuilder, total: Cont
     await asyncio.to_thread(_append, builder, batch, result, vectors)
     running.report(len(batch), 0, counter.rest())
     return Contextualized(
-        [], [*total.failures, *result.failures], total.paid + result.paid, [*total.thin, *result.thin]
+        [], [*total.failures, *result.failures], total.paid + result.paid, (*total.thin, *result.thin)
     )
 
 

@@ -442,6 +442,8 @@ class Intake:
         refs = (ref for doc_id, ref in self.files.items() if doc_id in doc_ids)
         for ref, content in reader.read_all(refs):
             doc_id = ref.doc_id
+            if doc_id not in doc_ids:  # the run was interrupted while the file was read ahead
+                continue
             if not isinstance(content, ReadError) and (fault := storable_fault(content.document)):
                 content = ReadError(ref.shown, f"cannot be stored: {fault}")
             if isinstance(content, ReadError):

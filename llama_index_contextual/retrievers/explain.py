@@ -66,7 +66,7 @@ def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:
 
 
 def _matched_terms(ranking: Ranking, hit: RetrievedChunk) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the matched terms in the text or its table head, those only in the context, and those only in its structural part."""
+    """Return the matched terms in the text or its table head, only in the context, and only in its structural part."""
     if ranking.query_terms is None or hit.lexical is None:
         return (), (), ()
     terms_of = ranking.query_terms.analyzer.terms

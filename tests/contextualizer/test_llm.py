@@ -34,6 +34,9 @@ def contextualizer(llm: ScriptedLLM, **options: object) -> LLMContextualizer:
     return LLMContextualizer(**{"llm": llm, "num_workers": 1, "retry": QUICK, **options})  # type: ignore[arg-type]
 
 
+ANSWER = "Answer {} says in fifteen words or more in which part of the report the passage stands."
+
+
 def cleaned(answer: str) -> str:
     return judge(answer, "").context or ""
 
@@ -102,9 +105,9 @@ def test_a_context_is_one_paragraph_of_at_most_200_tokens(answer: str) -> None:
 
 def test_each_chunk_gets_its_own_answer() -> None:
     llm, given_chunks = ScriptedLLM(), chunks()
-    llm.enqueue(*(f"Answer {n}." for n in range(len(given_chunks))))
+    llm.enqueue(*(ANSWER.format(n) for n in range(len(given_chunks))))
     done = contextualizer(llm).contextualize(given_chunks)
-    assert list(map(written, done.nodes)) == [f"Answer {n}." for n in range(len(given_chunks))]
+    assert list(map(written, done.nodes)) == [ANSWER.format(n) for n in range(len(given_chunks))]
     assert done.paid == len(llm.history) == len(given_chunks)
     for node, prompt in zip(given_chunks, llm.history, strict=True):
         assert prompt.split("<chunk>\n")[1].split("\n</chunk>")[0].endswith(node.get_content())
@@ -121,7 +124,7 @@ def test_a_custom_prompt_is_sent() -> None:
 
 def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> None:
     llm, given_chunks = ScriptedLLM(), chunks()
-    llm.enqueue("First.", ValueError("content refused"))
+    llm.enqueue(ANSWER, ValueError("content refused"))
     done = contextualizer(llm).contextualize(given_chunks)
     failed = done.nodes[1]
     assert [(f.node_id, f.doc_id) for f in done.failures] == [(failed.node_id, "report.md")]
@@ -129,7 +132,7 @@ def test_a_chunk_that_fails_gets_the_structural_context_and_is_reported() -> Non
     assert failed.metadata["context_source"] == "structural"
     assert contexts([failed]) == contexts(StructuralContextualizer()(given_chunks)[1:2])
     assert list(map(written, [done.nodes[0], *done.nodes[2:]])) == [
-        "First.",
+        ANSWER,
         *["A context of the passage in its text, as long as it has to be here."] * (len(given_chunks) - 2),
     ]
     assert done.paid == len(given_chunks) - 1
@@ -158,14 +161,14 @@ def test_failures_are_logged_by_calls_that_return_no_report(caplog: pytest.LogCa
 @pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError("late")])
 def test_a_temporary_error_is_retried(error: Exception) -> None:
     llm = ScriptedLLM()
-    llm.enqueue(error, error, "Third time.")
+    llm.enqueue(error, error, ANSWER)
     done = contextualizer(llm).contextualize(loose("One."))
-    assert (contexts(done.nodes), done.failures, len(llm.history)) == (["Third time."], [], 3)
+    assert (contexts(done.nodes), done.failures, len(llm.history)) == ([ANSWER], [], 3)
 
 
 def test_a_failing_call_is_abandoned_after_the_attempts_of_the_policy() -> None:
     llm = ScriptedLLM()
-    llm.enqueue("First.", *[ConnectionError("gone")] * 9)
+    llm.enqueue(ANSWER, *[ConnectionError("gone")] * 9)
     done = contextualizer(llm).contextualize(loose("One.", "Two."))
     assert len(llm.history) == 1 + QUICK.attempts
     assert "cannot be reached" in done.failures[0].error
@@ -242,7 +245,7 @@ def test_a_failure_is_not_stored_and_can_be_retried(ledger: Ledger) -> None:
 
 def test_contexts_written_before_a_stop_are_kept(ledger: Ledger) -> None:
     llm = ScriptedLLM()
-    llm.enqueue("First.", "Second.", ValueError("Unknown model"))
+    llm.enqueue(ANSWER, ANSWER, ValueError("Unknown model"))
     with pytest.raises(ModelError):
         contextualizer(llm, ledger=ledger)(chunks())
     assert ledger.info().contexts == 2
@@ -347,12 +350,10 @@ def test_the_stock_extractor_sends_a_whole_document_and_this_package_a_segment()
 
 def test_the_stock_extractor_mixes_context_with_metadata_and_this_package_does_not() -> None:
     store, nodes = extractor_input()
-    (stock, *_) = DocumentContextExtractor(docstore=store, llm=ScriptedLLM(), max_context_length=8000)(nodes)
+    llm = ScriptedLLM()
+    (stock, *_) = DocumentContextExtractor(docstore=store, llm=llm, max_context_length=8000)(nodes)
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
-        assert (
-            "file_name: manual.txt\ncontext: A context of the passage in its text, as long as it has to be here.\nExcerpt:"
-            in stock.get_content(metadata_mode=mode)
-        )
+        assert f"file_name: manual.txt\ncontext: {llm.default}\nExcerpt:" in stock.get_content(metadata_mode=mode)
     (ours, *_) = contextualizer(ScriptedLLM())(extractor_input()[1])
     context = ours.metadata["context"]
     assert context.endswith("\nA context of the passage in its text, as long as it has to be here.")

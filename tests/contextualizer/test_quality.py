@@ -47,7 +47,7 @@ def test_repairable_answers_are_repaired(answer: str, reason: str | None) -> Non
         ("I am unable to assist with this request.", "stop", "refused to write a context"),
         ("As an AI language model, I have no access to documents.", "stop", "refused to write a context"),
         ("Sorry, I cannot do this.", "stop", "refused to write a context"),
-        ("The report of ACME, which in the second qu", "length", "broke off at its limit of tokens"),
+        ("The report of ACME, which in the second qu", "length", "reached its token limit"),
         (CHUNK, "stop", "repeated the chunk"),
         (CHUNK.upper(), "stop", "repeated the chunk"),
         (CHUNK[4:90], "stop", "repeated the chunk"),

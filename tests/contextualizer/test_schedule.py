@@ -133,7 +133,16 @@ def test_replies_of_batches_do_not_wait_for_the_rate_limit_and_live_calls_do() -
     calls = [
         request for segment, chunks, _ in writer.missing(nodes[:60]) for request in writer.requests(segment, chunks)
     ]
-    ledger.batches.closed("file", [BatchReply(custom_id=replies.id_of(r), text="From a batch.") for r in calls])
+    ledger.batches.closed(
+        "file",
+        [
+            BatchReply(
+                custom_id=replies.id_of(r),
+                text="A context of the passage from a batch, as long as it has to be to be kept here.",
+            )
+            for r in calls
+        ],
+    )
     sender = Timed()
     seconds, done = run(nodes, sender, 16, requests_per_minute=60, replies=replies)
     assert done.failures == []

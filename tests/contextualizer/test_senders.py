@@ -175,7 +175,7 @@ def test_a_model_that_refuses_the_lowest_effort_is_called_without_one() -> None:
         if "reasoning_effort" in request.fields:
             message = "Unsupported value: 'none' is not supported with the 'gpt-5.4' model."
             raise ApiError(400, message, param="reasoning_effort", code="unsupported_value")
-        return Said("A context about pumps.")
+        return Said("A context about pumps, as long as it has to be to situate a passage in its report.")
 
     with LoopbackProvider(reply=answer) as provider:
         llm = OpenAI(model="gpt-5.4", api_base=provider.api_base, api_key="k", max_retries=0)

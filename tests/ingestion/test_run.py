@@ -402,11 +402,13 @@ def test_embeddings_of_other_dimensions_are_not_reused(manager: ProjectManager, 
 def test_contexts_are_paid_for_once(manager: ProjectManager, model: CountingEmbedding, text_folder: Path) -> None:
     llm = ScriptedLLM()
     project = manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model)
-    llm.enqueue("The manual of the test bench.")
+    llm.enqueue("The manual of the test bench; this part of it says what the two error codes mean there.")
     report = project.ingest([text_folder])
     calls = len(llm.history)
     assert report.contexts_paid == calls == report.chunks
-    assert "The manual of the test bench." in set(map(written, nodes_of(project)))
+    assert "The manual of the test bench; this part of it says what the two error codes mean there." in set(
+        map(written, nodes_of(project))
+    )
     project.remove([MANUAL])
     report = project.ingest([text_folder])
     assert report.contexts_paid == 0

@@ -38,7 +38,7 @@ def context_for(text: str, size: int) -> str:
     words = sorted(set(re.findall(r"\w{3,}", text.lower()))) or list(_FILLER)
     rng = random.Random(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
     parts, tokens = ["This passage is about"], 4
-    while tokens < size:
+    while tokens < size or len(parts) < 12:  # with the first four words, not too short to be accepted
         word = rng.choice(words)
         parts.append(word)
         tokens += count(" " + word)
