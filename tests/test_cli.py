@@ -220,10 +220,10 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
     created = run("create", "reports", "--local")
     assert created.out == (f"Created project reports in {root}.\nNext: llama-index-contextual ingest reports FILES…\n")
     assert run("list").out == "reports\n"
-    (text_folder / "w.docx").write_text("x")
+    (text_folder / "w.zip").write_text("x")
     done = run("ingest", "reports", text_folder, "--quiet")
     assert re.fullmatch(r"Version v000001 is live: 2 added, 1 skipped; 2 chunks; \d+\.\d s\.\n", done.out)
-    assert done.err.startswith(f"skipped {text_folder}/w.docx: has the type .docx")
+    assert done.err.startswith(f"skipped {text_folder}/w.zip: has the type .zip")
     assert done.err.count("\n") == 1
     result = run("search", "reports", "error TS-999", "--top-k", 1)
     assert re.match(r" 1\. manual\.txt  semantic 1 · lexical 1.*\n    manual\.txt", result.out)

@@ -174,9 +174,9 @@ def test_many_skipped_files_are_grouped_and_complete_as_json(ingested: Project, 
     folder = tmp_path / "inbox"
     folder.mkdir()
     for number in range(200):
-        (folder / f"letter {number:03}.docx").write_text("A letter.")
+        (folder / f"letter {number:03}.zip").write_text("A letter.")
     (folder / "note.md").write_text("# Note\n\nThe pump is red.")
-    line = "200 .docx files, such as {}/letter 000.docx: has the type .docx"
+    line = "200 .zip files, such as {}/letter 000.zip: has the type .zip"
     for command in ("estimate", "ingest"):
         skipped = [row for row in run(command, "a", str(folder)).stderr.splitlines() if row.startswith("skipped")]
         assert len(skipped) == 1

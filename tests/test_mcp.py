@@ -209,7 +209,7 @@ async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Proj
 
 
 def test_a_server_needs_a_project() -> None:
-    with pytest.raises(InputError, match="name at least one"):
+    with pytest.raises(InputError, match="pass at least one"):
         make_server([])
 
 

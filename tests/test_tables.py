@@ -142,12 +142,12 @@ def test_a_model_reads_the_head_above_the_text(project: Project) -> None:
     for chunk in continued:
         above = f"{CONTINUED_TABLE}:\n{chunk.table_head}\nText:\n{chunk.text}"
         assert above in shown
-        assert above in passages_prompt([chunk.to_node()])
+        assert above in passages_prompt([chunk])
     assert CONTINUED_TABLE in llm.history[0] or "(in thousands)" in llm.history[0]
 
 
 def test_a_passage_of_several_chunks_has_the_head_of_its_first_chunk(project: Project) -> None:
-    hits = [chunk.to_node() for chunk in project.retrieve("Kestrel Rail costs by place", top_k=20)]
+    hits = project.retrieve("Kestrel Rail costs by place", top_k=20).to_nodes()
     for merged in AdjacentChunkMerger().postprocess_nodes(hits):
         starts_in_table = "thousands" not in merged.node.get_content()
         assert (TABLE_HEAD in merged.node.metadata) == starts_in_table

@@ -197,8 +197,8 @@ def test_a_ledger_of_a_newer_format_is_refused_with_a_message(tmp_path: Path) ->
     path = tmp_path / LEDGER_FILE
     Ledger(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("""UPDATE kv SET value = '{"version": 3}' WHERE key = 'format'""")
-    with pytest.raises(FormatError, match=r"ledger.sqlite has format 3, this release reads up to 2: upgrade"):
+        connection.execute("""UPDATE kv SET value = '{"version": 4}' WHERE key = 'format'""")
+    with pytest.raises(FormatError, match=r"ledger.sqlite has format 4, this release reads up to 3: upgrade"):
         Ledger(path)
 
 

@@ -270,7 +270,7 @@ def test_counts_refer_to_the_inputs_of_the_call(counted: Project, text_folder: P
 def test_a_context_that_comes_with_a_node_is_kept(
     manager: ProjectManager, model: CountingEmbedding, context: Any, source: str | None
 ) -> None:
-    llm = ScriptedLLM(default="Written anew.")
+    llm = ScriptedLLM()
     project = manager.create("second", ProjectConfig.local(context=context), llm=llm, embed_model=model)
     metadata = {"context": "From another project.", **({"context_source": source} if source else {})}
     project.ingest([chunk("a", "Costs fell.", doc_id="d", metadata=metadata), chunk("b", "Costs rose.", doc_id="d")])

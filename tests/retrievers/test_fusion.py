@@ -171,9 +171,9 @@ BAD_WEIGHTS = [
     ([math.inf, 1.0], "must be finite and not negative"),
     ([-1.0, 1.0], "must be finite and not negative"),
     ([0.0, 0.0], "the weights are all 0: set at least one of them above 0"),
-    ([1.0], "there are 1 weights for 2 rankings: give one weight per ranking"),
-    ([], "there are 0 weights for 2 rankings: give one weight per ranking"),
-    ([1.0, 1.0, 1.0], "there are 3 weights for 2 rankings: give one weight per ranking"),
+    ([1.0], "there are 1 weights for 2 rankings: pass one weight per ranking"),
+    ([], "there are 0 weights for 2 rankings: pass one weight per ranking"),
+    ([1.0, 1.0, 1.0], "there are 3 weights for 2 rankings: pass one weight per ranking"),
 ]
 
 

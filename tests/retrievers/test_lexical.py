@@ -240,7 +240,7 @@ def test_exactly_one_source_is_required(sources: dict[str, object]) -> None:
 def test_an_index_and_a_store_of_different_size_are_refused() -> None:
     store = SQLiteDocumentStore()
     store.add_documents(passages())
-    with pytest.raises(InputError, match=r"holds 1 text, the document store 5 nodes: they do not belong together"):
+    with pytest.raises(InputError, match=r"contains 1 text, the document store 5 nodes: they do not belong together"):
         LexicalRetriever(LexicalIndex.build(["pump"]), store)
 
 

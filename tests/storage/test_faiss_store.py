@@ -287,7 +287,7 @@ def test_an_index_that_compares_distances_is_refused() -> None:
 def test_an_index_and_a_document_store_of_different_versions_are_refused() -> None:
     index = faiss.IndexFlatIP(2)
     index.add(np.eye(2, dtype=np.float32))
-    with pytest.raises(CorruptVersionError, match=r"holds 2 vectors, the document store 0 nodes: .* different"):
+    with pytest.raises(CorruptVersionError, match=r"contains 2 vectors, the document store 0 nodes: .* different"):
         UnitFaissVectorStore(index)
 
 
@@ -302,7 +302,7 @@ def test_nodes_added_to_a_shared_document_store_by_others_are_an_error() -> None
         lambda: store.add([embedded("a", [0, 1])]),
         store.get_nodes,
     ):
-        with pytest.raises(CorruptVersionError, match=r"holds 2 vectors, .* 3 nodes: .* give the vector store"):
+        with pytest.raises(CorruptVersionError, match=r"contains 2 vectors, .* 3 nodes: .* give the vector store"):
             use()
 
 
@@ -339,7 +339,7 @@ def test_a_shared_document_store_is_not_written_twice(tmp_path: Path) -> None:
     loaded = UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=docstore)
     assert loaded.docstore is docstore
     assert ask(loaded, [1.0, 0.0]) == ["a"]
-    with pytest.raises(CorruptVersionError, match=r"holds 1 vectors, the document store 0 nodes"):
+    with pytest.raises(CorruptVersionError, match=r"contains 1 vectors, the document store 0 nodes"):
         UnitFaissVectorStore.from_persist_path(str(tmp_path / "vectors.faiss"), docstore=SQLiteDocumentStore())
 
 
