@@ -11,7 +11,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.metadata import CONTINUED_TABLE, context_parts
+from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
 
@@ -34,8 +34,7 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
     notes = [*response.warnings, *doubts(response)]
     blocks = [f"Note: {note}" for note in notes]
     for chunk in response:
-        _, written = context_parts(chunk.node.metadata)
-        background = f"\nBackground: {written}" if written else ""
+        background = f"\nBackground: {chunk.written_context}" if chunk.written_context else ""
         place_line = f"\nPlace: {place(chunk.source)}" if places else ""
         head = f"\n{CONTINUED_TABLE}:\n{chunk.table_head}\nText:" if chunk.table_head else ""
         blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}{head}\n{chunk.text}")

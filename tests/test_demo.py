@@ -55,7 +55,7 @@ def test_the_passage_shown_holds_the_evidence_and_a_recorded_context(answers: Se
     for answer in answers:
         assert answer.hit is not None
         assert " ".join(answer.evidence.split()) in " ".join(answer.hit.text.split())
-        assert answer.hit.context in recorded, RECORD
+        assert answer.hit.written_context in recorded, RECORD
 
 
 def test_the_demo_reports_its_steps_without_errors(
@@ -143,7 +143,12 @@ def test_the_command_shows_both_ranks_the_context_and_the_answer(
     for answer in answers:
         assert answer.hit is not None
         assert f"rank {answer.rank_with}" in shown
-        for text in (answer.question, answer.evidence, answer.hit.context or "", answer.hit.source.file_name or ""):
+        for text in (
+            answer.question,
+            answer.evidence,
+            answer.hit.written_context or "",
+            answer.hit.source.file_name or "",
+        ):
             assert " ".join(text.split()) in shown
 
 

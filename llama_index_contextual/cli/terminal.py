@@ -243,8 +243,8 @@ def show_response(response: RetrievalResponse) -> None:
         legs = (("semantic", chunk.semantic), ("lexical", chunk.lexical), ("document", chunk.document))
         ranks = " · ".join(f"{leg} {evidence.rank}" for leg, evidence in legs if evidence is not None)
         say_with_details(f"[bold cyan]{chunk.rank:>2}.[/] [bold]{safe(str(chunk.source))}[/]", ranks)
-        if chunk.context:
-            say(f"[italic dim]{snippet(chunk.context, 200)}[/]", indent=4)
+        if context := chunk.written_context or chunk.context:
+            say(f"[italic dim]{snippet(context, 200)}[/]", indent=4)
         say(snippet(chunk.excerpt(response.query, 320), 320), indent=4)
         for reason in response.explanations[chunk.rank - 1 : chunk.rank]:
             say_lines(str(reason).splitlines()[1:])
@@ -272,7 +272,7 @@ def show_answer(answer: DemoAnswer, *, top_k: int) -> None:
     lines.add_row("with contexts", _rank(answer.rank_with, top_k))
     if answer.hit is not None:
         lines.add_row("  passage", safe(_place(answer.hit)))
-        lines.add_row("  its context", f"[italic dim]{safe(answer.hit.context or '')}[/]")
+        lines.add_row("  its context", f"[italic dim]{safe(answer.hit.written_context or '')}[/]")
     lines.add_row("  answer", f"… {snippet(answer.evidence, 160)} …")
     out.print(lines)
 

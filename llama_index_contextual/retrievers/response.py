@@ -139,6 +139,11 @@ class RetrievedChunk(NodeWithScore):
         return self.node.metadata.get(keys.CONTEXT) or None
 
     @property
+    def written_context(self) -> str | None:
+        """The part of the context that an LLM or a person wrote, or None; the structural line is before it."""
+        return keys.context_parts(self.node.metadata)[1] or None
+
+    @property
     def table_head(self) -> str | None:
         """The column head of the table inside which the text begins, or None."""
         return self.node.metadata.get(keys.TABLE_HEAD) or None
@@ -309,7 +314,7 @@ class RetrievalResponse:
         texts = [_shorten(chunk.excerpt(self.query, 300), 300) for chunk in self.results]
         rows = "".join(
             f"<tr><td>{chunk.rank}</td><td>{escape(str(chunk.source))}</td><td>{chunk.score:.4f}</td>"
-            f"<td><i>{escape(_shorten(chunk.context or '', 200))}</i><br>{escape(text)}</td></tr>"
+            f"<td><i>{escape(_shorten(chunk.written_context or chunk.context or '', 200))}</i><br>{escape(text)}</td></tr>"
             for chunk, text in zip(self.results, texts, strict=True)
         )
         warnings = "".join(f"<p>{escape(visible(warning))}</p>" for warning in self.warnings)

@@ -136,7 +136,9 @@ def test_files_and_documents_do_not_overwrite_each_other(counted: Project, years
     assert list(report.added) == ["2023/reports/annual.md"]
     assert counted.read("reports/annual.md") == "By hand."
     for other in (Document(id_="2023/reports/annual.md", text="x"), chunk("n", doc_id="2023/reports/annual.md")):
-        with pytest.raises(InputError, match=r"is the id of a document that was read from a file: assign .* moved=True"):
+        with pytest.raises(
+            InputError, match=r"is the id of a document that was read from a file: assign .* moved=True"
+        ):
             counted.ingest([other])
     assert counted.read("2023/reports/annual.md") == OLD
     counted.ingest([Document(id_="2023/reports/annual.md", text="By hand, too.")], moved=True)
