@@ -35,6 +35,7 @@ from llama_index_contextual.retrievers.live import ProjectRetriever
 from tests.benchmarks.quality import available, build, bundle, contexts_of
 from tests.benchmarks.sets import SETS, Question, QuestionSet, first_ranks, load, ndcg, recall
 
+PARTS = ("weights", "legs", "line", "file")
 KS = (1, 3, 5, 10, 20)
 DOCUMENT_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8)
 LEGS: tuple[Mode, ...] = ("lexical", "semantic", "hybrid")
@@ -148,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args()
     print(" " * 46 + "".join(f"{f'R@{k}':>8s}" for k in KS) + " nDCG@10")
     for name in available(arguments.sets):
@@ -155,10 +157,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as root:
             manager = ProjectManager(root)
             projects = {context: build(manager, questions, context) for context in contexts_of(questions)}
-            by_weight(questions, projects)
-            legs(questions, projects)
-            ablations(manager, questions, projects)
-            if name == "contracts":
+            if "weights" in arguments.parts:
+                by_weight(questions, projects)
+            if "legs" in arguments.parts:
+                legs(questions, projects)
+            if "line" in arguments.parts:
+                ablations(manager, questions, projects)
+            if "file" in arguments.parts and name == "contracts":
                 within_file(questions, projects)
 
 
