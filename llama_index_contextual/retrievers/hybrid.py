@@ -64,6 +64,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         rrf_k: Constant of reciprocal rank fusion.
         documents: Adds scores of the candidates' documents; needs legs that rank ids, and a single query.
         document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
+            Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk; needs `documents`.
         filters: Only nodes that pass are ranked; needs legs that rank ids, and a single query.
         llm: Writes further queries if num_queries > 1.
@@ -189,9 +190,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def _document_weight(self, hits: Hits) -> float:
         """Return the weight of the documents' names in the unit of the fused scores.
 
-        Fusion by score has no fixed range, so the weight is relative to the best score.
+        Fusion by score has no fixed range, so the weight is relative to the best score, and grows with the documents'
+        length.
         """
-        return self.document_weight * (1.0 if self.fusion == "rrf" else float(hits.scores.max(initial=0.0)))
+        if self.fusion == "rrf" or self._documents is None:
+            return self.document_weight
+        return self.document_weight * self._documents.emphasis * float(hits.scores.max(initial=0.0))
 
     def _shares(self, support: DocumentScores, weight: float) -> NDArray[np.float64]:
         if self.fusion == "score":

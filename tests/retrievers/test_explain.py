@@ -35,6 +35,7 @@ def computed(arithmetic: str) -> float:
     """Return what the left side of `semantic 0.3 × (…) / (…) + … = score` comes to."""
     left, _, _ = arithmetic.rpartition(" = ")
     terms = re.sub(r"\b(semantic|lexical|document|best chunk) ", "", left).replace("×", "*")
+    terms = re.sub(r"\((\S+) / (\S+)\)²", lambda ratio: f"{(float(ratio[1]) / float(ratio[2])) ** 2:f}", terms)
     numbers = r"[0-9.eE+\-*/() ]+"
     assert re.fullmatch(numbers, terms), terms
     total = 0.0
