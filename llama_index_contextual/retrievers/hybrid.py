@@ -57,7 +57,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     Args:
         retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One per leg, not all zero; None for equal weights.
+        retriever_weights: One per leg, not all zero; None for equal weights. If only one of several legs has a weight,
+            the result has the order of that leg, without scores of documents.
         similarity_top_k: Number of results of `retrieve`.
         candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
         fusion: By reciprocal ranks or by scaled scores.
@@ -142,6 +143,11 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         stores = {id(leg.docstore) for leg in self._legs}
         return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
+    @property
+    def _has_idle_leg(self) -> bool:
+        """Whether only one of several legs has any weight; the result then has the order of that leg."""
+        return len(self._retriever_weights) > 1 and max(self._retriever_weights) == 1.0
+
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank with every leg, fuse the rankings, and add the scores of the documents.
 
@@ -157,6 +163,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         parts = [leg.rank(bundle, wanted, filters or self._filters) for leg in self._legs]
         rankings = [part.hits.first(wanted) for part in parts]
         scales = self._scales(parts, rankings)
+        rankings = [hits.first(wanted if w else 0) for hits, w in zip(rankings, self._retriever_weights, strict=True)]
         hits = fuse(
             rankings,
             self._retriever_weights,
@@ -168,7 +175,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         weight = self._document_weight(hits)
         fusion = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
         ranking = Ranking(hits, self.docstore.ids, parts=parts, fusion=fusion)
-        if self._documents is None:
+        if self._documents is None or self._has_idle_leg:
             return ranking
         # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
         terms = ranking.query_terms

@@ -121,6 +121,8 @@ def main() -> None:
                     beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
                     figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
                     print(f"{name:14s} {context:11s} {mode:9s}{figures}  {gain:5.1f}     {beside}", flush=True)
+                    if name == "filings":
+                        print(f"{name:14s} {context:11s} {mode:9s}{_any_page(ranks)}  (any of the pages)", flush=True)
                     legs[mode] = recalls
                     if mode == "hybrid":
                         hybrid.setdefault(context, []).append([*recalls.values(), gain])
@@ -145,6 +147,12 @@ def _print_differences(name: str, by_context: dict[str, list[list[int | None]]])
             result, p = bootstrap_interval(gains), permutation_p_value(gains)
             interval = f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}), p = {p:.2g}"
             print(f"{name:14s} {context} − {first}, hybrid, {measure}: {interval}", flush=True)
+
+
+def _any_page(ranks: Sequence[Sequence[int | None]]) -> str:
+    """Return the share of questions of which at least one item of evidence is among the first k."""
+    best = [min((rank for rank in of_question if rank), default=max(KS) + 1) for of_question in ranks]
+    return "".join(f"  {100 * sum(rank <= k for rank in best) / len(best):5.1f} " for k in KS)
 
 
 def bundle(question: str) -> QueryBundle:

@@ -23,9 +23,9 @@ from tests.benchmarks.quality import available, build, bundle
 from tests.benchmarks.sets import KS, SETS, load, ndcg, recall, score
 
 VARIED: dict[str, Sequence[Any]] = {
-    "semantic_weight": (0.3, 0.35, 0.45, 0.5),
-    "sibling_weight": (0.0, 0.25, 0.75),
-    "document_weight": (0.0, 0.05, 0.15),
+    "semantic_weight": (0.25, 0.3, 0.4, 0.45, 0.5),
+    "sibling_weight": (0.0, 0.25, 0.75, 1.0),
+    "document_weight": (0.0, 0.05, 0.15, 0.2),
     "candidates": (100, 400),
     "fusion": ("rrf",),
 }

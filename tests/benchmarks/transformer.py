@@ -31,10 +31,10 @@ DEFAULT = "default settings"
 VARIANTS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
     "rrf 0.5/0.5": {"fusion": "rrf", "semantic_weight": 0.5, "lexical_weight": 0.5},
-    "rrf 0.4/0.6": {"fusion": "rrf"},
+    "rrf 0.4/0.6": {"fusion": "rrf", "semantic_weight": 0.4, "lexical_weight": 0.6},
     **{
         f"score {share:.1f}/{1 - share:.1f}": {"semantic_weight": share, "lexical_weight": 1 - share}
-        for share in (0.3, 0.5, 0.6, 0.7)
+        for share in (0.3, 0.4, 0.5, 0.6, 0.7)
     },
     "candidates 50": {"candidates": 50},
     "candidates 200": {"candidates": 200},
