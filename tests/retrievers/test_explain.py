@@ -91,7 +91,7 @@ def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
     miss = response.near_misses[0]
     assert miss.rank == 2
     assert miss.why_not is not None
-    # One of four scores is above 0, so it is 4 / sqrt(3) standard deviations; times 0.6.
+    # One of four scores is above 0, so it is 4 / sqrt(3) standard deviations; times 0.65.
     assert re.match(r"\d\.\d{4} below result 1; 1\.5011 less from the lexical ranking \(not among", miss.why_not)
     assert miss.why_not.endswith("it lacks ts-999, ts, 999")
 
