@@ -267,7 +267,7 @@ def test_help_shows_the_commands_in_four_groups() -> None:
 def test_a_search_without_results_says_so(ingested: Project) -> None:
     assert run("search", "a", "zebra", "--mode", "lexical").out == "No results.\n"
     reasons = run("search", "a", "TS-999", "-k", 1, "--explain").out
-    assert "semantic 0.4 ×" in reasons
+    assert "semantic 0.35 ×" in reasons
     assert "in the text: ts-999" in reasons
 
 

@@ -47,8 +47,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "top_k": 20,
         "candidates": 100,
         "fusion": "score",
-        "semantic_weight": 0.4,
-        "lexical_weight": 0.6,
+        "semantic_weight": 0.35,
+        "lexical_weight": 0.65,
         "document_weight": 0.1,
         "sibling_weight": 0.5,
         "rrf_k": 10.0,
@@ -161,7 +161,7 @@ def test_settings_survive_as_json() -> None:
 
 def test_both_paths_fuse_by_scores() -> None:
     for config in (ProjectConfig(), ProjectConfig.local()):
-        assert (config.fusion, config.semantic_weight, config.lexical_weight) == ("score", 0.4, 0.6)
+        assert (config.fusion, config.semantic_weight, config.lexical_weight) == ("score", 0.35, 0.65)
 
 
 def test_a_setting_missing_from_a_record_has_its_former_default() -> None:

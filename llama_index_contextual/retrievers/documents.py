@@ -13,6 +13,7 @@ Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 OPENING_CHARACTERS = 400
 ROWS_FILE = "rows.npy"
 
+_ORDINARY_CHUNKS = 10  # mean number of chunks of a document for which the weight is as set
 _JOINTS = re.compile(r"[_\W]+")
 
 
@@ -130,6 +132,17 @@ class DocumentLeg:
                 f" belong together."
             )
         self._index = index
+        documents = int(index.rows.max(initial=-1)) + 1
+        self._mean_chunks = len(index.rows) / max(1, documents)
+
+    @property
+    def emphasis(self) -> float:
+        """Factor of the documents' weight by their length: 1 for ten chunks, more for longer documents.
+
+        The best of many chunks has a high score by chance, so the weight grows with the logarithm of the mean number of
+        chunks of a document.
+        """
+        return math.log1p(self._mean_chunks) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> DocumentScores:
         """Return score and rank of each chunk's document."""

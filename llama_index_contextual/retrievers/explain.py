@@ -128,7 +128,8 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
     weight = fusion.document_weight
     if fusion.by == "rrf":
         return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
-    return [_Share("document", weight * score / largest, f"{weight:.4g} × {score:.4f} / {largest:.4f}", rank, 0)]
+    formula = f"{weight:.4g} × ({score:.4f} / {largest:.4f})²"
+    return [_Share("document", weight * (score / largest) ** 2, formula, rank, 0)]
 
 
 def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:

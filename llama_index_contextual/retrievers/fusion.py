@@ -216,14 +216,16 @@ def best_of_group(scores: NDArray[np.float64], groups: NDArray[np.int32]) -> NDA
 
 
 def scaled_shares(scores: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
-    """Return weight * score / largest score for each score; no score is negative.
+    """Return weight * (score / largest score)² for each score; no score is negative.
+
+    The square sets the best document apart from those that share only its ordinary words.
 
     Example:
-        >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist()
-        [0.1, 0.0, 0.025]
+        >>> scaled_shares(np.array([4.0, 0.0, 1.0]), 0.8).tolist()
+        [0.8, 0.0, 0.05]
     """
     largest = scores.max(initial=0.0)
-    return weight * scores / largest if largest > 0 else np.zeros(len(scores))
+    return weight * (scores / largest) ** 2 if largest > 0 else np.zeros(len(scores))
 
 
 def reciprocal_shares(ranks: NDArray[np.int64], weight: float, *, k: float) -> NDArray[np.float64]:

@@ -57,13 +57,15 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
 
     Args:
         retrievers: The retrievers to fuse ("legs").
-        retriever_weights: One per leg, not all zero; None for equal weights.
+        retriever_weights: One per leg, not all zero; None for equal weights. If only one of several legs has a weight,
+            the result has the order of that leg, without scores of documents.
         similarity_top_k: Number of results of `retrieve`.
         candidates: Hits taken from each leg before fusion, if the legs rank ids; other retrievers decide themselves.
         fusion: By reciprocal ranks or by scaled scores.
         rrf_k: Constant of reciprocal rank fusion.
         documents: Adds scores of the candidates' documents; needs legs that rank ids, and a single query.
         document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
+            Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk; needs `documents`.
         filters: Only nodes that pass are ranked; needs legs that rank ids, and a single query.
         llm: Writes further queries if num_queries > 1.
@@ -141,6 +143,11 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         stores = {id(leg.docstore) for leg in self._legs}
         return self.num_queries <= 1 and len(self._legs) == len(self._retrievers) and len(stores) == 1
 
+    @property
+    def _has_idle_leg(self) -> bool:
+        """Whether only one of several legs has any weight; the result then has the order of that leg."""
+        return len(self._retriever_weights) > 1 and max(self._retriever_weights) == 1.0
+
     def rank(self, query: QueryType, k: int, filters: MetadataFilters | None = None) -> Ranking:
         """Rank with every leg, fuse the rankings, and add the scores of the documents.
 
@@ -156,6 +163,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         parts = [leg.rank(bundle, depth, filters or self._filters) for leg in self._legs]
         rankings = [part.hits.first(depth) for part in parts]
         scales = self._scales(parts, rankings)
+        rankings = [hits.first(wanted if w else 0) for hits, w in zip(rankings, self._retriever_weights, strict=True)]
         hits = fuse(
             rankings,
             self._retriever_weights,
@@ -167,7 +175,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         weight = self._document_weight(hits)
         fusion = FusionSettings(self.fusion, self._retriever_weights, self.rrf_k, scales, weight, self.sibling_weight)
         ranking = Ranking(hits, self.docstore.ids, parts=parts, fusion=fusion)
-        if self._documents is None:
+        if self._documents is None or self._has_idle_leg:
             return ranking
         # Spelling is corrected with the vocabulary of the chunks; the documents' names have too few words for that.
         terms = ranking.query_terms
@@ -189,9 +197,12 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
     def _document_weight(self, hits: Hits) -> float:
         """Return the weight of the documents' names in the unit of the fused scores.
 
-        Fusion by score has no fixed range, so the weight is relative to the best score.
+        Fusion by score has no fixed range, so the weight is relative to the best score, and grows with the documents'
+        length.
         """
-        return self.document_weight * (1.0 if self.fusion == "rrf" else float(hits.scores.max(initial=0.0)))
+        if self.fusion == "rrf" or self._documents is None:
+            return self.document_weight
+        return self.document_weight * self._documents.emphasis * float(hits.scores.max(initial=0.0))
 
     def _shares(self, support: DocumentScores, weight: float) -> NDArray[np.float64]:
         if self.fusion == "score":

@@ -312,10 +312,11 @@ class RetrievalResponse:
 
     def _repr_html_(self) -> str:
         texts = [_shorten(chunk.excerpt(self.query, 300), 300) for chunk in self.results]
+        contexts = [_shorten(chunk.written_context or chunk.context or "", 200) for chunk in self.results]
         rows = "".join(
             f"<tr><td>{chunk.rank}</td><td>{escape(str(chunk.source))}</td><td>{chunk.score:.4f}</td>"
-            f"<td><i>{escape(_shorten(chunk.written_context or chunk.context or '', 200))}</i><br>{escape(text)}</td></tr>"
-            for chunk, text in zip(self.results, texts, strict=True)
+            f"<td><i>{escape(context)}</i><br>{escape(text)}</td></tr>"
+            for chunk, context, text in zip(self.results, contexts, texts, strict=True)
         )
         warnings = "".join(f"<p>{escape(visible(warning))}</p>" for warning in self.warnings)
         return (

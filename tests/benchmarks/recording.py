@@ -36,7 +36,7 @@ from llama_index_contextual import (
     ProjectManager,
     RetrievalResponse,
 )
-from tests.benchmarks.sets import SETS, load
+from tests.benchmarks.sets import SHORT_SETS, load
 from tests.support.examples import DATA, rows
 
 MODES = ("semantic", "lexical", "hybrid")
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("command", choices=["write", "compare"])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--sets", nargs="*", default=list(SHORT_SETS))
     arguments = parser.parse_args()
     if arguments.command == "write":
         with open(arguments.files[0], "w", encoding="utf-8") as file:

@@ -32,7 +32,7 @@ from llama_index_contextual.retrievers.conversational import ConversationalRetri
 from tests.benchmarks.asking import Asking, Evidence
 from tests.benchmarks.calibration import Array, auroc, brier_skill, calibration_error, fit, separation, threshold
 from tests.benchmarks.quality import build
-from tests.benchmarks.sets import SETS, covers, load
+from tests.benchmarks.sets import SHORT_SETS, covers, load
 
 REFUSED = 0.03
 RIDGE = 60.0
@@ -202,7 +202,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         manager = ProjectManager(arguments.projects or Path(temporary))
-        sets = {name: measure(manager, arguments.data, name) for name in SETS}
+        sets = {name: measure(manager, arguments.data, name) for name in SHORT_SETS}
     show_relevance(sets)
     show_confidence(sets)
     show_constants(sets)

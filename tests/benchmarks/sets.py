@@ -1,8 +1,9 @@
-"""The four question sets of the shared data folder, and how a result is scored.
+"""The five question sets of the shared data folder, and how a result is scored.
 
 An evidence item counts as found by a result when the result is of the same file and covers at least half of its
-characters (spans), holds at least 80 % of its word tokens (text without offsets), or is the chunk itself (ids).
-recall@k of a question is the share of its evidence items found among the first k results; a set's figure is the mean.
+characters (spans), holds at least 80 % of its word tokens (text without offsets) or spans its page (pages), or when it
+is the chunk itself (ids). recall@k of a question is the share of its evidence items found among the first k results; a
+set's figure is the mean.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.evaluation.metrics import ndcg as ndcg
 from llama_index_contextual.evaluation.metrics import recall as recall
+from llama_index_contextual.readers.documents import read_documents
+from llama_index_contextual.readers.pdf.reader import PdfEngine
 from llama_index_contextual.retrievers.response import RetrievedChunk
 
-SETS = ("codebase", "contracts", "corpora", "conversations")
+SHORT_SETS = ("codebase", "contracts", "corpora", "conversations")
+SETS = (*SHORT_SETS, "filings")
+"""All sets; reading the thousands of pages of the filings takes a minute, with the extra `pdfium`."""
 KS = (1, 5, 10, 20)
 
 
@@ -34,6 +40,21 @@ class Question:
 
 
 @dataclass(frozen=True)
+class RecordedContext:
+    """A context that an LLM wrote for a chunk.
+
+    Attributes:
+        document: Id of the chunk's document, or its file name.
+        text: Text of the chunk.
+        context: The context.
+    """
+
+    document: str
+    text: str
+    context: str
+
+
+@dataclass(frozen=True)
 class QuestionSet:
     """Documents (a folder, or ready chunks) and questions about them."""
 
@@ -41,6 +62,25 @@ class QuestionSet:
     folder: Path | None
     chunks: list[dict[str, Any]]
     questions: list[Question]
+    contexts: tuple[RecordedContext, ...] = ()
+    pdf_engine: PdfEngine = "pypdf"
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """The documents of the folder, read once.
+
+        Raises:
+            ValueError: A file could not be read.
+        """
+        assert self.folder is not None
+        result = read_documents(self.folder, pdf_engine=self.pdf_engine)
+        if result.skipped:
+            raise ValueError(f"{self.name}: {'; '.join(f'{file.path}: {file.reason}' for file in result.skipped)}")
+        return result.documents
+
+    def inputs(self) -> list[Document] | list[TextNode]:
+        """Return the documents, or the ready chunks without contexts."""
+        return self.documents if self.folder else self.nodes(context=False)
 
     def nodes(self, *, context: bool) -> list[TextNode]:
         """Return the ready chunks as nodes, with their recorded contexts if `context`."""
@@ -66,14 +106,24 @@ def load(data: Path, name: str) -> QuestionSet:
     rows = _rows(folder / "questions.jsonl")
     if name == "codebase":
         questions = [Question(row["question"], [{"id": i} for i in row["relevant"]]) for row in rows]
-        return QuestionSet(name, None, _rows(folder / "chunks.jsonl"), questions)
+        chunks = _rows(folder / "chunks.jsonl")
+        contexts = tuple(RecordedContext(row["doc_id"], row["text"], row["context"]) for row in chunks)
+        return QuestionSet(name, None, chunks, questions, contexts)
     questions = [Question(row["question"], [_evidence(row, item) for item in row["evidence"]]) for row in rows]
-    return QuestionSet(name, folder / ("pdf" if name == "contracts" else "documents"), [], questions)
+    if name == "contracts":
+        recorded = _rows(folder / "contexts.jsonl")
+        contexts = tuple(RecordedContext(row["file"], row["text"], row["context"]) for row in recorded)
+        return QuestionSet(name, folder / "pdf", [], questions, contexts)
+    if name == "filings":
+        return QuestionSet(name, folder / "pdf", [], questions, pdf_engine="pdfium")
+    return QuestionSet(name, folder / "documents", [], questions)
 
 
 def _evidence(row: dict[str, Any], item: Any) -> dict[str, Any]:
     if isinstance(item, str):
         return {"file": row["file"], "words": Counter(words(item))}
+    if "page" in item:
+        return {"file": row["file"], "page": item["page"]}
     return {"file": item.get("file", row.get("file")), "span": (item["start"], item["end"])}
 
 
@@ -97,6 +147,9 @@ def covers(result: RetrievedChunk, item: dict[str, Any]) -> bool:
         start, end = item["span"]
         overlap = min(end, result.source.end_char or 0) - max(start, result.source.start_char or 0)
         return bool(overlap >= 0.5 * (end - start))
+    if "page" in item:
+        first, last = result.source.page_start, result.source.page_end
+        return first is not None and first <= item["page"] <= (last or first)
     need, have = item["words"], Counter(words(result.text))
     return bool(sum(min(n, have[word]) for word, n in need.items()) >= 0.8 * need.total())
 

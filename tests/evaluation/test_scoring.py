@@ -17,13 +17,13 @@ from tests.support.shared import shared_data
 SHARES = (0.3, 0.45, 0.5, 0.55, 0.75, 0.79, 0.8, 0.82, 0.9, 1.0)
 
 
-def result(node_id: str, file: str, text: str, span: tuple[int, int]) -> RetrievedChunk:
+def result(node_id: str, file: str, text: str, span: tuple[int, int], **pages: int) -> RetrievedChunk:
     node = TextNode(
         id_=node_id,
         text=text,
         start_char_idx=span[0],
         end_char_idx=span[1],
-        metadata={"file_name": file},
+        metadata={"file_name": file, **pages},
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"folder/{file}")},
     )
     return RetrievedChunk.of(1, NodeWithScore(node=node, score=1.0))
@@ -33,6 +33,13 @@ def candidates(item: dict[str, Any], text: str, random_: random.Random) -> Itera
     """Yield results that contain an item fully, barely, almost, and not at all."""
     if "id" in item:
         yield from (result(name, "a.py", "text", (0, 4)) for name in (item["id"], f"{item['id']}0"))
+        return
+    if "page" in item:
+        page = item["page"]
+        for first, last in ((page, page), (page - 1, page), (page, page + 2), (page + 1, page + 1)):
+            for file in (item["file"], f"{item['file']}x"):
+                yield result("c", file, "text", (0, 4), page_start=first, page_end=last)
+        yield result("c", item["file"], "text", (0, 4))
         return
     words = text.split()
     for share in SHARES:

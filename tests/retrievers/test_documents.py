@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -114,8 +115,8 @@ def test_an_index_of_another_store_is_refused() -> None:
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def test_shares_of_scores_are_scaled_by_the_largest() -> None:
-    assert scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist() == [0.1 * 4 / 4, 0.0, 0.1 * 1 / 4]
+def test_shares_of_scores_are_squares_of_their_ratio_to_the_largest() -> None:
+    assert scaled_shares(np.array([4.0, 0.0, 1.0]), 0.1).tolist() == [0.1 * (4 / 4) ** 2, 0.0, 0.1 * (1 / 4) ** 2]
     assert scaled_shares(np.zeros(0), 0.1).tolist() == []
     assert scaled_shares(np.zeros(2), 0.1).tolist() == [0.0, 0.0]
 
@@ -163,10 +164,21 @@ def test_the_score_is_the_fused_score_and_the_share_of_the_document() -> None:
     query = "licence Borealis"
     plain = dict(hybrid(fusion="score", document_weight=0.0, sibling_weight=0.0).rank(query, 5).first(5))
     supported = dict(hybrid(fusion="score", document_weight=0.1, sibling_weight=0.0).rank(query, 5).first(5))
-    # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before.
-    share = 0.1 * max(plain.values())
+    # Only the entry of b has a term of the query: its share is the whole weight, relative to the best score before. The
+    # three documents have five chunks.
+    share = 0.1 * math.log(1 + 5 / 3) / math.log(1 + 10) * max(plain.values())
     wanted = {"a1": 0.0, "b0": share, "b1": share}
     assert {key: supported[key] - plain[key] for key in plain} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("chunks", "factor"), [(1, 0.289), (10, 1.0), (120, 2.0)])
+def test_the_weight_of_documents_grows_with_the_logarithm_of_their_length(chunks: int, factor: float) -> None:
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    for name in ("a", "b"):
+        nodes = chunks_of(name, *["Some text."] * chunks)
+        store.add_documents(nodes)
+        builder.add(nodes)
+    assert DocumentLeg(builder.build(), store).emphasis == pytest.approx(factor, abs=0.001)
 
 
 @pytest.mark.parametrize("fusion", ["score", "rrf"])

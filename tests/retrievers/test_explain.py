@@ -35,6 +35,7 @@ def computed(arithmetic: str) -> float:
     """Return what the left side of `semantic 0.3 × (…) / (…) + … = score` comes to."""
     left, _, _ = arithmetic.rpartition(" = ")
     terms = re.sub(r"\b(semantic|lexical|document|best chunk) ", "", left).replace("×", "*")
+    terms = re.sub(r"\((\S+) / (\S+)\)²", lambda ratio: f"{(float(ratio[1]) / float(ratio[2])) ** 2:f}", terms)
     numbers = r"[0-9.eE+\-*/() ]+"
     assert re.fullmatch(numbers, terms), terms
     total = 0.0
@@ -90,8 +91,8 @@ def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
     miss = response.near_misses[0]
     assert miss.rank == 2
     assert miss.why_not is not None
-    # One of four scores is above 0, so it is 4 / sqrt(3) standard deviations; times 0.6.
-    assert re.match(r"\d\.\d{4} below result 1; 1\.3856 less from the lexical ranking \(not among", miss.why_not)
+    # One of four scores is above 0, so it is 4 / sqrt(3) standard deviations; times 0.65.
+    assert re.match(r"\d\.\d{4} below result 1; 1\.5011 less from the lexical ranking \(not among", miss.why_not)
     assert miss.why_not.endswith("missing terms: ts-999, ts, 999")
 
 

@@ -20,6 +20,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
+from llama_index_contextual.retrievers.documents import DocumentIndexBuilder, DocumentLeg
 from llama_index_contextual.retrievers.response import LegScore, RetrievedChunk
 from tests.retrievers.corpus import CountingStore, FixedRetriever, both_legs, hits
 from tests.retrievers.test_semantic import BUNDLES
@@ -89,6 +90,19 @@ def test_scores_without_a_known_spread_are_scaled_to_their_own_range() -> None:
     found = nested.rank(QUERY, 100).first(100)
     assert dict(found) == pytest.approx(wanted)
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda node_id: -wanted[node_id])
+
+
+@pytest.mark.parametrize("fusion", ["score", "rrf"])
+@pytest.mark.parametrize("weights", [[1, 0], [0, 2]])
+def test_with_a_single_weight_the_order_is_that_of_its_leg(fusion: Any, weights: list[float]) -> None:
+    legs = both_legs()
+    store, builder = legs[0].docstore, DocumentIndexBuilder()
+    for node_id in store.ids:
+        builder.add([store.get_node(node_id)])
+    documents = DocumentLeg(builder.build(), store)
+    hybrid = HybridRetriever([*legs], retriever_weights=weights, fusion=fusion, documents=documents)
+    leg = legs[weights.index(0) ^ 1]
+    assert ids(hybrid.retrieve(QUERY)) == ids(leg.retrieve(QUERY))
 
 
 def test_without_weights_the_legs_weigh_alike() -> None:

@@ -1,0 +1,76 @@
+"""An LLM that answers with the recorded contexts, so that what they change is measured through the real ingest.
+
+The document of a prompt is the recorded one that shares most words with the prompt's document, and the chunk is the one
+in it that shares most with the prompt's chunk. So a chunk that is cut otherwise than the recorded ones has a context as
+well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
+from llama_index.core.llms import CustomLLM, LLMMetadata
+from llama_index.core.llms.callbacks import llm_completion_callback
+from pydantic import PrivateAttr
+
+from tests.benchmarks.sets import RecordedContext, words
+
+_PROMPT = re.compile(r"<document>\n(.*)\n</document>.*<chunk>\n(.*)\n</chunk>", re.DOTALL)
+
+
+class ReplayingLLM(CustomLLM):
+    """Answers a prompt for the context of a chunk with the recorded context.
+
+    Args:
+        contexts: The recorded contexts, at least one.
+    """
+
+    _documents: dict[str, Counter[str]] = PrivateAttr(default_factory=dict)
+    _chunks: dict[str, list[tuple[Counter[str], str]]] = PrivateAttr(default_factory=dict)
+    _known: dict[str, str] = PrivateAttr(default_factory=dict)  # all prompts of a segment have the same document
+
+    def __init__(self, contexts: Iterable[RecordedContext], **values: Any) -> None:
+        super().__init__(**values)
+        for recorded in contexts:
+            counts = Counter(words(recorded.text))
+            self._chunks.setdefault(recorded.document, []).append((counts, recorded.context))
+            self._documents.setdefault(recorded.document, Counter()).update(counts)
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """What LlamaIndex asks a model about itself."""
+        return LLMMetadata(model_name="replay", is_chat_model=True)
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Return the recorded context of the chunk in a prompt.
+
+        Raises:
+            ValueError: The prompt is not the default one for a single chunk.
+        """
+        parts = _PROMPT.search(prompt)
+        if parts is None:
+            raise ValueError("the prompt has no <document> and <chunk>: only the default prompt can be replayed")
+        document, chunk = parts.groups()
+        if document not in self._known:
+            self._known[document] = _nearest(document, [(counts, name) for name, counts in self._documents.items()])
+        return CompletionResponse(text=_nearest(chunk, self._chunks[self._known[document]]))
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+        """Refuse."""
+        raise NotImplementedError
+
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Return the recorded context of the chunk in a prompt."""
+        prompt = "\n".join(message.content or "" for message in messages)
+        return ChatResponse(message=ChatMessage(role="assistant", content=self.complete(prompt).text))
+
+
+def _nearest(text: str, known: Sequence[tuple[Counter[str], str]]) -> str:
+    """Return the name of the counts that share most words with a text; of several, the shortest."""
+    wanted = Counter(words(text))
+    return max(known, key=lambda item: (sum(min(n, item[0][word]) for word, n in wanted.items()), -item[0].total()))[1]
