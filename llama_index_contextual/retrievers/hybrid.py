@@ -163,7 +163,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         parts = [leg.rank(bundle, depth, filters or self._filters) for leg in self._legs]
         rankings = [part.hits.first(depth) for part in parts]
         scales = self._scales(parts, rankings)
-        rankings = [hits.first(wanted if w else 0) for hits, w in zip(rankings, self._retriever_weights, strict=True)]
+        rankings = [hits.first(depth if w else 0) for hits, w in zip(rankings, self._retriever_weights, strict=True)]
         hits = fuse(
             rankings,
             self._retriever_weights,
