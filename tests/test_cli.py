@@ -613,7 +613,7 @@ def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
         answered += 1
         if answered > limit:
             released.wait(SECONDS)
-        return "A context that was paid for."
+        return "A context that was paid for, and that says at some length where in its document the passage is."
 
     with LoopbackProvider(reply=reply) as provider:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-any")

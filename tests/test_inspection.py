@@ -55,7 +55,7 @@ def test_every_document_segment_and_chunk_is_on_the_page(filled: Project) -> Non
     result = data(inspection_page(filled))
     assert (result["project"], result["version"], result["searches"]) == ("reports", "v000001", [])
     shown = {
-        chunk["id"]: (chunk["text"], chunk["context"], chunk["facts"]["kind"])
+        chunk["id"]: (chunk["text"], chunk["structure"] + chunk["context"], chunk["facts"]["kind"])
         for document in result["documents"]
         for segment in document["segments"]
         for chunk in segment

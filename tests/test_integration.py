@@ -69,7 +69,7 @@ class TestTool:
         assert result.raw_output.query == QUESTION
         assert len(result.raw_output) == 2
         best = result.raw_output[0]
-        assert f"[Source 1] {best.source}\nBackground: {best.context}\n{best.text}" in str(result)
+        assert f"[Source 1] {best.source}\n{best.text}" in str(result)
 
     def test_an_error_reaches_the_model_as_a_message(self, project: Project) -> None:
         tool = project.as_tool(name="über alles!")

@@ -20,6 +20,7 @@ from tests.support.ollama import LoopbackOllama
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
+WRITTEN = "This chunk is of the manual of the pump and says what to do when it runs dry."
 ANSWER = "It means that “the pump runs dry” [Source 1]."
 TEXT = "# Manual of the pump\n\nError TS-999: the pump runs dry. Close valve V2.\n"
 
@@ -38,7 +39,7 @@ def ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOllama]:
         pytest.importorskip(f"llama_index.{package}.ollama", reason=reason)
 
     def says(prompt: str) -> str:
-        return ANSWER if "Sources:" in prompt else "This chunk is of the manual of the pump."
+        return ANSWER if "Sources:" in prompt else WRITTEN
 
     with LoopbackOllama(says) as server:
         monkeypatch.setenv("OLLAMA_HOST", server.address)
@@ -59,7 +60,7 @@ def test_ollama_writes_contexts_embeds_and_answers_one_question_after_the_other(
 ) -> None:
     project = on_ollama(tmp_path, folder)
     (chunk,) = project.retrieve(QUESTION).results
-    assert chunk.context == "This chunk is of the manual of the pump."
+    assert chunk.written_context == WRITTEN
     assert chunk.semantic is not None
     engine = project.as_query_engine(min_confidence=0.0)
     for _ in range(3):

@@ -123,7 +123,7 @@ def test_an_invalid_question_is_a_one_line_error(questions: Path) -> None:
 
 def with_llm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLLM:
     """Give every loaded project an LLM with a price."""
-    llm = ScriptedLLM(default="1. What does TS-999 mean?\n2. What grew?")
+    llm = ScriptedLLM(default="1. What does error TS-999 mean?\n2. " + "What grew over the quarter before? " * 3)
     prices = {"ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
     load = ProjectManager.load
 

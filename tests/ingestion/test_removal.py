@@ -18,7 +18,9 @@ DOCUMENTS = [Document(id_=metal, text=f"The price of {metal} rose. " * 8) for me
 
 @pytest.fixture
 def llm() -> ScriptedLLM:
-    return ScriptedLLM(default="About metals.")
+    return ScriptedLLM(
+        default="From the price list of metals: how the prices of copper, tin and zinc rose in the last year."
+    )
 
 
 @pytest.fixture

@@ -387,8 +387,8 @@ async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built
 # ---- several questions -----------------------------------------------------------------------------------------------
 
 
-def test_turns_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built._live, "turns", threading.BoundedSemaphore(2))
+def test_slots_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built._live, "slots", threading.BoundedSemaphore(2))
     lock, two, ranking, seen = threading.Lock(), threading.Barrier(2), list[str](), list[int]()
     real = HybridRetriever.rank
 
@@ -408,9 +408,9 @@ def test_turns_limit_how_many_threads_rank_at_once(built: Project, monkeypatch: 
     assert max(seen) == 2
 
 
-def test_waiting_for_an_embedding_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_an_embedding_takes_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = project_of(tmp_path)  # that has kept no question's embedding
-    monkeypatch.setattr(project._live, "turns", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(project._live, "slots", threading.BoundedSemaphore(1))
     asked, answered, real = threading.Event(), threading.Event(), CountingEmbedding._get_query_embedding
 
     def slow(self: CountingEmbedding, query: str) -> list[float]:
