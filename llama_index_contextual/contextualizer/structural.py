@@ -48,8 +48,8 @@ class StructuralContextualizer(Contextualizer):
     max_tokens: int = Field(
         default=120,
         gt=0,
-        description="Maximum number of tokens of a context; for a document with pages, whose title and section names "
-        "are longer, one and a half times as many.",
+        description="Maximum number of tokens of a context; half as many more for a document with pages, whose title"
+        " and section names are longer.",
     )
 
     @classmethod

@@ -222,9 +222,9 @@ class DocumentReader:
         suffix = ref.path.suffix.lower()
         try:
             _check(ref, self._limits)
-            if suffix in OFFICE_SUFFIXES and (reason := missing_extra(suffix)):
-                raise ReadError(ref.shown, reason)
             if suffix in OFFICE_SUFFIXES:
+                if reason := missing_extra(suffix):
+                    raise ReadError(ref.shown, reason)
                 return self._in_child(lambda worker: worker.run("office", ref.path, limits=self._limits))
             if suffix in PDF_SUFFIXES:
                 parsed = self._parse_pdf(ref, {})
