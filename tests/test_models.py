@@ -77,7 +77,7 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
         f"Setting 'llm' is {name!r}, which is not the name of a model: use one of openai:…, openai-like:…, anthropic:…,"
         f" ollama:…, or pass a LlamaIndex object."
     )
-    with pytest.raises(ModelError, match="ollama:…, local, or pass a LlamaIndex object") as raised:
+    with pytest.raises(ModelError, match="ollama:…, voyage:…, local, or pass a LlamaIndex object") as raised:
         load_embed_model(name)
     assert raised.value.setting == "embed_model"
 

@@ -293,8 +293,9 @@ async def aembed_documents(
             finite.
     """
     policy = policy or RetryPolicy()
-    counts = await asyncio.to_thread(lambda: [sum(map(model.count_tokens, texts)) for texts in documents])
-    sizes = [(tokens, len(texts)) for tokens, texts in zip(counts, documents, strict=True)]
+    sizes = await asyncio.to_thread(lambda: [(sum(map(model.count_tokens, texts)), len(texts)) for texts in documents])
+    # Booked like the tokens of other embedding models, without the margin that `count_tokens` may have for the limits.
+    counts = await asyncio.to_thread(lambda: [sum(map(embedding_tokens, texts)) for texts in documents])
     length = model.dimensions
     dimensions: set[int] = set()
     async with own_client(model) as connected:

@@ -190,7 +190,7 @@ async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() 
 
     documents = [["a b"], ["c", "d"], ["e f g"]]
     found = await rows(model, documents, booking=booking)
-    assert booked == [4, 3]
+    assert booked == [4, 3], "as counted by OpenAI's embedding models"
     assert sorted(found) == [0, 1, 2]
     for at, texts in enumerate(documents):
         assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
