@@ -70,7 +70,7 @@ class VoyageContextualEmbedding(ContextualEmbedding):
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
-        if "context" not in self.model_name:
+        if "context" not in self.model_name.lower():
             raise ModelError(
                 f"{self.model_name!r} is not a contextual embedding model: use one such as voyage-context-3, or pass"
                 f" embed_model=VoyageEmbedding(...) of the package llama-index-embeddings-voyageai.",

@@ -1,7 +1,8 @@
 """Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
 
 The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
-so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
+so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call; for
+contextual embedding models, see `document_keys`.
 """
 
 from __future__ import annotations

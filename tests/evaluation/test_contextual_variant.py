@@ -140,6 +140,9 @@ def test_reports_contain_the_variant(yards: Project, tmp_path: Path) -> None:
     comparison = yards.compare(QUESTIONS[:4], variants=["none"], contextual_embedding=NAME)
     assert to_dict(comparison)["costs"]["contextual embedding"] > 0  # type: ignore[index]
     assert "contextual embedding" in write_report(comparison, tmp_path / "r.csv").read_text(encoding="utf-8")
+    pytest.importorskip("matplotlib", reason="needs the extra eval")
+    page = write_report(comparison, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<h2>Cost of the contexts and embeddings</h2>" in page
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
