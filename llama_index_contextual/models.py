@@ -6,7 +6,7 @@ settings file never names a class to import. Other models are passed as objects.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import os
 import re
@@ -257,6 +257,42 @@ def load_embed_model(name: str) -> BaseEmbedding:
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
     return cast(BaseEmbedding, embedding(**options))
+
+
+ModelSetting = Literal["llm", "answer_llm", "embed_model"]
+"""A setting that names a model."""
+
+
+def missing_for(name: str, *, setting: ModelSetting) -> str | None:
+    """Return what is missing to load a model with a given name, in a sentence, or None; nothing is imported or called.
+
+    Args:
+        name: As in `load_llm` and `load_embed_model`.
+        setting: The setting that has this name.
+
+    Raises:
+        ModelError: The provider is unknown, or has no models of this kind.
+    """
+    if name == LOCAL and setting == "embed_model":
+        return None
+    provider, _ = _split(name, setting=setting)
+    traits = PROVIDERS[provider]
+    target = traits.embedding if setting == "embed_model" else traits.llm
+    if target is None:
+        kind = "embeddings" if setting == "embed_model" else "LLMs"
+        raise ModelError(f"Provider {provider!r} has no {kind}; choose another in {setting!r}.", setting=setting)
+    if not _is_installed(target.partition(":")[0]):
+        return f"{name!r} needs a package that is not installed: pip install {traits.pip}"
+    if traits.key and not os.environ.get(traits.key):
+        return f"{name!r} needs {traits.key}, which is not set."
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
 
 
 def preload(model: BaseEmbedding | LLM) -> None:

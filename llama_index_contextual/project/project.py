@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -38,7 +38,6 @@ from pydantic import BaseModel
 from llama_index_contextual._utils.calls import blocking, in_thread, run_to_completion
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.answering.build import (
-    Adjacent,
     EngineOptions,
     Intents,
     StockOptions,
@@ -52,7 +51,7 @@ from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import Adjacent, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
@@ -67,11 +66,13 @@ from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
 from llama_index_contextual.ingestion.run import arun, remove_documents
 from llama_index_contextual.models import (
+    ModelSetting,
     contextual_model,
     embedding_identity,
     is_same_model,
     load_embed_model,
     load_llm,
+    missing_for,
     require_independent_vectors,
 )
 from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
@@ -172,10 +173,10 @@ class Project:
     def _answering_llm(self) -> LLM:
         """Return the LLM for questions and answers: the given object, or the LLM of the settings."""
         return self._llm or load_llm(
-            self.config.llm,
+            self.config.answer_llm or self.config.llm,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            advice="use another LLM: the setting `llm`, such as ollama:llama3.1, or an object passed as `llm=`",
+            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, or an object passed as `llm=`",
         )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
@@ -568,8 +569,8 @@ class Project:
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-        intents: Intents = False,
-        style: str = "instruction",
+        intents: Intents | None = None,
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | None = None,
         context: bool | None = None,
@@ -578,7 +579,7 @@ class Project:
         small_talk: str = SMALL_TALK,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,
@@ -601,6 +602,8 @@ class Project:
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
+        Options that are None have the value of the project's setting of the same name; `cache` is off by default.
+
         The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, the
         result is a `RetrieverQueryEngine` over the same search. Of the other options, it supports only llm, mode,
         similarity_top_k, filters, intents, node_postprocessors, streaming and callback_manager.
@@ -614,12 +617,11 @@ class Project:
                 the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
                 "llm" also asks the model if the wording does not decide; a dict of plans replaces individual plans.
             style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
-            answer_tokens: Maximum number of passage tokens that the model reads; None uses the project's setting.
-            max_passages: Maximum number of passages that the model reads; None reads as many as fit.
-            context: Whether the model sees the generated contexts, marked as background; None uses the project's
-                setting.
+            answer_tokens: Maximum number of passage tokens that the model reads.
+            max_passages: Maximum number of passages that the model reads; without it, as many as fit.
+            context: Whether the model sees the generated contexts, marked as background.
             min_confidence: Searches with a lower confidence are answered with `not_found`, without a call to the model;
-                None leaves the decision to the model.
+                0, or no value here and in the settings, leaves the decision to the model.
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in the search for a follow-up question.
@@ -629,7 +631,8 @@ class Project:
             guards: Checks and filters for every answer; True uses the default guards.
             cache: Cache of answers; True uses `answer_cache`.
             judge: Judge of every answer before it is shown; True uses `llm`.
-            timeouts: Timeouts of calls to the model; None uses the setting `call_timeout`.
+            timeouts: Timeouts of calls to the model; None uses the settings `first_token_timeout`,
+                `between_tokens_timeout` and `call_timeout`.
             node_postprocessors: Applied to the hits first, such as a reranker.
             streaming: Whether `query` returns a stream.
             callback_manager: Receives LlamaIndex's events.
@@ -698,12 +701,12 @@ class Project:
         search_mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-        intents: Intents = False,
+        intents: Intents | None = None,
         turns: int = 3,
         history_tokens: int = 1000,
         chat_store: BaseChatStore | None = None,
         chat_store_key: str = "chat_history",
-        style: str = "instruction",
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | Literal["usual"] | None = "usual",
         context: bool | None = None,
@@ -712,7 +715,7 @@ class Project:
         small_talk: str = SMALL_TALK,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,
@@ -739,7 +742,7 @@ class Project:
             style: As in `as_query_engine`, like all following options.
             answer_tokens: Maximum number of passage tokens.
             max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
-                `intents` all that are found; None reads as many as fit.
+                `intents` all that are found, unless there is a project's setting; None reads as many as fit.
             context: Whether the model sees the generated contexts.
             min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
@@ -766,7 +769,7 @@ class Project:
             EngineOptions(
                 style=style,
                 answer_tokens=answer_tokens,
-                max_passages=(None if intents else 3) if max_passages == "usual" else max_passages,
+                max_passages=self._usual_passages(intents) if max_passages == "usual" else max_passages,
                 context=context,
                 min_confidence=min_confidence,
                 not_found=not_found,
@@ -789,6 +792,10 @@ class Project:
             chat_store=chat_store,
             chat_store_key=chat_store_key,
         )
+
+    def _usual_passages(self, intents: Intents | None) -> int | None:
+        by_intent = self.config.intents if intents is None else intents
+        return self.config.max_passages or (None if by_intent else 3)
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
@@ -855,11 +862,15 @@ class Project:
             **changes: Fields of `ProjectConfig`.
 
         Raises:
-            ConfigurationError: A setting is unknown or its value is invalid; nothing is changed then.
+            ConfigurationError: A setting is unknown, its value is invalid, or it names a model of an unknown provider;
+                nothing is changed then.
         """
         with write_lock(self.directory):
             # Another process may have changed them since they were read.
             config = read_config(self.directory).changed(**changes)
+            for setting in get_args(ModelSetting):
+                if changes.get(setting) is not None:
+                    missing_for(changes[setting], setting=setting)
             write_config(self.directory, config)
             pending = config.rebuild_fields(self._built_with() or self.config)
             self.config = config
@@ -1085,8 +1096,8 @@ class Project:
         concurrency: int = 8,
         max_cost: float | None = None,
         progress: ShowVariants | None = None,
-        intents: Intents = False,
-        style: str = "instruction",
+        intents: Intents | None = None,
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | None = None,
         context: bool | None = None,
@@ -1095,7 +1106,7 @@ class Project:
         small_talk: str = SMALL_TALK,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,
