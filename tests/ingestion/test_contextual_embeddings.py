@@ -195,6 +195,17 @@ def test_a_document_that_comes_back_is_not_embedded_again(handbook: Project, pro
     assert all(np.array_equal(first[text], vector) for text, vector in stored(handbook).items())
 
 
+def test_known_chunks_among_other_neighbours_are_embedded_again(handbook: Project, provider: LoopbackProvider) -> None:
+    def nodes(doc: str, *texts: str) -> list[TextNode]:
+        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)}
+        return [TextNode(id_=f"{doc}{text}", text=text, relationships=source) for text in texts]
+
+    handbook.ingest([*nodes("one", "pump", "valve"), *nodes("two", "crane", "gate")])
+    provider.clear_history()
+    handbook.ingest(nodes("three", "pump", "gate"))
+    assert lists(provider) == [["pump", "gate"]], "each was known at the same place of another document"
+
+
 def test_equal_documents_are_sent_once(handbook: Project, provider: LoopbackProvider) -> None:
     text = document("a").text
     handbook.ingest([Document(id_="one", text=text), Document(id_="two", text=text)])
