@@ -308,6 +308,10 @@ class Origin:
     load_embed_model: Callable[[], BaseEmbedding]
     model_id: str | None = None
 
+    def load_llm(self) -> LLM:
+        """Return the LLM that reranks and writes questions."""
+        return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
+
     @property
     def llm_name(self) -> str:
         """Name of the LLM, as used in prices and reports."""
@@ -408,7 +412,7 @@ class Workspace:
                     progress=progress,
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model())
+            live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model(), origin.load_llm)
             built = live.current()
             self._open.callback(built.close)
             return Variant(
@@ -633,8 +637,7 @@ def compare_variants(
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
-        llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
-        loaded: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+        loaded: Sequence[Question] = generate_questions(origin.version, origin.load_llm(), number=number, seed=seed)
     else:
         loaded = read(questions)
     subset = draw_sample(origin.version, loaded, sample, seed=seed)

@@ -184,7 +184,7 @@ class CrossEncoderReranker(Reranker):
     def __init__(self, name: str, *, device: str | None = None, batch_size: int = BATCH_SIZE) -> None:
         self.name = name
         self._batch_size = batch_size
-        self._model = _load(name, device)
+        self._model, self._identity = _load(name, device)
         self._tokenizer = self._model.tokenizer
         self._lock = new_lock()
         if not getattr(self._tokenizer, "is_fast", False):
@@ -246,7 +246,7 @@ class CrossEncoderReranker(Reranker):
             output = self._model.predict(
                 [(question, window) for texts in windows for window in texts],
                 batch_size=self._batch_size,
-                activation_fn=_unchanged,
+                activation_fn=self._identity,
                 show_progress_bar=False,
             )
             logits = np.asarray(output, dtype=np.float64)
@@ -276,9 +276,11 @@ class CrossEncoderReranker(Reranker):
         )
 
 
-def _load(name: str, device: str | None) -> Any:
+def _load(name: str, device: str | None) -> tuple[Any, Any]:
+    """Return the model, and an activation that does not change its output."""
     try:
         from sentence_transformers import CrossEncoder
+        from torch.nn import Identity
     except ImportError as error:
         raise ModelError(
             f'The reranker {name!r} needs sentence-transformers: pip install "llama-index-contextual[rerank]"',
@@ -286,7 +288,7 @@ def _load(name: str, device: str | None) -> Any:
         ) from error
     try:
         # The model's own code is never run.
-        return CrossEncoder(name, device=device, trust_remote_code=False)
+        return CrossEncoder(name, device=device, trust_remote_code=False), Identity()
     except (OSError, ValueError) as error:
         raise ModelError(
             f"The reranker {name!r} cannot be loaded ({error}): name a cross-encoder of the Hugging Face hub or the"
@@ -300,10 +302,6 @@ def _length_of(model: Any) -> int:
     limits = (getattr(model, "max_seq_length", None), getattr(model.tokenizer, "model_max_length", None))
     known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
     return min(known, default=_DEFAULT_LENGTH)
-
-
-def _unchanged(logits: Any) -> Any:
-    return logits
 
 
 def _reason(probability: float, window: int, windows: int) -> str:

@@ -72,6 +72,16 @@ def test_a_variant_retrieves_like_a_project_with_its_settings(
         assert [(c.node_id, c.score) for c in result.results] == [(c.node_id, c.score) for c in expected]
 
 
+def test_an_llm_that_reranks_also_reranks_in_the_variants(manager: ProjectManager, text_folder: Path) -> None:
+    llm = ScriptedLLM(default="[2, 1]")
+    project = manager.create("a", ProjectConfig.local(rerank="llm"), llm=llm)
+    project.ingest([text_folder])
+    comparison = project.compare(QUESTIONS, variants=("none", "structural"), ks=[2])
+    assert len(llm.history) == 2 * len(QUESTIONS)
+    assert all(prompt.startswith("Sort passages") for prompt in llm.history)
+    assert all(result.results[0].score == 1.0 for result in comparison["none"].results)
+
+
 def test_contexts_are_paid_for_once_and_their_cost_is_known(manager: ProjectManager, text_folder: Path) -> None:
     with LoopbackProvider() as provider, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "sk-test")

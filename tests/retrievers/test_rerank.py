@@ -13,6 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import Document, NodeWithScore, QueryBundle, TextNode
@@ -23,7 +27,14 @@ from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import rerank
-from llama_index_contextual.retrievers.rerank import RERANK_PROMPT, WINDOW, LLMReranker, Reranked, Rerankers
+from llama_index_contextual.retrievers.rerank import (
+    RERANK_PROMPT,
+    WINDOW,
+    CrossEncoderReranker,
+    LLMReranker,
+    Reranked,
+    Rerankers,
+)
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -84,11 +95,15 @@ def probability(name: str) -> float:
 
 @pytest.fixture
 def cross_encoder(monkeypatch: pytest.MonkeyPatch) -> type[CrossEncoder]:
-    """Replace the package sentence-transformers by a module with this cross-encoder."""
+    """Replace sentence-transformers by a module with this cross-encoder, and torch by an empty one."""
     kind = type("Mine", (CrossEncoder,), {"made": []})
     module = ModuleType("sentence_transformers")
     module.CrossEncoder = kind  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    layers = ModuleType("torch.nn")
+    layers.Identity = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.nn", layers)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     return kind
 
 
@@ -174,6 +189,79 @@ def test_explanations_follow_the_new_order(tmp_path: Path, cross_encoder: type[C
     assert json.loads(json.dumps(response.to_dict()))["explanations"][0]["reranking"]["after"] == 1
 
 
+def test_a_long_passage_is_read_in_windows_and_has_the_score_of_the_best(cross_encoder: type[CrossEncoder]) -> None:
+    text = " ".join(f"{'long' * (at % 400 == 350)}word{at}" for at in range(1_200))
+    node = TextNode(text=text, metadata={"context": "The manual."}, text_template="{metadata_str}\n\n{content}")
+    read: list[tuple[str, str]] = []
+
+    def predict(self: CrossEncoder, pairs: list[tuple[str, str]], **_: Any) -> list[float]:
+        read.extend(pairs)
+        return [float("word777 " in window) for _, window in pairs]
+
+    cross_encoder.predict = predict  # type: ignore[method-assign]
+    reranked = CrossEncoderReranker(CROSS_ENCODER).rerank(QueryBundle("pump " * 5), hits_of(node, "short"))
+    windows = [window for _, window in read if window != "short"]
+    assert len(windows) == 3
+    assert all(window.startswith("context: The manual.\n\n") for window in windows)
+    assert all(len(f"{question} {window}".split()) <= 512 - 3 for question, window in read)
+    covered = {word for window in windows for word in window.split()[3:]}
+    assert covered == set(text.split())
+    assert reranked.hits[0].node is node
+    assert reranked.hits[0].score == pytest.approx(1 / (1 + math.exp(-1)))
+    assert reranked.decisions[node.node_id].reason == "probability 0.7311, the best of 3 windows (number 2)"
+
+
+def test_reranking_is_reported_to_the_handlers_of_llamaindex(cross_encoder: type[CrossEncoder]) -> None:
+    events: list[BaseEvent] = []
+
+    class Handler(BaseEventHandler):
+        def handle(self, event: BaseEvent, **_: Any) -> None:
+            events.append(event)
+
+    handler, dispatcher = Handler(), get_dispatcher("llama_index_contextual.retrievers.rerank")
+    dispatcher.add_event_handler(handler)
+    try:
+        reranked = CrossEncoderReranker(CROSS_ENCODER).rerank(QueryBundle(QUERY), hits_of("a", "longer"))
+    finally:
+        dispatcher.event_handlers.remove(handler)
+    start, end = events
+    assert isinstance(start, ReRankStartEvent)
+    assert isinstance(end, ReRankEndEvent)
+    assert (start.model_name, [hit.node_id for hit in start.nodes]) == (CROSS_ENCODER, ["n1", "n2"])
+    assert [hit.node_id for hit in end.nodes] == names(reranked) == ["n2", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ([[0.1, 0.9]], "returns 2 values for a passage instead of one: choose another cross-encoder"),
+        ([float("inf")], "returned a value that is not a number"),
+    ],
+)
+def test_an_output_that_is_no_logit_is_an_error(cross_encoder: type[CrossEncoder], output: Any, message: str) -> None:
+    cross_encoder.predict = lambda *_, **__: output  # type: ignore[assignment,method-assign]
+    with pytest.raises(ModelError, match=message):
+        CrossEncoderReranker(CROSS_ENCODER).rerank(QueryBundle(QUERY), hits_of("a"))
+
+
+def test_a_tokenizer_without_offsets_is_an_error(
+    cross_encoder: type[CrossEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "is_fast", False)
+    with pytest.raises(ModelError, match="has no fast tokenizer"):
+        CrossEncoderReranker(CROSS_ENCODER)
+
+
+def test_an_error_of_the_model_is_a_model_error(cross_encoder: type[CrossEncoder]) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    cross_encoder.predict = fail  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match="out of memory") as raised:
+        CrossEncoderReranker(CROSS_ENCODER).rerank(QueryBundle(QUERY), hits_of("a"))
+    assert raised.value.setting == "rerank"
+
+
 def test_without_the_package_the_error_names_the_pip_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ModelError, match=r'pip install "llama-index-contextual\[rerank\]"') as raised:
@@ -203,8 +291,11 @@ class Oracle(ScriptedLLM):
         return json.dumps([passage["id"] for passage in order])
 
 
-def hits_of(*texts: str, **metadata: Any) -> list[RetrievedChunk]:
-    nodes = [TextNode(id_=f"n{at}", text=text, metadata=metadata) for at, text in enumerate(texts, start=1)]
+def hits_of(*texts: str | TextNode, **metadata: Any) -> list[RetrievedChunk]:
+    nodes = [
+        text if isinstance(text, TextNode) else TextNode(id_=f"n{at}", text=text, metadata=metadata)
+        for at, text in enumerate(texts, start=1)
+    ]
     return [RetrievedChunk(node=node, score=1 / rank, rank=rank) for rank, node in enumerate(nodes, start=1)]
 
 
