@@ -98,7 +98,7 @@ class Rerankers:
     def __init__(self, load_llm: Callable[[], LLM] | None = None) -> None:
         self._load_llm = load_llm
         self._lock = new_lock()
-        self._cached: tuple[tuple[str, str | None], Reranker] | None = None
+        self._cached: tuple[tuple[str, tuple[str, float | None] | None], Reranker] | None = None
 
     def of(self, config: ProjectConfig) -> Reranker | None:
         """Return the reranker of the settings, or None.
@@ -110,17 +110,17 @@ class Rerankers:
         if config.rerank is None:
             return None
         with self._lock:
-            key = config.rerank, config.llm if config.rerank == LLM_RERANK else None
+            key = config.rerank, (config.llm, config.call_timeout) if config.rerank == LLM_RERANK else None
             if self._cached is None or self._cached[0] != key:
-                self._cached = key, self._make(config.rerank)
+                self._cached = key, self._make(config.rerank, config.call_timeout)
             return self._cached[1]
 
-    def _make(self, name: str) -> Reranker:
+    def _make(self, name: str, timeout: float | None) -> Reranker:
         if name != LLM_RERANK:
             return CrossEncoderReranker(name)
         if self._load_llm is None:
             raise ConfigurationError("rerank='llm' needs an LLM: search through a project.", setting="rerank")
-        return LLMReranker(self._load_llm)
+        return LLMReranker(self._load_llm, timeout=timeout)
 
 
 # ---- Cross-encoder ---------------------------------------------------------------------------------------------------
@@ -132,6 +132,8 @@ OVERLAP = 0.2
 """Share of a window that the next one repeats, so that a sentence at the border is complete in one of them."""
 
 _DEFAULT_LENGTH = 512
+_SLACK = 8
+"""Number of tokens left free: words and bytes of a character may be divided differently at the border of a window."""
 _NO_LIMIT = 1_000_000  # a tokenizer without a limit has a length of 10**30
 
 
@@ -190,8 +192,7 @@ class CrossEncoderReranker(Reranker):
         if not getattr(self._tokenizer, "is_fast", False):
             raise self._unusable("has no fast tokenizer (tokenizer.json), which is needed to divide long passages")
         self.length = _length_of(self._model)
-        # Room for a word that is divided differently at the border of a window.
-        self._room = self.length - self._tokenizer.num_special_tokens_to_add(pair=True) - 2
+        self._room = self.length - self._tokenizer.num_special_tokens_to_add(pair=True) - _SLACK
         if self._room < 16:
             raise self._unusable(f"reads only {self.length} tokens")
 
@@ -206,7 +207,7 @@ class CrossEncoderReranker(Reranker):
         best = [int(windows.argmax()) for windows in logits]
         outputs = [float(windows[at]) for windows, at in zip(logits, best, strict=True)]
         order = sorted(range(len(hits)), key=lambda at: (-outputs[at], at))
-        # log(1 + exp(-x)) without overflow
+        # 1 / (1 + exp(-x)) without overflow
         scores = [float(np.exp(-np.logaddexp(0.0, -output))) for output in outputs]
         reasons = [_reason(scores[at], best[at] + 1, len(logits[at])) for at in range(len(hits))]
         kept = [at for at in order if threshold is None or scores[at] >= threshold]
@@ -230,9 +231,12 @@ class CrossEncoderReranker(Reranker):
         else:
             text = passage.text
         spans, width = self._spans(text), room - head_length
-        number = -(-(len(spans) - width) // max(1, round(width * (1 - OVERLAP)))) + 1
+        more = len(spans) - width
+        if more <= 0:  # head and text have fewer tokens one by one
+            return [head + text]
+        number = -(-more // max(1, round(width * (1 - OVERLAP)))) + 1
         # Evenly spread, so that the last window is as long as the others.
-        starts = [round(at * (len(spans) - width) / (number - 1)) for at in range(number)]
+        starts = [round(at * more / (number - 1)) for at in range(number)]
         return [head + text[spans[start][0] : spans[start + width - 1][1]] for start in starts]
 
     def _logits_of(self, question: str, passages: Sequence[_Passage]) -> list[NDArray[np.float64]]:
@@ -330,7 +334,7 @@ WINDOW = 20
 PROMPT_TOKENS = 8_000
 """Maximum number of tokens of the passages in one call."""
 CALL_TIMEOUT = 60.0
-"""Seconds to wait for a reply."""
+"""Seconds to wait for a reply, unless the setting `call_timeout` is given."""
 
 _QUESTION_TOKENS = 1_000
 _PART_TOKENS: Mapping[str, int] = {"source": 60, "context": 100, "table_head": 60, "text": 300}
@@ -399,13 +403,15 @@ class LLMReranker(Reranker, PromptMixin):
 
     Args:
         load_llm: Loads the LLM, at the first question.
+        timeout: Seconds to wait for a reply, including retries; None for 60.
 
     Source: Sun et al., "Is ChatGPT Good at Search? Investigating Large Language Models as Re-Ranking Agents", EMNLP
     2023 (RankGPT).
     """
 
-    def __init__(self, load_llm: Callable[[], LLM]) -> None:
+    def __init__(self, load_llm: Callable[[], LLM], *, timeout: float | None = None) -> None:
         self.name = LLM_RERANK
+        self.timeout = timeout or CALL_TIMEOUT
         self._load = cache(load_llm)
         self._llm: PerLoop[LLM] = PerLoop(self._load)
         self._prompt: BasePromptTemplate = RERANK_PROMPT
@@ -464,12 +470,12 @@ class LLMReranker(Reranker, PromptMixin):
         await asyncio.to_thread(self._load)  # takes a moment the first time
         llm = await self._llm.running()
         try:
-            async with asyncio.timeout(CALL_TIMEOUT):
+            async with asyncio.timeout(self.timeout):
                 return await acall(lambda: llm.apredict(self._prompt, **values), _RETRY)
         except TimeoutError as error:
             raise ModelError(
-                f"{model_name(llm)!r} did not sort the passages within {CALL_TIMEOUT:g} seconds: try again, reduce"
-                f" rerank_candidates, or set rerank=None.",
+                f"{model_name(llm)!r} did not sort the passages within {self.timeout:g} seconds: increase call_timeout,"
+                f" reduce rerank_candidates, or set rerank=None.",
                 setting="rerank",
             ) from error
         except ContextualError:

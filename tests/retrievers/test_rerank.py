@@ -463,14 +463,13 @@ async def test_the_event_loop_runs_while_the_llm_is_asked() -> None:
     assert names(await task) == ["n2", "n1"]
 
 
-async def test_an_llm_that_does_not_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_llm_that_does_not_reply_is_an_error() -> None:
     class Silent(ScriptedLLM):
         async def achat(self, messages: Any, **kwargs: Any) -> Any:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(rerank, "CALL_TIMEOUT", 0.01)
     with pytest.raises(ModelError, match=r"'ScriptedLLM:scripted' did not sort the passages within 0\.01 seconds"):
-        await LLMReranker(Silent).arerank(QueryBundle(QUERY), hits_of("a", "b"))
+        await LLMReranker(Silent, timeout=0.01).arerank(QueryBundle(QUERY), hits_of("a", "b"))
 
 
 def test_a_call_is_repeated_after_an_error_of_the_connection() -> None:
