@@ -334,7 +334,8 @@ class ProjectConfig(BaseModel):
     rerank_threshold: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="Hits with a reranker score below this value are dropped.",
+        description="Hits with a lower probability by the cross-encoder, from 0 to 1, are dropped; does not apply to"
+        " `llm`.",
         json_schema_extra=_NO_REBUILD,
     )
     keep_versions: int = Field(

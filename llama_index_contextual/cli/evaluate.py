@@ -46,7 +46,7 @@ def evaluate_project(
         str, typer.Option("--k", metavar="NUMBERS", help="Numbers of results for the metrics.")
     ] = "1,5,10,20",
     metric: Annotated[
-        str | None, typer.Option(help="Metric for the recommendation of --compare, such as recall@10.")
+        str | None, typer.Option(help="Metric for the recommendation of --compare; nDCG@10 by default.")
     ] = None,
     number: Annotated[int, typer.Option(help="Number of questions to write if no file is given.")] = 50,
     save: Annotated[Path | None, typer.Option(help="File to save the written questions to.")] = None,

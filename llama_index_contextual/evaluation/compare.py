@@ -7,6 +7,7 @@ temporary `Workspace` and compares those.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,10 +15,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
+from numpy.typing import NDArray
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
@@ -28,7 +31,14 @@ from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
-from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.metrics import (
+    ALPHA,
+    FEWEST,
+    bootstrap_interval,
+    detectable_difference,
+    permutation_p_value,
+    questions_needed,
+)
 from llama_index_contextual.evaluation.questions import Evidence, Question, absent_files, ids_by_name, require_files
 from llama_index_contextual.evaluation.run import (
     KS,
@@ -55,10 +65,8 @@ from llama_index_contextual.storage.project_file import project_ledger, write_lo
 from llama_index_contextual.storage.scratch import scratch
 from llama_index_contextual.storage.version import OpenVersion
 
-ALPHA = 0.05
-"""Level of significance: a difference with a smaller p-value is significant."""
-
-_MAIN_K = 10
+RELEVANT = 0.05
+"""Mean difference that a question set should be able to show; if it cannot, the recommendation says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,8 @@ class Difference:
         low: Lower end of the 95 % interval (paired bootstrap).
         high: Upper end of the interval.
         p_value: Two-sided p-value of a paired permutation test.
+        detectable: The smallest mean difference that so many questions would probably show (see
+            `detectable_difference`), or None if it cannot be estimated.
     """
 
     metric: str
@@ -82,6 +92,7 @@ class Difference:
     low: float
     high: float
     p_value: float
+    detectable: float | None = None
 
     @property
     def significant(self) -> bool:
@@ -99,7 +110,7 @@ class Comparison:
     """The evaluations of several retrievers on the same questions; the first retriever is the baseline.
 
     Attributes:
-        evaluations: The evaluations in the order given, cheapest first.
+        evaluations: The evaluations in the order given.
         metric: Metric of the recommendation.
         costs: Cost of the retrievers on these documents in dollars, by name, if known.
         notes: Notes on the figures, in sentences.
@@ -124,7 +135,7 @@ class Comparison:
     def difference(self, baseline: str, variant: str, metric: str | None = None) -> Difference:
         """Return how much better `variant` is than `baseline`."""
         metric = metric or self.metric
-        values = self[variant].values(metric) - self[baseline].values(metric)
+        values = self._values(baseline, variant, metric)
         interval = bootstrap_interval(values, seed=self.seed)
         return Difference(
             metric=metric,
@@ -134,7 +145,12 @@ class Comparison:
             low=interval.low,
             high=interval.high,
             p_value=permutation_p_value(values, seed=self.seed),
+            detectable=detectable_difference(values),
         )
+
+    def _values(self, baseline: str, variant: str, metric: str | None = None) -> NDArray[np.float64]:
+        metric = metric or self.metric
+        return self[variant].values(metric) - self[baseline].values(metric)
 
     def differences(self, metric: str | None = None) -> list[Difference]:
         """Return the differences of all pairs."""
@@ -148,35 +164,80 @@ class Comparison:
 
     @property
     def recommended(self) -> str:
-        """Name of the recommended retriever: the first one that no later one beats significantly."""
-        chosen = self.names[0]
-        for name in self.names[1:]:
+        """Name of the recommended retriever.
+
+        This is the best one of those that cost least, unless a more expensive one is significantly better.
+        """
+        by_cost = self._names_by_cost()
+        least = self.costs.get(by_cost[0])
+        cheapest = [
+            name for name in by_cost if name == by_cost[0] or (least is not None and self.costs.get(name) == least)
+        ]
+        chosen = max(cheapest, key=lambda name: round(self[name].mean(self.metric), 9))
+        for name in (name for name in by_cost if name not in cheapest):
             difference = self.difference(chosen, name)
             if difference.significant and difference.mean > 0:
                 chosen = name
         return chosen
 
+    def _names_by_cost(self) -> list[str]:
+        """Return the names, the cheapest first; those of unknown cost last, in the order given."""
+        if self.costs.get(self.names[0]) is None:
+            return self.names
+
+        def cost(name: str) -> float:
+            known = self.costs.get(name)
+            return math.inf if known is None else known
+
+        return sorted(self.names, key=cost)
+
     @property
     def recommendation(self) -> str:
-        """The recommendation and its reasons, in one sentence."""
+        """The recommendation and its reasons, in a few sentences."""
         chosen, first, number = self.recommended, self.names[0], len(self.evaluations[0].results)
         on = f"in {self.metric} on {pluralize(number, 'question')}"
-        others = [name for name in self.names if name not in (chosen, first)]
-        if chosen == first:
-            return f"Use {chosen!r}: {self._not_better(chosen, others)} {on}."
-        gain = f"it is better than {first!r} {on} ({self.difference(first, chosen)})"
-        cost = self.cost_per_point(chosen)
-        price = "" if cost is None else (f" at ${cost:.2f} per point" if cost else " at no cost")
-        rest = f", and {self._not_better(chosen, others)}" if others else ""
-        return f"Use {chosen!r}: {gain}{price}{rest}."
+        others = [name for name in self.names if name != chosen]
+        gain = self.difference(first, chosen)
+        if chosen == first or gain.mean <= 0:
+            less = "" if chosen == first else "it costs less, and "
+            advice = f"Use {chosen!r}: {less}{self._not_better(chosen, others)} {on}."
+        else:
+            doubt = "" if gain.significant else ", though not significantly,"
+            others.remove(first)
+            rest = f", and {self._not_better(chosen, others)}" if others else ""
+            advice = f"Use {chosen!r}: it is better than {first!r} {on} ({gain}){doubt}{self._price(chosen)}{rest}."
+        return " ".join([advice, *self._doubts(chosen)])
 
-    def __repr__(self) -> str:
-        return "\n".join([*map(repr, self.evaluations), self.recommendation])
+    def _price(self, chosen: str) -> str:
+        cost = self.cost_per_point(chosen)
+        if cost is None:
+            return ""
+        return f" at ${cost:.2f} per point" if cost > 0 else " at no extra cost"
 
     def _not_better(self, chosen: str, others: Sequence[str]) -> str:
         parts = [f"{name!r} ({self.difference(chosen, name)})" for name in others]
         verb = "is" if len(parts) == 1 else "are"
         return f"{' and '.join(parts)} {verb} not significantly better"
+
+    def _doubts(self, chosen: str) -> Iterator[str]:
+        """Yield a sentence if the questions are too few to tell the recommended retriever from another one."""
+        number = len(self.evaluations[0].results)
+        differences = [self.difference(chosen, name) for name in self.names if name != chosen]
+        undecided = [difference for difference in differences if not difference.significant]
+        if undecided and number < FEWEST:
+            yield f"With fewer than {FEWEST} questions no difference can be significant: use more."
+        widest = max(undecided, key=lambda difference: difference.detectable or 0.0, default=None)
+        if widest is None or widest.detectable is None or widest.detectable <= RELEVANT:
+            return
+        needed = questions_needed(self._values(widest.baseline, widest.variant), RELEVANT)
+        yield (
+            f"The questions are too few to tell {widest.baseline!r} from {widest.variant!r} if they differ by less than"
+            f" {100 * widest.detectable:.1f} points (5 % level, 80 % power); about {needed:,} questions would show"
+            f" {100 * RELEVANT:.0f} points."
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join([*map(repr, self.evaluations), self.recommendation])
 
 
 def compare(
@@ -194,11 +255,11 @@ def compare(
     """Evaluate several retrievers on the same questions.
 
     Args:
-        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the others in order of cost.
+        retrievers: LlamaIndex retrievers or projects by name: first the baseline, then the others, in order of cost
+            unless `costs` are given.
         questions: Questions, or the path of a question file.
         ks: Numbers of results to evaluate.
-        metric: Metric of the recommendation; None for recall@10, or for recall at the largest of `ks` if 10 is not in
-            it.
+        metric: Metric of the recommendation; None for nDCG@10, or at the largest of `ks` if that is smaller.
         costs: Cost of each retriever on these documents in dollars, if known.
         notes: Notes on the figures, in sentences.
         embed_model: Model for the context relevance; None leaves it out.
@@ -220,7 +281,7 @@ def compare(
         before = at * len(loaded)
         report = None if progress is None else (lambda done, _, before=before: progress(before + done, total))
         evaluations.append(evaluate(retriever, loaded, name=name, ks=ks, embed_model=embed_model, progress=report))
-    metric = metric or f"recall@{_MAIN_K if _MAIN_K in ks else max(ks)}"
+    metric = metric or evaluations[0].main_metric
     evaluations[0].values(metric)  # raises if there is no such metric
     return Comparison(
         evaluations=tuple(evaluations), metric=metric, costs=dict(costs or {}), notes=tuple(notes), seed=seed
@@ -249,6 +310,10 @@ class Origin:
     llm: LLM | None
     load_embed_model: Callable[[], BaseEmbedding]
     model_id: str | None = None
+
+    def load_llm(self) -> LLM:
+        """Return the LLM that reranks and writes questions."""
+        return self.llm or load_llm(self.config.llm, timeout=self.config.call_timeout)
 
     @property
     def llm_name(self) -> str:
@@ -352,7 +417,12 @@ class Workspace:
                     progress=progress,
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, lambda _: embed_model or origin.load_embed_model())
+            live = LiveIndexes(
+                directory,
+                origin.directory.name,
+                lambda _: embed_model or origin.load_embed_model(),
+                origin.load_llm,
+            )
             built = live.current()
             self._open.callback(built.close)
             return Variant(
@@ -588,7 +658,7 @@ def compare_variants(
             include their embeddings.
         sample: Maximum number of documents to build, preferring those with evidence; None for all.
         ks: Numbers of results to evaluate.
-        metric: Metric of the recommendation; None for recall@10.
+        metric: Metric of the recommendation; None for nDCG@10.
         max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if the cost is higher or
             unknown. Questions written by the LLM are not included.
         number: Number of questions to write if none are given.
@@ -607,8 +677,7 @@ def compare_variants(
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
-        llm = origin.llm or load_llm(origin.config.llm, timeout=origin.config.call_timeout)
-        loaded: Sequence[Question] = generate_questions(origin.version, llm, number=number, seed=seed)
+        loaded: Sequence[Question] = generate_questions(origin.version, origin.load_llm(), number=number, seed=seed)
     else:
         loaded = read(questions)
     subset = draw_sample(origin.version, loaded, sample, seed=seed)

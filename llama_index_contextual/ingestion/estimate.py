@@ -46,7 +46,11 @@ TOKENS_PER_SECOND = 70.0
 """Assumed speed of a model, stated in the estimate."""
 
 MARGIN = 1.5
-"""Factor by which a limit exceeds the estimate, for longer answers and prefixes evicted from the cache."""
+"""Factor by which a limit exceeds the estimate.
+
+It leaves room for longer answers, prefixes evicted from the cache, and contexts that are requested once more because
+they are very short.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +345,10 @@ class _Counter:
             yield (
                 f"The model reasons before it answers: reasoning tokens are charged as well, up to {hidden:,} per call."
             )
-        yield "Failed calls and repeated requests are not included; flex calls may take longer."
+        yield (
+            "Failed calls and repeated requests are not included. A context of fewer than 15 words, which is rare, is"
+            " requested once more; the limit (max_cost) leaves room for some of them. Flex calls may take longer."
+        )
 
 
 def _cache_write_price(price: TokenPrice | None) -> str:

@@ -1010,7 +1010,7 @@ class Project:
                 "contextual embedding", without contexts.
             sample: Maximum number of documents to build, those with evidence first; None uses all.
             ks: Numbers of results to evaluate.
-            metric: Metric of the recommendation; None uses recall@10.
+            metric: Metric of the recommendation; None uses nDCG@10.
             max_cost: Maximum cost of contexts and embeddings in dollars; nothing is built if it is higher or unknown.
                 The cost of generated questions is not included.
             number: Number of questions to write if none are given.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.retrievers.base import Ranking
+from llama_index_contextual.retrievers.rerank import Reranked
 from llama_index_contextual.retrievers.response import Explanation, RetrievedChunk
 
 NEAR_MISSES = 5
@@ -45,6 +46,31 @@ def explain(ranking: Ranking, hits: Sequence[RetrievedChunk], k: int) -> tuple[l
     last = min(k, len(hits))
     near_misses = [_with_reason(ranking, explanations, at, last - 1) for at in range(last, len(hits))]
     return explanations[:last], near_misses
+
+
+def explain_reranked(
+    explanations: Sequence[Explanation], reranked: Reranked, k: int
+) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations of the k best hits in the order of a reranker, and those of the other hits.
+
+    Args:
+        explanations: The explanations of at least all hits that were reranked, in the order before.
+        reranked: The hits in the order of the reranker.
+        k: Number of results among them.
+    """
+    by_id = {one.node_id: one for one in explanations}
+    moved = []
+    for rank, hit in enumerate(reranked.hits, start=1):
+        decision, last = reranked.decisions[hit.node_id], reranked.hits[min(rank, k) - 1]
+        below = reranked.decisions[last.node_id].reason
+        why_not = None if rank <= k else f"reranked below result {k}: {decision.reason}; result {k}: {below}"
+        moved.append(replace(by_id[hit.node_id], rank=rank, score=hit.get_score(), reranking=decision, why_not=why_not))
+    for node_id, decision in reranked.decisions.items():
+        if decision.after is None:
+            rank, why_not = len(moved) + 1, str(decision)
+            moved.append(replace(by_id[node_id], rank=rank, score=decision.score, reranking=decision, why_not=why_not))
+    kept = min(k, len(reranked.hits))
+    return moved[:kept], moved[kept:]
 
 
 def _explanation(ranking: Ranking, hit: RetrievedChunk) -> Explanation:

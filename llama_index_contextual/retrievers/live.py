@@ -1,7 +1,8 @@
 """Search in the live version of a project.
 
 `ProjectRetriever` answers queries, `LiveIndexes` finds the live version and detects when another one replaces it,
-`SearchableVersion` opens the indexes of one version, and `respond` ranks, reranks, estimates relevance and explains.
+`SearchableVersion` opens the indexes of one version, `search` ranks, estimates relevance and explains, and `Candidates`
+reranks and responds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.loading import load_index_from_storage
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
+from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
@@ -46,7 +48,7 @@ from llama_index_contextual.retrievers.base import (
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.confidence import JUDGED, Judgement, judge
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
-from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain
+from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
 from llama_index_contextual.retrievers.lexical import LexicalRetriever
 from llama_index_contextual.retrievers.queries import (
@@ -55,7 +57,7 @@ from llama_index_contextual.retrievers.queries import (
     require_positive,
     with_warnings,
 )
-from llama_index_contextual.retrievers.rerank import Reranker, Rerankers
+from llama_index_contextual.retrievers.rerank import LLM_RERANK, LLMReranker, Reranked, Reranker, Rerankers
 from llama_index_contextual.retrievers.response import Explanation, QueryBlend, RetrievalResponse, RetrievedChunk
 from llama_index_contextual.retrievers.semantic import SemanticRetriever
 from llama_index_contextual.storage.current import Stamp, parse_current, read_stamp, version_directory
@@ -177,7 +179,7 @@ class ProjectRetriever(CheckedRetriever):
             retriever, mode, warnings = self._prepare(current)
             prepared = retriever.prepare(query)
             warnings += _embedding_notes(query, mode)
-            return self._respond(prepared, current, retriever, mode, warnings, explain=explain)
+            return self._search(prepared, current, retriever, mode, warnings, explain=explain).respond()
 
         return _with_full_query(self._indexes.run(search), bundle, notes)
 
@@ -190,7 +192,10 @@ class ProjectRetriever(CheckedRetriever):
             retriever, mode, warnings = await asyncio.to_thread(self._prepare, current)
             prepared = await retriever.aprepare(query)
             warnings += await asyncio.to_thread(_embedding_notes, query, mode)
-            return await asyncio.to_thread(self._respond, prepared, current, retriever, mode, warnings, explain=explain)
+            candidates = await asyncio.to_thread(
+                self._search, prepared, current, retriever, mode, warnings, explain=explain
+            )
+            return await candidates.arespond()
 
         return _with_full_query(await self._indexes.arun(search), bundle, notes)
 
@@ -205,7 +210,7 @@ class ProjectRetriever(CheckedRetriever):
             retriever, mode, warnings = self._prepare(current)
             prepared = retriever.prepare_many([query for query, _ in checked])
             return [
-                self._respond(one, current, retriever, mode, [*warnings, *_embedding_notes(query, mode)])
+                self._search(one, current, retriever, mode, [*warnings, *_embedding_notes(query, mode)]).respond()
                 for one, (query, _) in zip(prepared, checked, strict=True)
             ]
 
@@ -227,7 +232,7 @@ class ProjectRetriever(CheckedRetriever):
             logger.warning(warning)
         return current.retriever(mode, self._config), mode, warnings
 
-    def _respond(
+    def _search(
         self,
         bundle: QueryBundle,
         current: SearchableVersion,
@@ -236,7 +241,7 @@ class ProjectRetriever(CheckedRetriever):
         warnings: list[str],
         *,
         explain: bool = False,
-    ) -> RetrievalResponse:
+    ) -> Candidates:
         added = current.acronyms.added_to(bundle.query_str) if self._config.acronyms else ()
         request = Request(
             k=self.similarity_top_k,
@@ -244,6 +249,7 @@ class ProjectRetriever(CheckedRetriever):
             explain=explain,
             reranker=self._indexes.rerankers.of(self._config),
             candidates=self._config.rerank_candidates,
+            threshold=self._config.rerank_threshold,
             mode_requested=self.mode,
             mode_used=mode,
             warnings=warnings,
@@ -251,9 +257,14 @@ class ProjectRetriever(CheckedRetriever):
             slots=self._indexes.slots,
         )
         if not added:
-            return respond(bundle, retriever, request)
+            return search(bundle, retriever, request)
         expanded = with_terms(bundle, added, ACRONYM_WEIGHT)
-        return replace(respond(expanded, retriever, request), blend=QueryBlend(lexical=expanded.lexical_texts))
+        return replace(search(expanded, retriever, request), blend=QueryBlend(lexical=expanded.lexical_texts))
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        """Return the LLM that reranks: its prompt applies to all searches of the project."""
+        reranker = self._indexes.rerankers.of(self._config) if self._config.rerank == LLM_RERANK else None
+        return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [*self.respond(query_bundle).results]
@@ -501,6 +512,7 @@ class Request:
         explain: Whether to explain the order of the results.
         reranker: Reorders the best hits; None leaves them as they are ranked.
         candidates: Number of hits passed to the reranker.
+        threshold: Probability of the reranker below which hits are dropped; None keeps all.
         mode_requested: Mode that was requested.
         mode_used: Mode that is used.
         warnings: Sentences about differences from the request.
@@ -513,6 +525,7 @@ class Request:
     explain: bool
     reranker: Reranker | None
     candidates: int
+    threshold: float | None
     mode_requested: Mode
     mode_used: Mode
     warnings: Sequence[str]
@@ -520,8 +533,85 @@ class Request:
     slots: AbstractContextManager[object]
 
 
-def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -> RetrievalResponse:
-    """Rank, fetch and judge the best hits for a query; rerank and explain them if requested."""
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The best hits of a search, which the reranker of the request, if any, puts in order.
+
+    Attributes:
+        bundle: The question.
+        request: Options of the search.
+        hits: The best hits, in order.
+        judgement: Relevances and confidence, if both indexes were searched.
+        warnings: Sentences about differences from the request.
+        explanations: The reasons for the order of the results; only on request.
+        near_misses: Those of the next hits.
+        blend: The texts that were searched, if they differ from the question; or None.
+    """
+
+    bundle: QueryBundle
+    request: Request
+    hits: Sequence[RetrievedChunk]
+    judgement: Judgement | None
+    warnings: Sequence[str]
+    explanations: Sequence[Explanation] = ()
+    near_misses: Sequence[Explanation] = ()
+    blend: QueryBlend | None = None
+
+    def respond(self) -> RetrievalResponse:
+        """Rerank the hits if requested, and return the response."""
+        reranker = self.request.reranker
+        if reranker is None:
+            return self._response()
+        return self._reranked(reranker.rerank(self.bundle, self.hits, threshold=self.request.threshold))
+
+    async def arespond(self) -> RetrievalResponse:
+        """Respond like `respond`, without blocking the event loop."""
+        reranker = self.request.reranker
+        if reranker is None:
+            return self._response()
+        return self._reranked(await reranker.arerank(self.bundle, self.hits, threshold=self.request.threshold))
+
+    def _reranked(self, reranked: Reranked) -> RetrievalResponse:
+        """Return the response with the hits in the order of the reranker."""
+        warnings, judgement = [*self.warnings, *reranked.warnings], self.judgement
+        if self.hits and not reranked.hits:
+            warnings.append(
+                f"The reranker dropped all {len(self.hits)} hits: none has a probability of at least"
+                f" rerank_threshold={self.request.threshold:g}."
+            )
+            judgement = judgement and Judgement((), 0.0)
+        explanations, near_misses = self.explanations, self.near_misses
+        if self.request.explain:
+            explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, self.request.k)
+        hits = [hit.model_copy(update={"rank": rank}) for rank, hit in enumerate(reranked.hits, start=1)]
+        return replace(
+            self,
+            hits=hits,
+            judgement=judgement,
+            warnings=warnings,
+            explanations=explanations,
+            near_misses=near_misses,
+        )._response()
+
+    def _response(self) -> RetrievalResponse:
+        request, judgement = self.request, self.judgement
+        return RetrievalResponse(
+            query=self.bundle.query_str,
+            mode_requested=request.mode_requested,
+            mode_used=request.mode_used,
+            warnings=tuple(self.warnings),
+            results=tuple(self.hits[: request.k]),
+            confidence=None if judgement is None else judgement.confidence,
+            confidence_level=None if judgement is None else judgement.level,
+            version=request.version,
+            blend=self.blend,
+            explanations=tuple(self.explanations),
+            near_misses=tuple(self.near_misses[:NEAR_MISSES]),
+        )
+
+
+def search(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -> Candidates:
+    """Rank, fetch and judge the best hits for a query, and explain them if requested."""
     k = max(request.k, request.candidates) if request.reranker is not None else request.k
     count = k + NEAR_MISSES if request.explain else k
     # A fused ranking has more than k hits anyway, and asking for more could change it.
@@ -532,42 +622,13 @@ def respond(bundle: QueryBundle, retriever: RankingRetriever, request: Request) 
         judgement = judge(ranking, evidence)
     for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
         hit.relevance = relevance
-    warnings = [*request.warnings, *(warning for leaf in ranking.leaves() for warning in leaf.warnings)]
-    results = hits[:k]
-    explanations: list[Explanation] = []
-    near_misses: list[Explanation] = []
-    if request.explain:
-        explanations, near_misses = explain(ranking, hits, request.k)
-    if request.reranker is not None:
-        results = request.reranker.rerank(bundle, hits[:k])
-        if hits and not results:
-            warnings.append(f"The reranker {request.reranker.name!r} dropped all {len(hits[:k])} hits.")
-            judgement = judgement and Judgement((), 0.0)
-        if request.explain:
-            explanations, near_misses = _reranked([*explanations, *near_misses], results, request.k)
-        results = [hit.model_copy(update={"rank": rank}) for rank, hit in enumerate(results, start=1)]
-    return RetrievalResponse(
-        query=bundle.query_str,
-        mode_requested=request.mode_requested,
-        mode_used=request.mode_used,
-        warnings=tuple(warnings),
-        results=tuple(results[: request.k]),
-        confidence=None if judgement is None else judgement.confidence,
-        confidence_level=None if judgement is None else judgement.level,
-        version=request.version,
-        explanations=tuple(explanations),
-        near_misses=tuple(near_misses[:NEAR_MISSES]),
+    explanations, near_misses = explain(ranking, hits, request.k) if request.explain else ([], [])
+    return Candidates(
+        bundle=bundle,
+        request=request,
+        hits=hits[:k],
+        judgement=judgement,
+        warnings=[*request.warnings, *(warning for leaf in ranking.leaves() for warning in leaf.warnings)],
+        explanations=explanations,
+        near_misses=near_misses,
     )
-
-
-def _reranked(
-    explanations: Sequence[Explanation], results: Sequence[RetrievedChunk], k: int
-) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations of the k best hits in the reranker's order, with its scores, and those of the rest."""
-    moved = []
-    for rank, hit in enumerate(results, start=1):
-        one, score = explanations[hit.rank - 1], hit.get_score()
-        why_not = None if rank <= k else f"the reranker's {score:.4f} is less than {results[k - 1].score:.4f}"
-        arithmetic = f"{one.arithmetic}; reranked from {one.rank} by {score:.4f}"
-        moved.append(replace(one, rank=rank, score=score, arithmetic=arithmetic, why_not=why_not))
-    return moved[:k], moved[k:]

@@ -180,6 +180,36 @@ class QueryBlend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reranking:
+    """The decision of a reranker on a passage.
+
+    Attributes:
+        before: Rank before reranking, from 1.
+        after: Rank after it; None if the passage was dropped.
+        score: Probability by a cross-encoder, or 1 / rank in the order of an LLM.
+        threshold: Probability below which passages were dropped, or None.
+        reason: The reason for the place, in words.
+    """
+
+    before: int
+    after: int | None
+    score: float
+    threshold: float | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return the decision in one line.
+
+        Example:
+            >>> print(Reranking(before=7, after=2, score=0.9312, reason="probability 0.9312"))
+            reranked from 7 to 2: probability 0.9312
+        """
+        if self.after is None:
+            return f"dropped by the reranker from rank {self.before}: {self.reason}, below {self.threshold:g}"
+        return f"reranked from {self.before} to {self.after}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The reasons for the rank of a passage.
 
@@ -187,8 +217,8 @@ class Explanation:
         rank: Position in the ranking, from 1.
         node_id: Id of the chunk.
         source: Location in its document.
-        score: Score of the ranking.
-        arithmetic: Calculation of the score, as text.
+        score: Score of the ranking, or of the reranker.
+        arithmetic: Calculation of the score before reranking, as text.
         semantic: Score and rank in the semantic index, or None if the chunk is not among its hits.
         lexical: Score and rank in the lexical index, or None if the chunk is not among its hits.
         document: Score and rank of its document, or None.
@@ -197,6 +227,7 @@ class Explanation:
         in_structure: Terms of the query that occur only in the structural part of a context of two parts.
         missing: Terms of the query that occur in neither.
         why_not: For a near miss, the difference from the last result.
+        reranking: The decision of the reranker, or None without one.
     """
 
     rank: int
@@ -212,6 +243,7 @@ class Explanation:
     in_structure: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     why_not: str | None = None
+    reranking: Reranking | None = None
 
     def __str__(self) -> str:
         legs = (("semantic", self.semantic), ("lexical", self.lexical), ("document", self.document))
@@ -226,6 +258,7 @@ class Explanation:
             f"{self.rank}. {self.source}: {self.score:.4f}",
             f"   {ranks}",
             f"   {self.arithmetic}",
+            *([f"   {self.reranking}"] if self.reranking else []),
             *(f"   {where}: {_listed(words)}" for where, words in terms if words),
             *([f"   why not: {self.why_not}"] if self.why_not else []),
         ]

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import math
 import re
 import sys
 from html.parser import HTMLParser
@@ -144,7 +145,10 @@ def test_json_of_a_comparison_contains_differences_costs_and_recommendation(comp
     assert report_values["recommendation"] == comparison.recommendation
     assert report_values["costs"] == {"weak": 0.0, HOSTILE: None}
     first = report_values["differences"][0]
-    assert (first["metric"], first["baseline"], first["mean"]) == ("recall@5", "weak", pytest.approx(0.5))
+    second = 1 / math.log2(3)  # gain at rank 2; the third question has two items
+    weak = (second + 0 + second / (1 + second)) / 3
+    assert (first["metric"], first["baseline"], first["mean"]) == ("nDCG@5", "weak", pytest.approx(1 - weak))
+    assert first["detectable"] is None  # three questions
     assert len(report_values["variants"]) == 2
 
 

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.evaluation.metrics import (
+    bootstrap_interval,
+    detectable_difference,
+    permutation_p_value,
+    questions_needed,
+)
 
 thirds = st.integers(-3, 3).map(lambda n: n / 3)
 
@@ -85,3 +90,31 @@ def test_values_that_are_not_a_row_of_finite_numbers_are_refused(values: list[fl
         bootstrap_interval(values)
     with pytest.raises(ValueError, match="at least one value"):
         permutation_p_value(values)
+
+
+def test_the_detectable_difference_is_that_of_the_normal_distribution() -> None:
+    differences = [1.0, 0.0, 0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+    # The mean is 0.1, the sum of squares 3: s² = (3 - 10 * 0.1²) / 9 = 0.3222, s = 0.5676.
+    expected = (1.959964 + 0.841621) * 0.5676 / math.sqrt(10)
+    assert detectable_difference(differences) == pytest.approx(expected, abs=1e-4)
+    assert detectable_difference(differences * 4) == pytest.approx(expected / 2, rel=0.05)  # s is for n - 1
+    # Four times as many questions for half the difference.
+    assert questions_needed(differences, expected / 2) == pytest.approx(40, abs=1)
+    assert questions_needed(differences, expected) == pytest.approx(10, abs=1)
+    assert questions_needed(differences, 100.0) == 6
+
+
+@pytest.mark.parametrize("differences", [[0.3] * 20, [0.0] * 20, [0.1, 0.2, 0.3, 0.4, 0.5]])
+def test_without_spread_or_with_five_questions_nothing_can_be_estimated(differences: list[float]) -> None:
+    assert detectable_difference(differences) is None
+    assert questions_needed(differences, 0.05) is None
+
+
+def test_a_detectable_difference_is_significant_in_four_of_five_samples() -> None:
+    random = np.random.default_rng(9)
+    spread, number = 0.4, 60
+    mean = 2.8016 * spread / math.sqrt(number)
+    samples = random.normal(mean, spread, (300, number))
+    assert np.mean([detectable_difference(sample) for sample in samples]) == pytest.approx(mean, rel=0.02)
+    significant = sum(permutation_p_value(sample, resamples=800) < 0.05 for sample in samples)
+    assert 215 <= significant <= 265  # 240 expected, standard deviation 6.9

@@ -47,6 +47,20 @@ def test_the_variants_differ_in_context_only_and_are_removed(filled: Project) ->
     assert names_in(filled.directory.parent) == {filled.name}
 
 
+def test_on_the_examples_the_free_context_is_recommended(manager: ProjectManager) -> None:
+    examples = Path(__file__).parents[2] / "examples" / "data"
+    project = manager.create("examples", ProjectConfig.local())
+    project.ingest([examples])
+    comparison = project.compare(examples / "questions.jsonl", variants=("none", "structural"))
+    # recall@10 is near its ceiling for both, and does not tell them apart.
+    assert comparison["none"].mean("recall@10") > 0.9
+    assert not comparison.difference("none", "structural", "recall@10").significant
+    assert comparison.recommended == "structural"
+    assert comparison.difference("none", "structural").significant
+    assert comparison.recommendation.startswith("Use 'structural': it is better than 'none' in nDCG@10 on 23 questions")
+    assert comparison.recommendation.endswith(" at no extra cost.")
+
+
 def test_a_variant_retrieves_like_a_project_with_its_settings(
     filled: Project, manager: ProjectManager, text_folder: Path
 ) -> None:
@@ -56,6 +70,16 @@ def test_a_variant_retrieves_like_a_project_with_its_settings(
     for result in comparison["none"].results:
         expected = plain.retrieve(result.question.text, top_k=3)
         assert [(c.node_id, c.score) for c in result.results] == [(c.node_id, c.score) for c in expected]
+
+
+def test_an_llm_that_reranks_also_reranks_in_the_variants(manager: ProjectManager, text_folder: Path) -> None:
+    llm = ScriptedLLM(default="[2, 1]")
+    project = manager.create("a", ProjectConfig.local(rerank="llm"), llm=llm)
+    project.ingest([text_folder])
+    comparison = project.compare(QUESTIONS, variants=("none", "structural"), ks=[2])
+    assert len(llm.history) == 2 * len(QUESTIONS)
+    assert all(prompt.startswith("Sort passages") for prompt in llm.history)
+    assert all(result.results[0].score == 1.0 for result in comparison["none"].results)
 
 
 def test_contexts_are_paid_for_once_and_their_cost_is_known(manager: ProjectManager, text_folder: Path) -> None:

@@ -241,6 +241,20 @@ def test_a_run_with_the_limit_of_the_estimate_completes(
     assert report.paid.dollars <= found.max_cost
 
 
+def test_the_limit_leaves_room_for_contexts_that_are_requested_once_more(
+    provider: LoopbackProvider, manager: ProjectManager, folder: Path
+) -> None:
+    project = project_of(manager)
+    found = project.estimate([folder])
+    short = max(1, found.chunks // 5)
+    provider.fault("mutate", times=short, mutate=lambda _: "About the pump.")
+    report = project.ingest([folder], max_cost=found.max_cost)
+    assert (report.chunks, report.failures) == (found.chunks, ())
+    assert report.paid is not None
+    assert report.paid.contexts.calls == found.chunks + short
+    assert "requested once more; the limit (max_cost) leaves room for some of them" in str(found)
+
+
 @pytest.mark.parametrize("chunks_per_call", [1, 4])
 def test_reserves_do_not_stop_a_run_whose_limit_is_its_price(
     provider: LoopbackProvider, manager: ProjectManager, folder: Path, chunks_per_call: object

@@ -259,7 +259,7 @@ def test_a_running_query_is_answered_by_the_version_it_started_with(
     current = project._live.current()
     prepared = (current, *retriever._prepare(current))
     project.ingest(documents(quince="The quince harvest was poor."))
-    response = retriever._respond(QueryBundle("quince"), *prepared)
+    response = retriever._search(QueryBundle("quince"), *prepared).respond()
     assert response.version == "v000001"
     assert "quince" not in ids(response)
 
@@ -276,18 +276,16 @@ async def test_a_query_whose_version_is_removed_meanwhile_is_repeated(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = project_of(tmp_path)
-    real, versions = ProjectRetriever._respond, []
+    real, versions = ProjectRetriever._search, []
 
-    def respond(
-        self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any, **kwargs: Any
-    ) -> RetrievalResponse:
+    def search(self: ProjectRetriever, bundle: QueryBundle, current: Any, *rest: Any, **kwargs: Any) -> live.Candidates:
         versions.append(current.name)
         if len(versions) == 1:
             project.ingest(documents(quince="The quince harvest was poor."))
             raise FileNotFoundError("a file of the version before")
         return real(self, bundle, current, *rest, **kwargs)
 
-    monkeypatch.setattr(ProjectRetriever, "_respond", respond)
+    monkeypatch.setattr(ProjectRetriever, "_search", search)
     response = project.retrieve("quince") if run == "sync" else await project.aretrieve("quince")
     assert versions == ["v000001", "v000002"]
     assert (response.version, ids(response)[0]) == ("v000002", "quince")
@@ -299,11 +297,11 @@ async def test_a_failure_of_the_live_version_is_not_hidden(
 ) -> None:
     calls: list[str] = []
 
-    def respond(self: ProjectRetriever, *_: Any, **__: Any) -> RetrievalResponse:
+    def search(self: ProjectRetriever, *_: Any, **__: Any) -> live.Candidates:
         calls.append("asked")
         raise OSError("disk failure")
 
-    monkeypatch.setattr(ProjectRetriever, "_respond", respond)
+    monkeypatch.setattr(ProjectRetriever, "_search", search)
     with pytest.raises(OSError, match="disk failure"):
         _ = built.retrieve(QUERY) if run == "sync" else await built.aretrieve(QUERY)
     assert calls == ["asked"]

@@ -1,0 +1,288 @@
+"""Cross-encoders by the real sentence-transformers: a small BERT with random weights, made here and read from a folder.
+
+Skipped without the extra `rerank`; CONTRIBUTING.md names the command that runs these tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core.schema import Document, QueryBundle, TextNode
+
+from llama_index_contextual import metadata as keys
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ModelError
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.retrievers import rerank
+from llama_index_contextual.retrievers.rerank import CrossEncoderReranker, _Passage
+from llama_index_contextual.retrievers.response import RetrievedChunk
+from tests.support.models import CountingEmbedding
+
+pytest.importorskip("torch", reason="needs the extra rerank: pip install 'llama-index-contextual[rerank]'")
+pytest.importorskip("sentence_transformers", reason="needs the extra rerank")
+
+LENGTH = 64
+WORDS = [f"word{number}" for number in range(300)]
+QUESTION = "word1 word2 word3"
+IDENTITY = "torch.nn.modules.linear.Identity"
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+def make_model(folder: Path, *, labels: int = 1, length: int = LENGTH, activation: str | None = IDENTITY) -> str:
+    """Write a cross-encoder with random weights, and return its folder."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    vocabulary = {word: at for at, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    names = {"unk": "[UNK]", "pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=length,
+        **{f"{name}_token": token for name, token in names.items()},
+    ).save_pretrained(folder)
+    torch.manual_seed(7)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=length,
+        num_labels=labels,
+    )
+    model = BertForSequenceClassification(config)
+    with torch.no_grad():
+        model.classifier.weight *= 100  # random weights alone give almost the same output for every text
+    model.save_pretrained(folder)
+    if activation is not None:
+        settings = json.loads((folder / "config.json").read_text())
+        settings["sentence_transformers"] = {"activation_fn": activation}
+        (folder / "config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline() -> Any:
+    """Keep the Hugging Face hub out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def reranker(model: str) -> CrossEncoderReranker:
+    return CrossEncoderReranker(model, device="cpu")
+
+
+def words(count: int, seed: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=count))
+
+
+def hits_of(*nodes: TextNode | str) -> list[RetrievedChunk]:
+    made = [
+        TextNode(id_=f"n{at}", text=node) if isinstance(node, str) else node for at, node in enumerate(nodes, start=1)
+    ]
+    return [RetrievedChunk(node=node, score=1 / rank, rank=rank) for rank, node in enumerate(made, start=1)]
+
+
+def contextualized(text: str, context: str) -> TextNode:
+    return TextNode(
+        id_="with context",
+        text=text,
+        metadata={keys.CONTEXT: context},
+        metadata_template=keys.METADATA_TEMPLATE,
+        text_template=keys.TEXT_TEMPLATE,
+    )
+
+
+def logit(folder: str, question: str, text: str) -> float:
+    """Return the output for a pair by transformers alone, without anything cut off."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    encoded = AutoTokenizer.from_pretrained(folder)(question, text, return_tensors="pt")
+    assert encoded["input_ids"].shape[1] <= LENGTH
+    with torch.inference_mode():
+        return float(AutoModelForSequenceClassification.from_pretrained(folder).eval()(**encoded).logits[0, 0])
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + float(np.exp(-value)))
+
+
+@pytest.mark.parametrize("activation", [IDENTITY, SIGMOID, None])
+def test_scores_are_the_sigmoid_of_the_output_whatever_the_activation_of_the_model(
+    tmp_path: Path, activation: str | None
+) -> None:
+    folder = make_model(tmp_path / "model", activation=activation)
+    texts = [words(20, seed) for seed in range(4)]
+    reranked = CrossEncoderReranker(folder, device="cpu").rerank(QueryBundle(QUESTION), hits_of(*texts))
+    expected = {f"n{at}": sigmoid(logit(folder, QUESTION, text)) for at, text in enumerate(texts, start=1)}
+    assert {hit.node_id: hit.score for hit in reranked.hits} == pytest.approx(expected, abs=1e-5)
+    assert [hit.node_id for hit in reranked.hits] == sorted(expected, key=lambda name: -expected[name])
+    assert [reranked.decisions[hit.node_id].after for hit in reranked.hits] == [1, 2, 3, 4]
+    assert all(reranked.decisions[hit.node_id].before == hit.rank for hit in reranked.hits)
+
+
+def test_a_long_passage_has_the_score_of_its_best_window(model: str, reranker: CrossEncoderReranker) -> None:
+    text = words(300, 11)
+    windows = reranker.windows(QUESTION, _Passage("", text))
+    logits = [logit(model, QUESTION, window) for window in windows]
+    assert len(windows) > 5
+    (hit,) = (reranked := reranker.rerank(QueryBundle(QUESTION), hits_of(text))).hits
+    assert hit.score == pytest.approx(sigmoid(max(logits)), abs=1e-5)
+    best = int(np.argmax(logits)) + 1
+    assert reranked.decisions["n1"].reason.endswith(f", the best of {len(windows)} windows (number {best})")
+
+
+@pytest.mark.parametrize("count", [1, 49, 50, 51, 52, 60, 90, 111, 1_000])
+@pytest.mark.parametrize("context", ["", "word5 word6 word7.", "word8 " * 40])
+def test_windows_cover_a_passage_and_the_model_cuts_nothing_off(
+    reranker: CrossEncoderReranker, count: int, context: str
+) -> None:
+    hit = hits_of(contextualized(words(count, count), context))[0]
+    passage = _Passage.of(hit)
+    tokenizer = reranker._tokenizer
+    windows = reranker.windows(QUESTION, passage)
+    assert all(len(tokenizer(QUESTION, window)["input_ids"]) <= LENGTH for window in windows)
+    at, fits = 0, 0 < len(context) < 60
+    assert passage.head == context.strip()
+    text = passage.text if fits and len(windows) > 1 else str(passage)
+    for window in windows:
+        if fits:
+            assert window.startswith(passage.head)
+        body = window.removeprefix(f"{passage.head}\n\n") if fits and len(windows) > 1 else window
+        start = text.index(body)
+        assert start <= at  # no gap to the window before
+        at = max(at, start + len(body))
+    assert at == len(text)
+
+
+def test_texts_in_any_script_are_read_completely(reranker: CrossEncoderReranker) -> None:
+    text = "温度传感器。 " * 80 + "🌡️ e\u0301 \ud800 " * 40
+    reranked = reranker.rerank(QueryBundle("温度？ \ud800"), hits_of(text, ""))
+    assert len(reranked.hits) == 2
+    assert all(0 < (hit.score or 0.0) < 1 for hit in reranked.hits)
+
+
+def test_batches_do_not_change_the_scores(model: str, reranker: CrossEncoderReranker) -> None:
+    hits = hits_of(*(words(5 + 20 * at, at) for at in range(12)))
+    one = CrossEncoderReranker(model, device="cpu", batch_size=1).rerank(QueryBundle(QUESTION), hits)
+    many = reranker.rerank(QueryBundle(QUESTION), hits)
+    assert [hit.node_id for hit in one.hits] == [hit.node_id for hit in many.hits]
+    assert [hit.score for hit in one.hits] == pytest.approx([hit.score for hit in many.hits], abs=1e-5)
+
+
+def test_the_model_runs_on_the_device(reranker: CrossEncoderReranker) -> None:
+    assert str(reranker._model.device) == "cpu"
+
+
+def test_a_question_as_long_as_the_model_leaves_half_of_it_for_the_passage(
+    model: str, reranker: CrossEncoderReranker
+) -> None:
+    question, text = words(200, 1), words(25, 2)
+    (hit,) = reranker.rerank(QueryBundle(question), hits_of(text)).hits
+    half = (LENGTH - 3 - rerank._SLACK) // 2
+    assert hit.score == pytest.approx(sigmoid(logit(model, " ".join(question.split()[:half]), text)), abs=1e-5)
+
+
+def test_without_hits_nothing_is_asked(reranker: CrossEncoderReranker) -> None:
+    assert reranker.rerank(QueryBundle(QUESTION), []).hits == []
+
+
+async def test_the_event_loop_runs_while_the_model_reads(
+    reranker: CrossEncoderReranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, predict = threading.Event(), reranker._model.predict
+
+    def slow(*args: Any, **options: Any) -> Any:
+        assert released.wait(30), "the event loop was blocked"
+        return predict(*args, **options)
+
+    monkeypatch.setattr(reranker._model, "predict", slow)
+    hits = hits_of(words(20, 1), words(20, 2))
+    task = asyncio.create_task(reranker.arerank(QueryBundle(QUESTION), hits))
+    await asyncio.to_thread(lambda: None)
+    assert not task.done()
+    released.set()
+    reranked = await task
+    monkeypatch.undo()
+    assert reranked == reranker.rerank(QueryBundle(QUESTION), hits)
+
+
+def test_threads_share_a_model(reranker: CrossEncoderReranker) -> None:
+    questions = [words(3 + at % 5, at) for at in range(16)]
+    hits = hits_of(*(words(40 + at, at) for at in range(6)))
+    alone = [reranker.rerank(QueryBundle(question), hits) for question in questions]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(lambda question: reranker.rerank(QueryBundle(question), hits), questions))
+    assert together == alone
+
+
+def test_a_project_drops_hits_below_a_probability_and_explains_windows_and_ranks(tmp_path: Path, model: str) -> None:
+    config = ProjectConfig.local(context="none", rerank=model, chunk_size=200, top_k=3)
+    project = ProjectManager(tmp_path).create("p", config, embed_model=CountingEmbedding())
+    project.ingest([Document(id_=f"d{at}", text=f"word1 {words(30 * (at + 1), at)}") for at in range(8)])
+    response = project.retrieve("word1", explain=True)
+    assert [one.node_id for one in response.explanations] == [hit.node_id for hit in response]
+    for rank, one in enumerate(response.explanations, start=1):
+        assert one.reranking is not None
+        assert (one.rank, one.reranking.after, one.reranking.score) == (rank, rank, one.score)
+        assert f"reranked from {one.reranking.before} to {rank}: probability {one.score:.4f}" in str(one)
+    assert "windows (number" in str(response)
+    assert [one.rank for one in response.near_misses] == [4, 5, 6, 7, 8]
+    threshold = (response[1].score or 0.0) - 1e-9
+    project.update_config(rerank_threshold=threshold)
+    kept = project.retrieve("word1", explain=True)
+    assert [hit.node_id for hit in kept] == [hit.node_id for hit in response][:2]
+    assert len(kept.explanations) == 2
+    dropped = kept.near_misses[0]
+    assert dropped.why_not is not None
+    assert dropped.why_not.startswith("dropped by the reranker from rank ")
+    assert dropped.why_not.endswith(f", below {threshold:g}")
+
+
+def test_a_model_with_classes_is_refused(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", labels=3)
+    with pytest.raises(ModelError, match="returns 3 values for a passage instead of one: choose another"):
+        CrossEncoderReranker(folder, device="cpu").rerank(QueryBundle(QUESTION), hits_of("word1"))
+
+
+def test_a_model_that_reads_a_few_words_is_refused(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", length=16)
+    with pytest.raises(ModelError, match="reads only 16 tokens"):
+        CrossEncoderReranker(folder, device="cpu")
+
+
+def test_an_output_that_is_no_number_is_an_error(
+    reranker: CrossEncoderReranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reranker._model, "predict", lambda pairs, **_: [float("nan") for _ in pairs])
+    with pytest.raises(ModelError, match="a value that is not a number"):
+        reranker.rerank(QueryBundle(QUESTION), hits_of("word1"))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        CrossEncoderReranker(str(tmp_path))
