@@ -1,0 +1,84 @@
+"""Windows against truncation: `python -m tests.benchmarks.windows --data ../shared/data --model FOLDER`.
+
+Sets with chunks of the default size, embedded by a sentence-transformers model of a local folder that reads less than a
+chunk with its context (all-MiniLM-L6-v2 reads 256 tokens; `pip install "llama-index-contextual[huggingface]"`): once cut
+off by the model, once in windows whose vectors are averaged. Both are searched semantically and hybrid, with the
+default settings. `--files` limits the filings to files whose names begin so, with the questions about them. Nothing is
+downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
+from llama_index_contextual.project.manager import ProjectManager
+from tests.benchmarks.quality import CONTEXTS, build, bundle, contexts_of
+from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, score
+
+VARIANTS = {"truncated": None, "windows": "auto"}
+MODES: tuple[Mode, ...] = ("semantic", "hybrid")
+
+
+def main() -> None:
+    """Print the table, and how far windows are above truncation."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=["codebase", "contracts"])
+    parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=["structural", "both"])
+    parser.add_argument("--files", nargs="*", help="beginnings of the names of the filings to use")
+    arguments = parser.parse_args()
+    print(f"{'set':10s} {'context':10s} {'mode':9s} {'variant':10s}{''.join(f'  R@{k:<4d}' for k in KS)}  nDCG@10")
+    for name in arguments.sets:
+        questions = load(arguments.data, name)
+        if name == "filings" and arguments.files:
+            questions = _only(questions, tuple(arguments.files))
+        for context in contexts_of(questions, arguments.contexts):
+            measure(questions, context, f"huggingface:{arguments.model}")
+
+
+def measure(questions: QuestionSet, context: str, model: str) -> None:
+    """Print the figures of both variants, and their difference."""
+    gains: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as root:
+        for variant, window in VARIANTS.items():
+            config = ProjectConfig.local(embed_model=model, embed_window=window)
+            started = time.time()
+            project = build(ProjectManager(Path(root) / variant), questions, context, config=config)
+            built = time.time() - started
+            for mode in MODES:
+                retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
+                recalls, gain, ranks = score(questions.questions, lambda q, r=retriever: r.respond(bundle(q)).results)
+                gains[variant, mode] = [100 * ndcg(result) for result in ranks]
+                figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
+                print(f"{questions.name:10s} {context:10s} {mode:9s} {variant:10s}{figures}  {gain:5.1f}", flush=True)
+            print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
+    for mode in MODES:
+        pairs = zip(gains["windows", mode], gains["truncated", mode], strict=True)
+        difference = [a - b for a, b in pairs]
+        result, p = bootstrap_interval(difference), permutation_p_value(difference)
+        print(
+            f"{questions.name:10s} {context:10s} {mode:9s} windows − truncated, nDCG@10:"
+            f" {result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}), p = {p:.2g}",
+            flush=True,
+        )
+
+
+def _only(questions: QuestionSet, beginnings: tuple[str, ...]) -> QuestionSet:
+    """Return the files whose names begin so, with the questions about them."""
+    chosen = [question for question in questions.questions if question.evidence[0]["file"].startswith(beginnings)]
+    few = replace(questions, questions=chosen)
+    few.__dict__["documents"] = [
+        document for document in questions.documents if str(document.metadata["file_name"]).startswith(beginnings)
+    ]
+    return few
+
+
+if __name__ == "__main__":
+    main()
