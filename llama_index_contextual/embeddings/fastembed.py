@@ -39,13 +39,9 @@ class OnnxEmbedding(BaseEmbedding):
     _model: TextEmbedding = PrivateAttr()
 
     def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
-        known = known_model(model_name)
-        super().__init__(
-            model_name=model_name,
-            embed_batch_size=embed_batch_size,
-            query_instruction=known.query if known else "",
-            text_instruction=known.passage if known else "",
-        )
+        super().__init__(model_name=model_name, embed_batch_size=embed_batch_size)
+        if known := known_model(model_name):
+            self.query_instruction, self.text_instruction = known.query, known.passage
         self._model = TextEmbedding(model_name=model_name, **options)
 
     @classmethod

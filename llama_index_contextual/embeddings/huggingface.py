@@ -24,7 +24,7 @@ _QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")
 _PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage")
 
 
-class TransformerEmbedding(HuggingFaceEmbedding):
+class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
     """LlamaIndex's `HuggingFaceEmbedding` with the right prompts.
 
     The prompts in a model's own configuration apply, which LlamaIndex's class replaces by empty ones. A model without

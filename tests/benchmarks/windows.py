@@ -1,10 +1,10 @@
 """Windows against truncation: `python -m tests.benchmarks.windows --data ../shared/data --model FOLDER`.
 
-Sets with chunks of the default size, embedded by a sentence-transformers model of a local folder that reads less than a
-chunk with its context (all-MiniLM-L6-v2 reads 256 tokens; `pip install "llama-index-contextual[huggingface]"`): once cut
-off by the model, once in windows whose vectors are averaged. Both are searched semantically and hybrid, with the
-default settings. `--files` limits the filings to files whose names begin so, with the questions about them. Nothing is
-downloaded.
+Sets with chunks of the default size, embedded by a sentence-transformers model of a local folder that reads less than
+a chunk with its context (all-MiniLM-L6-v2 reads 256 tokens; `pip install "llama-index-contextual[huggingface]"`): once
+cut off by the model, once in windows whose vectors are averaged. Both are searched semantically and hybrid, with the
+default settings. `--every 3` takes every third document of a folder, with the questions about it, because encoding
+takes long. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=["codebase", "contracts"])
     parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=["structural", "both"])
-    parser.add_argument("--files", nargs="*", help="beginnings of the names of the filings to use")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th document of a folder")
     arguments = parser.parse_args()
     print(f"{'set':10s} {'context':10s} {'mode':9s} {'variant':10s}{''.join(f'  R@{k:<4d}' for k in KS)}  nDCG@10")
     for name in arguments.sets:
         questions = load(arguments.data, name)
-        if name == "filings" and arguments.files:
-            questions = _only(questions, tuple(arguments.files))
+        if questions.folder and arguments.every > 1:
+            questions = _every(questions, arguments.every)
         for context in contexts_of(questions, arguments.contexts):
             measure(questions, context, f"huggingface:{arguments.model}")
 
@@ -70,13 +70,11 @@ def measure(questions: QuestionSet, context: str, model: str) -> None:
         )
 
 
-def _only(questions: QuestionSet, beginnings: tuple[str, ...]) -> QuestionSet:
-    """Return the files whose names begin so, with the questions about them."""
-    chosen = [question for question in questions.questions if question.evidence[0]["file"].startswith(beginnings)]
-    few = replace(questions, questions=chosen)
-    few.__dict__["documents"] = [
-        document for document in questions.documents if str(document.metadata["file_name"]).startswith(beginnings)
-    ]
+def _every(questions: QuestionSet, step: int) -> QuestionSet:
+    """Return every n-th document, with the questions about it."""
+    names = sorted({str(document.metadata["file_name"]) for document in questions.documents})[::step]
+    few = replace(questions, questions=[q for q in questions.questions if q.evidence[0]["file"] in names])
+    few.__dict__["documents"] = [d for d in questions.documents if d.metadata["file_name"] in names]
     return few
 
 
