@@ -294,7 +294,7 @@ def preload(model: BaseEmbedding | LLM) -> None:
 def _split(name: str, *, setting: str) -> tuple[str, str]:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in PROVIDERS:
-        known = ", ".join(f"{p}:…" for p in PROVIDERS)
+        known = ", ".join(f"{p}:…" for p, traits in PROVIDERS.items() if traits.llm or setting == "embed_model")
         local = f", {LOCAL}" if setting == "embed_model" else ""
         raise ModelError(
             f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local},"
