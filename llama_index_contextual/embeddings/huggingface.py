@@ -88,7 +88,7 @@ class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the p
 @contextmanager
 def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
     """Hide the progress bar of transformers for a model that is on this machine."""
-    is_here = load_file_path(model, "config.json", cache_folder=cache_folder, local_files_only=True) is not None
+    is_here = _file(model, "config.json", cache_folder) is not None
     if not is_here or not logging.is_progress_bar_enabled():
         yield
         return
@@ -101,9 +101,15 @@ def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
 
 def _own_prompts(model: str, cache_folder: str) -> Mapping[str, str]:
     """Return the prompts in the configuration of a model that has been loaded, by name."""
-    path = load_file_path(model, "config_sentence_transformers.json", cache_folder=cache_folder, local_files_only=True)
+    path = _file(model, "config_sentence_transformers.json", cache_folder)
     config = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
     return {name: prompt for name, prompt in (config.get("prompts") or {}).items() if isinstance(prompt, str)}
+
+
+def _file(model: str, name: str, cache_folder: str) -> str | None:
+    """Return the path of a file of a model, or None if it is not on this machine."""
+    path: str | None = load_file_path(model, name, token=None, cache_folder=cache_folder, local_files_only=True)
+    return path
 
 
 def _first(prompts: Mapping[str, str], names: tuple[str, ...]) -> str:
