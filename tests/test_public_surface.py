@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import importlib.util
+import inspect
 import json
 import os
 import subprocess
