@@ -40,6 +40,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
     "context_on_structure": False,
+    "embed_window": None,
     "pdf_engine": "pypdf",
 }
 """Values of settings that are missing from the record of a version or a project.
@@ -108,6 +109,12 @@ class ProjectConfig(BaseModel):
     embed_model: str = Field(
         default="openai:text-embedding-3-small",
         description="Embedding model as provider:name, or `local` for WordLlama, which needs no key and no network.",
+    )
+    embed_window: Annotated[int, Field(ge=32)] | Literal["auto"] | None = Field(
+        default="auto",
+        description="Number of tokens that the embedding model reads: a longer chunk is embedded in overlapping"
+        " windows, whose vectors are averaged. `auto` asks the model, or a table of known models; None lets the model"
+        " cut off the rest.",
     )
     context: ContextKind = Field(
         default="llm",
@@ -480,8 +487,10 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else None
     message = first["msg"].removeprefix("Value error, ")
-    if name == "chunks_per_call":  # pydantic mentions only one of the two alternatives
+    if name == "chunks_per_call":  # pydantic mentions only one of the alternatives
         message = "must be a number of at least 1, or 'all'"
+    if name == "embed_window":
+        message = "must be a number of at least 32, 'auto', or None"
     if first["type"] == "extra_forbidden":
         known = sorted(ProjectConfig.model_fields)
         close = get_close_matches(str(name), known, n=1)

@@ -74,6 +74,7 @@ class Provider:
         service_tiers: Accepted values of `service_tier`.
         has_batch_api: Whether it supports OpenAI's Batch API.
         late_import: Module that its client imports at the first call, or None.
+        in_process: Whether its models run in this process, so that they cost nothing, and may have to be downloaded.
         plain_models: Pattern at the start of the names of models that do not reason before they answer, so that the
             tokens of an answer can be limited to the length of the text. None: not known for any model.
         efforts: Lowest `reasoning_effort` of other models, by a pattern at the start of their names; the first match
@@ -99,6 +100,7 @@ class Provider:
     service_tiers: frozenset[str] = frozenset()
     has_batch_api: bool = False
     late_import: str | None = None
+    in_process: bool = False
     plain_models: re.Pattern[str] | None = None
     efforts: tuple[tuple[re.Pattern[str], str | None], ...] = ()
 
@@ -190,6 +192,18 @@ PROVIDERS: Mapping[str, Provider] = {
         class_names=frozenset({"VoyageContextualEmbedding"}),
         late_import="httpx",
     ),
+    "huggingface": Provider(
+        embedding="llama_index_contextual.embeddings.huggingface:TransformerEmbedding",
+        pip='"llama-index-contextual[huggingface]"',
+        class_names=frozenset({"TransformerEmbedding"}),
+        in_process=True,
+    ),
+    "fastembed": Provider(
+        embedding="llama_index_contextual.embeddings.fastembed:OnnxEmbedding",
+        pip='"llama-index-contextual[fastembed]"',
+        class_names=frozenset({"OnnxEmbedding"}),
+        in_process=True,
+    ),
 }
 
 
@@ -235,10 +249,12 @@ def load_embed_model(name: str) -> BaseEmbedding:
     """Return the embedding model with a given name.
 
     Args:
-        name: provider:model, such as "openai:text-embedding-3-small", or "local".
+        name: provider:model, such as "openai:text-embedding-3-small" or "huggingface:BAAI/bge-small-en-v1.5", or
+            "local".
 
     Raises:
-        ModelError: The provider is unknown or has no embeddings, its package is not installed, or its key is not set.
+        ModelError: The provider is unknown or has no embeddings, its package is not installed, its key is not set, or
+            a model that runs in this process cannot be loaded.
     """
     if name == LOCAL:
         from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
@@ -256,7 +272,25 @@ def load_embed_model(name: str) -> BaseEmbedding:
     # `model_name`, because OpenAI's class accepts only known names for `model`.
     options["model_name"] = model
     embedding = _load_class(traits.embedding, traits, name, setting="embed_model")
-    return cast(BaseEmbedding, embedding(**options))
+    if not traits.in_process:
+        return cast(BaseEmbedding, embedding(**options))
+    try:
+        return cast(BaseEmbedding, embedding(**options))
+    except ModelError:
+        raise
+    except Exception as error:  # an unknown name, no network, a damaged file: each library has its own errors
+        reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
+        raise ModelError(
+            f"{name!r} cannot be loaded: {reason}. Check the name; a model that is not on this machine yet is"
+            f" downloaded, which requires a network.",
+            setting="embed_model",
+        ) from error
+
+
+def is_in_process(name: str) -> bool:
+    """Return whether a model runs in this process, and costs nothing; `name` is as in `model_name`."""
+    traits = PROVIDERS.get(name.partition(":")[0])
+    return name == LOCAL or (traits is not None and traits.in_process)
 
 
 ModelSetting = Literal["llm", "answer_llm", "embed_model"]

@@ -21,6 +21,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "ocr": "auto",
         "ocr_language": None,
         "embed_model": "openai:text-embedding-3-small",
+        "embed_window": "auto",
         "context": "llm",
         "context_on_structure": True,
         "llm": "openai:gpt-4.1",

@@ -77,7 +77,9 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
         f"Setting 'llm' is {name!r}, which is not the name of a model: use one of openai:…, openai-like:…, anthropic:…,"
         f" ollama:…, or pass a LlamaIndex object."
     )
-    with pytest.raises(ModelError, match="ollama:…, voyage:…, local, or pass a LlamaIndex object") as raised:
+    with pytest.raises(
+        ModelError, match="ollama:…, voyage:…, huggingface:…, fastembed:…, local, or pass a LlamaIndex object"
+    ) as raised:
         load_embed_model(name)
     assert raised.value.setting == "embed_model"
 
@@ -103,12 +105,16 @@ def test_a_provider_without_the_kind_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("llm", "ollama:llama", "llama_index.llms.ollama", "llama-index-llms-ollama llama-index-embeddings-ollama"),
         ("embed_model", "ollama:nomic", "llama_index.embeddings.ollama", "llama-index-llms-ollama llama-index-emb"),
         ("llm", "openai-like:x", "llama_index.llms.openai_like", "llama-index-llms-openai-like"),
+        ("embed_model", "huggingface:x", "llama_index.embeddings.huggingface", '"llama-index-contextual.huggingface.'),
+        ("embed_model", "fastembed:x", "fastembed", '"llama-index-contextual.fastembed.'),
     ],
 )
 def test_a_missing_package_is_named_with_its_pip_command(
     setting: str, name: str, module: str, packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
+    for own in ("huggingface", "fastembed"):
+        monkeypatch.delitem(sys.modules, f"llama_index_contextual.embeddings.{own}", raising=False)
     with pytest.raises(
         ModelError, match=f"'{name}' needs a package that is not installed: pip install {packages}"
     ) as e:
@@ -217,10 +223,8 @@ def test_other_objects_are_named_by_class_and_model() -> None:
 
 def test_only_classes_of_the_table_are_created() -> None:
     targets = [target for p in models.PROVIDERS.values() for target in (p.llm, p.embedding) if target]
-    assert all(
-        target.startswith(("llama_index.llms.", "llama_index.embeddings.", "llama_index_contextual.embeddings."))
-        for target in targets
-    )
+    own = "llama_index_contextual.embeddings."
+    assert all(target.startswith(("llama_index.llms.", "llama_index.embeddings.", own)) for target in targets)
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------

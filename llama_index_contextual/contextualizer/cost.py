@@ -20,13 +20,13 @@ from typing import Any, Literal
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, MetadataMode
 
-from llama_index_contextual.config import LOCAL, TokenPrice
+from llama_index_contextual.config import TokenPrice
 from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, ChunkContext, Segment, with_context
 from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.embeddings.batching import embedding_tokens
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
-from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
+from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, is_in_process, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
 
@@ -111,7 +111,7 @@ class PriceTable:
         """
         if model in self.overrides:
             return self.overrides[model]
-        return FREE if model == LOCAL else _listed(model)
+        return FREE if is_in_process(model) else _listed(model)
 
     def dollars(self, model: str, tokens: Tokens, *, sender: SenderKind = "live") -> float | None:
         """Return the price of tokens in dollars, or None if the price of the model is unknown.

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -36,12 +36,13 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
 from llama_index_contextual.contextualizer.spending import CallBudget, Spending
-from llama_index_contextual.embeddings.batching import Booking, aembed, aembed_parts, book_nothing
+from llama_index_contextual.embeddings.batching import Booking, aembed, book_nothing
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
+from llama_index_contextual.embeddings.windows import Window, WindowSplitter, aembed_windows, window_splitter
 from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
-from llama_index_contextual.models import embedding_identity, preload
+from llama_index_contextual.models import embedding_identity, is_in_process, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
@@ -61,6 +62,8 @@ class Stages:
         embed_model_name: Name of the embedding model.
         ledger: Store of contexts and vectors already paid for.
         spending: Account of the run, or None.
+        splitter: Splits texts that are longer than the embedding model reads, or None.
+        windowed: Ids of the chunks embedded in windows so far.
     """
 
     parsers: Sequence[TransformComponent]
@@ -69,6 +72,8 @@ class Stages:
     embed_model_name: str | None
     ledger: Ledger
     spending: Spending | None = None
+    splitter: WindowSplitter | None = None
+    windowed: set[str] = field(default_factory=set)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Stages]:
@@ -130,12 +135,14 @@ class Stages:
         """Return the unit vectors of chunks, from the ledger where it has them."""
         if self.embed_model is None or self.embed_model_name is None or not nodes:
             return None
-        texts = await asyncio.to_thread(_texts_to_embed, nodes)
+        texts = await asyncio.to_thread(self._texts_to_embed, nodes)
         if self.embed_model_name == LOCAL:
-            return await aembed(self.embed_model, texts, name=LOCAL)
+            return await aembed(self.embed_model, [window.text for (window,) in texts], name=LOCAL)
         if isinstance(self.embed_model, ContextualEmbedding):
-            return await self._aembed_documents(self.embed_model, self.embed_model_name, nodes, texts)
-        text_keys, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
+            whole = [window.text for (window,) in texts]
+            return await self._aembed_documents(self.embed_model, self.embed_model_name, nodes, whole)
+        self.windowed.update(node.node_id for node, windows in zip(nodes, texts, strict=True) if len(windows) > 1)
+        text_keys, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, nodes, texts)
         new = {key: text for key, text in zip(text_keys, texts, strict=True) if key not in known}
         if new:
             known.update(await self._aembed_new(self.embed_model, new, self.embed_model_name))
@@ -186,7 +193,9 @@ class Stages:
         return by_key
 
     def _booking(self, name: str) -> Booking:
-        return book_nothing if self.spending is None else partial(self.spending.embedding, name)
+        if self.spending is None or is_in_process(name):
+            return book_nothing
+        return partial(self.spending.embedding, name)
 
     async def _store(
         self, name: str, text_keys: Sequence[str], vectors: NDArray[np.float32]
@@ -198,35 +207,60 @@ class Stages:
             await asyncio.to_thread(self.ledger.add_vectors, name, [text_keys[at] for at in nonzero], vectors[nonzero])
         return dict(zip(text_keys, vectors, strict=True))
 
-    def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
+    def _texts_to_embed(self, nodes: Sequence[BaseNode]) -> list[list[Window]]:
+        """Return the text of each chunk with its context, in windows if the model does not read it completely."""
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        if self.splitter is None:
+            return [[Window(text, 1)] for text in texts]
+        bodies = [len(node.get_content(metadata_mode=MetadataMode.NONE).rstrip()) for node in nodes]
+        return [self.splitter.split(text, max(0, len(text) - body)) for text, body in zip(texts, bodies, strict=True)]
+
+    def _name_of_vectors(self, model: str, windows: Sequence[Window]) -> str:
+        """Return the name under which the ledger stores the vector of a text."""
+        return model if self.splitter is None or len(windows) == 1 else self.splitter.name(model)
+
+    def _known_vectors(
+        self, model: str, nodes: Sequence[BaseNode], texts: Sequence[Sequence[Window]]
+    ) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
         """Return the key of each text, and the vectors in the ledger."""
         # Some models return vectors of the requested length.
         length = getattr(self.embed_model, "dimensions", None)
-        text_keys = [vector_key(text, model, length) for text in texts]
+        text_keys = [
+            vector_key(node.get_content(metadata_mode=MetadataMode.EMBED), self._name_of_vectors(model, text), length)
+            for node, text in zip(nodes, texts, strict=True)
+        ]
         return text_keys, self.ledger.vectors(text_keys, dimensions=length)
 
     async def _aembed_new(
-        self, model: BaseEmbedding, new: Mapping[str, str], name: str
+        self, model: BaseEmbedding, new: Mapping[str, Sequence[Window]], name: str
     ) -> dict[str, NDArray[np.float32]]:
         """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         text_keys, texts = list(new), list(new.values())
         by_key: dict[str, NDArray[np.float32]] = {}
-        async with aclosing(aembed_parts(model, texts, name=name, booking=self._booking(name))) as answers:
+        async with aclosing(aembed_windows(model, texts, name=name, booking=self._booking(name))) as answers:
             async for places, vectors in answers:
-                by_key.update(await self._store(name, [text_keys[at] for at in places], vectors))
+                rows_of: dict[str, list[int]] = {}
+                for row, at in enumerate(places):
+                    rows_of.setdefault(self._name_of_vectors(name, texts[at]), []).append(row)
+                for stored_name, rows in rows_of.items():
+                    answered = [text_keys[places[row]] for row in rows]
+                    by_key.update(await self._store(stored_name, answered, vectors[rows]))
         return by_key
 
 
 def model_notices(stages: Stages, *, project: str) -> tuple[str, ...]:
-    """Return notices about the models of a run: the retirement of the LLM that writes contexts."""
+    """Return notices about the models of a run: retirement of the LLM that writes contexts, chunks in windows."""
     writer = stages.contextualizer
     notice = retirement_notice(writer.model, project=project) if isinstance(writer, LLMContextualizer) else None
-    return () if notice is None else (notice,)
-
-
-def _texts_to_embed(nodes: Sequence[BaseNode]) -> list[str]:
-    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+    notices = [] if notice is None else [notice]
+    if stages.windowed and stages.splitter is not None:
+        what = "chunk was" if len(stages.windowed) == 1 else "chunks were"
+        notices.append(
+            f"{len(stages.windowed):,} {what} embedded in windows of at most {stages.splitter.limit:,} tokens, which"
+            f" is what {stages.embed_model_name!r} reads; their vectors were averaged"
+        )
+    return tuple(notices)
 
 
 def make_stages(
@@ -249,6 +283,10 @@ def make_stages(
     Raises:
         ModelError: A model has no name that distinguishes it from others.
     """
+    embed_model_name = None if embed_model is None else embedding_identity(embed_model)
+    splitter = None
+    if embed_model is not None and embed_model_name is not None and embed_model_name != LOCAL:
+        splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
     return Stages(
         parsers=(
             SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
@@ -256,8 +294,9 @@ def make_stages(
         ),
         contextualizer=_contextualizer(config, ledger, llm, model_id),
         embed_model=embed_model,
-        embed_model_name=None if embed_model is None else embedding_identity(embed_model),
+        embed_model_name=embed_model_name,
         ledger=ledger,
+        splitter=splitter,
     )
 
 

@@ -1,0 +1,75 @@
+"""Models of fastembed by name: ONNX Runtime instead of PyTorch.
+
+LlamaIndex's own class for fastembed adds no prefixes and cannot be installed with Python 3.13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastembed import TextEmbedding
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from pydantic import Field, PrivateAttr
+
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual.embeddings.known import known_model
+
+# The tokenizers of Hugging Face raise "Already borrowed" if two threads use one; ONNX Runtime has threads of its own.
+_ONE_AT_A_TIME = new_lock()
+
+
+class OnnxEmbedding(BaseEmbedding):
+    """Embedding model of fastembed, with the prefixes of `KNOWN_MODELS`, which fastembed leaves to its users.
+
+    A model is downloaded at first use into the folder named by `FASTEMBED_CACHE_PATH`, or into a temporary one.
+
+    Requires the extra `fastembed` (`pip install "llama-index-contextual[fastembed]"`).
+
+    Args:
+        model_name: Name in `fastembed.TextEmbedding.list_supported_models()`, or one registered by `add_custom_model`.
+        embed_batch_size: Number of texts per batch.
+        **options: Other arguments of `fastembed.TextEmbedding`, such as `threads` or `specific_model_path`.
+    """
+
+    embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Number of texts per batch.")
+    query_instruction: str = Field(default="", description="Prefix of a query.")
+    text_instruction: str = Field(default="", description="Prefix of a passage.")
+
+    _model: TextEmbedding = PrivateAttr()
+
+    def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
+        super().__init__(model_name=model_name, embed_batch_size=embed_batch_size)
+        if known := known_model(model_name):
+            self.query_instruction, self.text_instruction = known.query, known.passage
+        self._model = TextEmbedding(model_name=model_name, **options)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "OnnxEmbedding"
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        prefixed = [f"{self.text_instruction}{text}" for text in texts]
+        with _ONE_AT_A_TIME:
+            # `passage_embed` and `query_embed` choose the task of models that have several, such as Jina v3.
+            vectors = list(self._model.passage_embed(prefixed, batch_size=self.embed_batch_size))
+        return [vector.tolist() for vector in vectors]
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        with _ONE_AT_A_TIME:
+            vectors = list(self._model.query_embed([f"{self.query_instruction}{query}"]))
+        row: list[float] = vectors[0].tolist()
+        return row
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return await asyncio.to_thread(self._get_text_embedding, text)
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._get_text_embeddings, texts)

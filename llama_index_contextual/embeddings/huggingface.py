@@ -1,0 +1,116 @@
+"""Sentence-transformers models by name or path, with the prompts that they were trained with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llama_index.core.utils import get_cache_dir
+from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+from sentence_transformers.util import load_file_path
+from transformers.utils import logging
+
+from llama_index_contextual._utils.forks import new_lock
+from llama_index_contextual.embeddings.known import known_model
+from llama_index_contextual.errors import ModelError
+
+# The tokenizers of transformers raise "Already borrowed" if two threads use one; PyTorch has threads of its own.
+_ONE_AT_A_TIME = new_lock()
+
+_QUERY_PROMPTS = ("query", "retrieval.query", "s2p_query")
+_PASSAGE_PROMPTS = ("document", "passage", "corpus", "text", "retrieval.passage")
+
+
+class TransformerEmbedding(HuggingFaceEmbedding):  # type: ignore[misc]  # the package ships no types
+    """LlamaIndex's `HuggingFaceEmbedding` with the right prompts.
+
+    The prompts in a model's own configuration apply, which LlamaIndex's class replaces by empty ones. A model without
+    them gets those of `KNOWN_MODELS`.
+
+    Requires the extra `huggingface` (`pip install "llama-index-contextual[huggingface]"`).
+
+    Args:
+        model_name: Name at huggingface.co, or the path of a folder, in which `~` is the home folder.
+        embed_batch_size: Number of texts per batch.
+        **options: Other arguments of `HuggingFaceEmbedding`.
+
+    Raises:
+        ModelError: The path does not exist.
+    """
+
+    def __init__(self, model_name: str, *, embed_batch_size: int = 32, **options: Any) -> None:
+        known = known_model(model_name)
+        folder = str(Path(model_name).expanduser())
+        if (model_name.startswith((".", "~")) or Path(folder).is_absolute()) and not Path(folder).is_dir():
+            raise ModelError(
+                f"'huggingface:{model_name}' is a path, but there is no such folder: give the folder that contains"
+                f" the model's modules.json or config.json.",
+                setting="embed_model",
+            )
+        options.setdefault("cache_folder", get_cache_dir())
+        with _progress_of_downloads(folder, options["cache_folder"]):
+            super().__init__(
+                folder,
+                embed_batch_size=embed_batch_size,
+                query_instruction=known.query if known else None,
+                text_instruction=known.passage if known else None,
+                **options,
+            )
+        self.model_name = model_name
+        prompts = _own_prompts(folder, options["cache_folder"])
+        query, passage = _first(prompts, _QUERY_PROMPTS), _first(prompts, _PASSAGE_PROMPTS)
+        if query or passage:
+            self._model.prompts = {**self._model.prompts, "query": query, "text": passage}
+        self.query_instruction, self.text_instruction = self._model.prompts["query"], self._model.prompts["text"]
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serialises this class."""
+        return "TransformerEmbedding"
+
+    def _embed(self, inputs: list[Any], prompt_name: str | None = None) -> list[list[float]]:
+        """Return vectors; without the retries of the base class, which suit a network."""
+        with _ONE_AT_A_TIME:
+            vectors = self._model.encode(
+                inputs,
+                batch_size=self.embed_batch_size,
+                prompt_name=prompt_name,
+                normalize_embeddings=self.normalize,
+                show_progress_bar=False,
+            )
+        rows: list[list[float]] = vectors.tolist()
+        return rows
+
+
+@contextmanager
+def _progress_of_downloads(model: str, cache_folder: str) -> Iterator[None]:
+    """Hide the progress bar of transformers for a model that is on this machine."""
+    is_here = _file(model, "config.json", cache_folder) is not None
+    if not is_here or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def _own_prompts(model: str, cache_folder: str) -> Mapping[str, str]:
+    """Return the prompts in the configuration of a model that has been loaded, by name."""
+    path = _file(model, "config_sentence_transformers.json", cache_folder)
+    config = {} if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+    return {name: prompt for name, prompt in (config.get("prompts") or {}).items() if isinstance(prompt, str)}
+
+
+def _file(model: str, name: str, cache_folder: str) -> str | None:
+    """Return the path of a file of a model, or None if it is not on this machine."""
+    path: str | None = load_file_path(model, name, token=None, cache_folder=cache_folder, local_files_only=True)
+    return path
+
+
+def _first(prompts: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((prompts[name] for name in names if prompts.get(name)), "")

@@ -1,0 +1,288 @@
+"""Texts that are longer than a model reads: windows, their mean, their keys, and the word in the report."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import Document
+from pydantic import Field
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.embeddings.windows import (
+    OVERLAP,
+    Window,
+    WindowSplitter,
+    aembed_windows,
+    window_splitter,
+)
+from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
+from tests.support.models import CountingEmbedding
+
+
+def words_of(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def splitter(room: int) -> WindowSplitter:
+    return WindowSplitter(limit=room, room=room, spans=words_of)
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    words=st.integers(1, 400),
+    context=st.integers(0, 60),
+    room=st.integers(8, 120),
+    unicode=st.booleans(),
+)
+def test_windows_cover_a_text_in_order_and_fit_the_model(words: int, context: int, room: int, unicode: bool) -> None:
+    mark = "ü" if unicode else "w"
+    head = "".join(f"c{at} " for at in range(context))
+    text = head + " ".join(f"{mark}{at}" for at in range(words))
+    windows = splitter(room).split(text, len(head))
+    whole = words + context
+    if whole <= room:
+        assert [window.text for window in windows] == [text]
+        return
+    assert all(len(words_of(window.text)) <= room for window in windows)
+    repeated = 2 * (room - context) >= room
+    assert all(window.text.startswith(head) for window in windows) or not repeated
+    parts = [window.text.split()[context if repeated else 0 :] for window in windows]
+    assert [len(part) for part in parts] == [window.tokens for window in windows]
+    assert parts[0][0] == (f"{mark}0" if repeated or not context else "c0")
+    assert parts[-1][-1] == f"{mark}{words - 1}"
+    order = {word: at for at, word in enumerate(text.split())}
+    for one, two in pairwise(parts):
+        assert order[one[0]] < order[two[0]] <= order[one[-1]] + 1
+
+
+@pytest.mark.parametrize("words", [101, 150, 199, 200, 750, 1000])
+def test_windows_have_equal_lengths_and_overlap_by_an_eighth(words: int) -> None:
+    windows = splitter(100).split(" ".join(f"w{at}" for at in range(words)))
+    lengths = [window.tokens for window in windows]
+    assert max(lengths) - min(lengths) <= 1
+    ends = [words_of_ends(window.text) for window in windows]
+    overlaps = [last - first + 1 for (_, last), (first, _) in pairwise(ends)]
+    assert min(overlaps) >= 100 // OVERLAP - 1
+    assert len(windows) == -(-(words - 100 // OVERLAP) // (100 - 100 // OVERLAP))
+
+
+def words_of_ends(text: str) -> tuple[int, int]:
+    parts = text.split()
+    return int(parts[0][1:]), int(parts[-1][1:])
+
+
+def test_a_window_begins_with_the_context_if_it_leaves_half_the_window() -> None:
+    text = " ".join(f"w{at}" for at in range(60))
+    for words, repeated in ((10, True), (11, False)):
+        head = "c " * words + "\n\n"
+        windows = splitter(20).split(head + text, len(head))
+        assert all(window.text.startswith(head) for window in windows) == repeated
+        assert windows[0].text.startswith("c c")
+        assert windows[-1].text.endswith("w59")
+
+
+def test_windows_are_cut_between_words_although_tokens_are_shorter() -> None:
+    by_letters = WindowSplitter(limit=120, room=120, spans=lambda text: [(at, at + 1) for at in range(len(text))])
+    text = " ".join(["pump"] * 100)
+    windows = by_letters.split(text)
+    assert len(windows) == 5
+    assert {word for window in windows for word in window.text.split()} == {"pump"}
+    script = by_letters.split("水" * 285)  # no place between words
+    assert [len(window.text) for window in script] == [105, 105, 105]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n" * 500, "a", "\ud800" * 300])
+def test_a_text_without_words_stays_one_window(text: str) -> None:
+    windows = window_splitter(CountingEmbedding(), "x:y", 32).split(text)  # type: ignore[union-attr]
+    assert windows
+    assert all(window.text == text or window.text for window in windows)
+
+
+# ---- which models ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_model_reads_comes_from_the_setting_the_model_or_the_table() -> None:
+    plain = CountingEmbedding()
+    assert window_splitter(plain, "openai:text-embedding-3-small", "auto") is None
+    assert window_splitter(plain, "ollama:all-minilm", None) is None
+    for name, window, limit in (
+        ("ollama:all-minilm", "auto", 256),
+        ("ollama:all-minilm", 100, 100),
+        ("ollama:all-minilm", 9_000, 256),
+        ("mine:unknown", 300, 300),
+    ):
+        made = window_splitter(plain, name, window)  # type: ignore[arg-type]
+        assert made is not None
+        assert made.limit == limit
+        assert made.room == int(0.7 * limit)
+
+
+def tokenizer() -> Any:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
+    from tokenizers import models, pre_tokenizers, processors
+
+    made = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    made.enable_truncation(64)
+    made.enable_padding()
+    return made
+
+
+@pytest.mark.parametrize("kind", ["sentence-transformers", "fastembed"])
+def test_the_models_own_tokenizer_counts_and_is_left_alone(kind: str) -> None:
+    own = tokenizer()
+    inner = (
+        SimpleNamespace(max_seq_length=64, tokenizer=SimpleNamespace(backend_tokenizer=own))
+        if kind == "sentence-transformers"
+        else SimpleNamespace(model=SimpleNamespace(tokenizer=own))
+    )
+    model = SimpleNamespace(_model=inner, text_instruction="passage: ")
+    made = window_splitter(model, "x:y", "auto")  # type: ignore[arg-type]
+    assert made is not None
+    # [CLS] and [SEP], "passage" and ":", and a margin of 2.
+    assert (made.limit, made.room) == (64, 58)
+    windows = made.split("Öl, " * 100)
+    assert len(windows) == 4
+    assert all(50 < len(own.encode("passage: " + window.text).ids) <= 64 for window in windows)
+    assert all(window.text.endswith(",") for window in windows)
+    assert all(len(made.spans(window.text)) <= 58 for window in windows)
+    assert own.truncation["max_length"] == 64
+    assert own.padding is not None
+
+
+# ---- the mean --------------------------------------------------------------------------------------------------------
+
+
+class Table(CountingEmbedding):
+    """Returns a given vector for each text."""
+
+    rows: dict[str, list[float]] = Field(default_factory=dict)
+    embed_batch_size: int = 2
+
+    def vector(self, text: str) -> list[float]:
+        return self.rows[text]
+
+
+async def test_the_vector_is_the_mean_of_unit_vectors_weighted_by_tokens() -> None:
+    model = Table(dimensions=2, rows={"a": [2.0, 0.0], "b": [0.0, 5.0], "c": [3.0, 4.0], "d": [1.0, 0.0]})
+    texts = [[Window("a", 3), Window("b", 4)], [Window("c", 9)], [Window("a", 1), Window("b", 1), Window("d", 2)]]
+    rows: dict[int, Any] = {}
+    async for places, vectors in aembed_windows(model, texts, name="x:y"):
+        rows.update(zip(places, vectors, strict=True))
+    # (3 · [1, 0] + 4 · [0, 1]) / 5, as is, and (1 · [1, 0] + 1 · [0, 1] + 2 · [1, 0]) / √10
+    np.testing.assert_allclose(rows[0], [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(rows[1], [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(rows[2], np.array([3, 1]) / np.sqrt(10), rtol=1e-6)
+    assert model.batches == [2, 2, 2]
+
+
+# ---- in a project ----------------------------------------------------------------------------------------------------
+
+WORDS = " ".join(f"Pump {at} needs oil and water." for at in range(120))
+CONFIG = ProjectConfig.local(context="none", chunk_size=400, chunk_overlap=40)
+
+
+def documents() -> list[Document]:
+    return [Document(text=WORDS, doc_id="long"), Document(text="A short note about valves.", doc_id="short")]
+
+
+def small() -> CountingEmbedding:
+    return CountingEmbedding(model_name="all-minilm")
+
+
+def vectors_in(project: Project) -> int:
+    with closing(Ledger(project.directory / LEDGER_FILE, read_only=True)) as ledger:
+        return ledger.info().embeddings
+
+
+def test_the_report_says_how_many_chunks_were_embedded_in_windows(manager: ProjectManager) -> None:
+    model = small()
+    project = manager.create("p", CONFIG, embed_model=model)
+    report = project.ingest(documents())
+    long = report.chunks - 1
+    assert long > 1
+    notice = (
+        f"{long} chunks were embedded in windows of at most 256 tokens, which is what"
+        " 'CountingEmbedding:all-minilm' reads; their vectors were averaged"
+    )
+    assert report.notices == (notice,)
+    assert f"  {notice}" in str(report).splitlines()
+    assert len(model.texts) > report.chunks
+    assert vectors_in(project) == report.chunks
+    assert project.retrieve("valves", mode="semantic")[0].node.ref_doc_id == "short"
+
+
+def test_what_a_model_reads_completely_is_not_mentioned(manager: ProjectManager) -> None:
+    model = CountingEmbedding()
+    report = manager.create("p", CONFIG, embed_model=model).ingest(documents())
+    assert report.notices == ()
+    assert len(model.texts) == report.chunks
+
+
+def test_windows_and_truncation_have_different_keys_and_share_short_texts(manager: ProjectManager) -> None:
+    model = small()
+    project = manager.create("p", CONFIG.changed(embed_window=None), embed_model=model)
+    chunks = project.ingest(documents()).chunks
+    assert len(model.texts) == chunks
+    assert project.update_config(embed_window="auto") == ["embed_window"]
+    report = project.rebuild()
+    assert len(report.notices) == 1
+    assert "A short note about valves." not in model.texts[chunks:]
+    assert vectors_in(project) == chunks + chunks - 1
+    sent = len(model.texts)
+    project.update_config(embed_window=None)
+    project.rebuild()
+    project.update_config(embed_window="auto")
+    project.rebuild()
+    assert len(model.texts) == sent
+    project.update_config(embed_window=200)
+    project.rebuild()
+    assert len(model.texts) > sent
+
+
+def test_forget_keeps_the_averaged_vectors_of_live_chunks(manager: ProjectManager) -> None:
+    model = small()
+    project = manager.create("p", CONFIG.changed(embed_window=None), embed_model=model)
+    chunks = project.ingest(documents()).chunks
+    project.update_config(embed_window="auto")
+    project.rebuild()
+    project.remove(["short"], forget=True)
+    # Of the long document, the vectors of both kinds: their texts are live.
+    assert vectors_in(project) == 2 * (chunks - 1)
+    sent = len(model.texts)
+    project.update_config(language="none")
+    project.rebuild()
+    assert len(model.texts) == sent
+
+
+def test_a_project_without_the_setting_stays_as_it_is(manager: ProjectManager, tmp_path: Path) -> None:
+    recorded = CONFIG.model_dump()
+    del recorded["embed_window"]
+    assert ProjectConfig.recorded(recorded).embed_window is None
+    assert ProjectConfig().embed_window == "auto"
+
+
+@pytest.mark.parametrize("value", [0, 31, -1, "all", 1.5])
+def test_an_invalid_window_is_refused_with_the_alternatives(value: object) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        ProjectConfig(embed_window=value)
+    assert str(raised.value) == (
+        f"Setting 'embed_window' cannot be {value!r}: must be a number of at least 32, 'auto', or None."
+    )
