@@ -83,7 +83,7 @@ class Transformer(BaseEmbedding):
 
 def transformer(folder: Path, cache: Path | None) -> Transformer:
     """Return the model of a folder; `cache` is the folder for its vectors, None to keep them in memory only."""
-    model = Transformer(folder=str(folder), model_name="/".join(folder.absolute().parts[-2:]), embed_batch_size=256)
+    model = Transformer(folder=str(folder), model_name="/".join(folder.absolute().parts[-2:]), embed_batch_size=64)
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
         model.cache = str(cache / CACHE_FILE)
