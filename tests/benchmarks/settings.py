@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import available, build, bundle, contexts_of, options, settings_of
-from tests.benchmarks.sets import KS, QuestionSet, load, ndcg, score
+from tests.benchmarks.quality import available, build, contexts_of, options, settings_of
+from tests.benchmarks.sets import QuestionSet, load, ndcg
+from tests.benchmarks.trials import Trials
 
 VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
@@ -61,13 +62,11 @@ def measured(
     """Return nDCG@10 of every question with every variant of the settings."""
     with tempfile.TemporaryDirectory() as root:
         project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
-        retriever = project.as_retriever(similarity_top_k=max(KS))
-        results = {}
-        for label, settings in changes.items():
-            changed = retriever.changed(**settings)
-            _, _, ranks = score(questions.questions, lambda q, r=changed: r.respond(bundle(q)).results)
-            results[label] = 100 * np.asarray([ndcg(of_question) for of_question in ranks])
-    return results
+        trials = Trials(project)
+        return {
+            label: 100 * np.asarray([ndcg(ranks) for ranks in trials.ranks(questions.questions, **settings)])
+            for label, settings in changes.items()
+        }
 
 
 def mean(label: str, results: Iterable[Values]) -> float:
