@@ -81,7 +81,9 @@ def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.Cap
 
 
 def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
-    project = ProjectManager(tmp_path).create("trials", ProjectConfig.local(context="none", chunk_size=60))
+    project = ProjectManager(tmp_path).create(
+        "trials", ProjectConfig.local(context="none", chunk_size=60, chunk_overlap=6)
+    )
     subjects = ("pump", "valve", "meter", "filter")
     project.ingest(
         [
