@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, nargs="*", default=[], help="files written with --out")
     arguments = parser.parse_args()
     config, embed_model = settings_of(arguments)
+    baselines = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in arguments.against}
     kept: dict[str, Ranks] = {}
     print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")
     with tempfile.TemporaryDirectory() as root:
@@ -143,6 +144,8 @@ def main() -> None:
                 built = time.time() - started
                 kept.update(measured(project, questions, f"{name}/{context}"))
                 print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
+                if arguments.out:  # after each, as the whole can take an hour with a transformer
+                    arguments.out.write_text(json.dumps(kept), encoding="utf-8")
     hybrid = {key: ranks for key, ranks in kept.items() if key.endswith("/hybrid")}
     for key, ranks in hybrid.items():
         first = next(other for other in hybrid if other.split("/")[0] == key.split("/")[0])
@@ -150,10 +153,8 @@ def main() -> None:
             print(f"{key} − {first.split('/')[1]}: {differences(ranks, hybrid[first])}", flush=True)
     for context in arguments.contexts:
         _print_means(context, {key: ranks for key, ranks in hybrid.items() if key.split("/")[1] == context})
-    for file in arguments.against:
-        print_against(file.stem, hybrid, json.loads(file.read_text(encoding="utf-8")))
-    if arguments.out:
-        arguments.out.write_text(json.dumps(kept), encoding="utf-8")
+    for label, baseline in baselines.items():
+        print_against(label, hybrid, baseline)
 
 
 def measured(project: Project, questions: QuestionSet, label: str) -> dict[str, Ranks]:
