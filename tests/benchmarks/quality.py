@@ -2,19 +2,23 @@
 
 Every set, with each mode, without context (none), with the structural one, and where the set has recorded contexts,
 with those (llm) and with both. The recorded contexts come from an LLM that replays them, so they take the way of any
-LLM's contexts. No key, no network, no reranker; `ProjectConfig.local()` but for the context. Next to it, the results of
-the stock LlamaIndex assembly (FAISS inner product on unit vectors, BM25Retriever, QueryFusionRetriever), as recorded in
-the data folder's README. Then how far the hybrid is above the better leg, what context changes, with intervals and
-p-values, and the means of the sets. The filings need the extra `pdfium` and are skipped without it.
+LLM's contexts. No key, no network, no reranker; `ProjectConfig.local()` but for the context, or with `--embedding` the
+default settings and a transformer on this machine (see `transformer`). Then how far the hybrid is above the better leg,
+what context changes, and the means of the sets. The filings need the extra `pdfium` and are skipped without it.
+
+`--out FILE` keeps the ranks of every question, and `--against FILE` compares with ranks that were kept before, by the
+same command in another state of the package or by `python -m tests.benchmarks.stock`. Differences are paired, with
+95 % bootstrap intervals and p by permutation.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,17 +32,17 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.benchmarks.replay import ReplayingLLM
 from tests.benchmarks.sets import KS, SETS, QuestionSet, load, ndcg, recall, score
+from tests.benchmarks.transformer import transformer
 
-Measure = Callable[[Sequence[int | None]], float]
+Ranks = Sequence[Sequence[int | None]]
+"""For each question the rank of each item of its evidence, None beyond the last result."""
+
 MODES: tuple[Mode, ...] = ("lexical", "semantic", "hybrid")
-STOCK = {
-    ("codebase", "none"): ((41.8, 70.6, 78.5, 82.3), (28.8, 57.5, 65.2, 74.4), (44.6, 72.6, 80.8, 87.2)),
-    ("codebase", "llm"): ((53.6, 84.2, 89.0, 93.4), (36.2, 66.7, 77.9, 81.2), (53.1, 84.6, 89.3, 92.7)),
-    ("contracts", "none"): ((10.2, 44.2, 58.9, 68.4), (6.3, 20.6, 25.9, 31.1), (10.3, 35.0, 50.1, 65.3)),
-    ("corpora", "none"): ((70.4, 95.3, 98.2, 99.0), (48.4, 79.7, 87.9, 93.6), (59.5, 90.2, 95.4, 98.4)),
-    ("conversations", "none"): ((26.2, 59.6, 71.1, 78.4), (20.8, 55.0, 67.6, 76.3), (26.7, 62.2, 72.1, 82.8)),
+MEASURES: dict[str, Callable[[Sequence[int | None]], float]] = {
+    **{f"R@{k}": partial(recall, k=k) for k in KS},
+    "nDCG@10": ndcg,
 }
-
+HEAD = "".join(f"  {name:6s}" for name in MEASURES)
 
 CONTEXTS: dict[str, dict[str, Any]] = {
     "none": {"context": "none"},
@@ -47,6 +51,14 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "both": {"context": "llm", "context_on_structure": True},
 }
 """The settings of each kind of context; those with an LLM need recorded contexts."""
+
+NEAREST = {
+    "none": ("none",),
+    "structural": ("structural", "none"),
+    "llm": ("llm", "none"),
+    "both": ("both", "llm", "none"),
+}
+"""What each kind of context is compared with in results that may lack it, the nearest first."""
 
 
 def contexts_of(questions: QuestionSet, wanted: Sequence[str] = tuple(CONTEXTS)) -> list[str]:
@@ -93,63 +105,115 @@ def available(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that the benchmarks of ranking share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=list(CONTEXTS))
+    parser.add_argument("--embedding", type=Path, help="folder of a sentence-transformers model; default: WordLlama")
+    parser.add_argument("--chunk-size", type=int, default=800, help="tokens; 180 for a model that reads 256")
+    parser.add_argument("--cache", type=Path, help="folder for the vectors of --embedding")
+    return parser
+
+
+def settings_of(arguments: argparse.Namespace) -> tuple[ProjectConfig, BaseEmbedding | None]:
+    """Return the settings and the embedding of the command line, None for the one of the settings."""
+    sizes: dict[str, Any] = {"chunk_size": arguments.chunk_size, "chunk_overlap": arguments.chunk_size // 10}
+    if arguments.embedding is None:
+        return ProjectConfig.local(**sizes), None
+    return ProjectConfig(**sizes), transformer(arguments.embedding, arguments.cache)
+
+
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
-    parser.add_argument("--contexts", nargs="*", choices=CONTEXTS, default=list(CONTEXTS))
+    parser = options(__doc__)
+    parser.add_argument("--out", type=Path, help="file for the ranks of every question")
+    parser.add_argument("--against", type=Path, nargs="*", default=[], help="files written with --out")
     arguments = parser.parse_args()
-    head = "".join(f"  R@{k:<4d}" for k in KS)
-    print(f"{'set':14s} {'context':11s} {'mode':9s}{head}  nDCG@10   stock: R@1, 5, 10, 20")
-    hybrid: dict[str, list[list[float]]] = {}
+    config, embed_model = settings_of(arguments)
+    baselines = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in arguments.against}
+    kept: dict[str, Ranks] = {}
+    print(f"{'set':14s} {'context':11s} {'mode':9s}{HEAD}")
     with tempfile.TemporaryDirectory() as root:
         for name in available(arguments.sets):
             questions = load(arguments.data, name)
-            by_context: dict[str, list[list[int | None]]] = {}
             for context in contexts_of(questions, arguments.contexts):
                 started = time.time()
-                project = build(ProjectManager(root), questions, context)
+                project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
                 built = time.time() - started
-                legs: dict[Mode, dict[int, float]] = {}
-                for at, mode in enumerate(MODES):
-                    retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
-                    recalls, gain, ranks = score(
-                        questions.questions, lambda q, r=retriever: r.respond(bundle(q)).results
-                    )
-                    stock = STOCK.get((name, context))
-                    beside = ", ".join(f"{value:.1f}" for value in stock[at]) if stock else ""
-                    figures = "".join(f"  {recalls[k]:5.1f} " for k in KS)
-                    print(f"{name:14s} {context:11s} {mode:9s}{figures}  {gain:5.1f}     {beside}", flush=True)
-                    if name == "filings":
-                        print(f"{name:14s} {context:11s} {mode:9s}{_any_page(ranks)}  (any of the pages)", flush=True)
-                    legs[mode] = recalls
-                    if mode == "hybrid":
-                        hybrid.setdefault(context, []).append([*recalls.values(), gain])
-                        by_context[context] = ranks
-                above = (legs["hybrid"][k] - max(legs["lexical"][k], legs["semantic"][k]) for k in KS)
-                print(f"{name:14s} {context:11s} − better leg{''.join(f'{gain:+6.1f}  ' for gain in above)}")
+                kept.update(measured(project, questions, f"{name}/{context}"))
                 print(f"  {project.info().chunks} chunks, built in {built:.1f} s", flush=True)
-            _print_differences(name, by_context)
-    for context, figures in hybrid.items():
-        *means, gain = (sum(column) / len(figures) for column in zip(*figures, strict=True))
+                if arguments.out:  # after each, as the whole can take an hour with a transformer
+                    arguments.out.write_text(json.dumps(kept), encoding="utf-8")
+    hybrid = {key: ranks for key, ranks in kept.items() if key.endswith("/hybrid")}
+    for key, ranks in hybrid.items():
+        first = next(other for other in hybrid if other.split("/")[0] == key.split("/")[0])
+        if key != first:
+            print(f"{key} − {first.split('/')[1]}: {differences(ranks, hybrid[first])}", flush=True)
+    for context in arguments.contexts:
+        _print_means(context, {key: ranks for key, ranks in hybrid.items() if key.split("/")[1] == context})
+    for label, baseline in baselines.items():
+        print_against(label, hybrid, baseline)
+
+
+def measured(project: Project, questions: QuestionSet, label: str) -> dict[str, Ranks]:
+    """Print one line per mode, and return the ranks by label and mode."""
+    kept = {}
+    for mode in MODES:
+        retriever = project.as_retriever(mode=mode, similarity_top_k=max(KS))
+        _, _, ranks = score(questions.questions, lambda q, r=retriever: r.respond(bundle(q)).results)
+        kept[f"{label}/{mode}"] = ranks
+        print(row(f"{label.replace('/', ' ')} {mode}", ranks), flush=True)
+        if questions.name == "filings":
+            print(f"{'':36s}{_any_page(ranks)}  (any of the pages)", flush=True)
+    better = max(MODES[:2], key=lambda mode: mean("nDCG@10", kept[f"{label}/{mode}"]))
+    above = [mean(name, kept[f"{label}/hybrid"]) - mean(name, kept[f"{label}/{better}"]) for name in MEASURES]
+    print(f"{f'  hybrid − {better}':36s}{''.join(f'{gain:+7.1f} ' for gain in above)}", flush=True)
+    return kept
+
+
+def mean(measure: str, ranks: Ranks) -> float:
+    """Return the mean of a measure in per cent."""
+    return 100 * sum(map(MEASURES[measure], ranks)) / len(ranks)
+
+
+def row(label: str, ranks: Ranks) -> str:
+    """Return a line with all measures in per cent."""
+    name, _, rest = label.partition(" ")
+    context, _, mode = rest.partition(" ")
+    return f"{name:14s} {context:11s} {mode:9s}" + "".join(f"  {mean(measure, ranks):5.1f} " for measure in MEASURES)
+
+
+def differences(ranks: Ranks, baseline: Ranks, measures: Sequence[str] = tuple(MEASURES)) -> str:
+    """Return the paired difference in each measure with its 95 % interval, and p by permutation."""
+    parts = []
+    for name in measures:
+        value = MEASURES[name]
+        gains = [100 * (value(a) - value(b)) for a, b in zip(ranks, baseline, strict=True)]
+        result, p = bootstrap_interval(gains), permutation_p_value(gains)
+        parts.append(f"{name} {result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}, p {p:.2g})")
+    return "; ".join(parts)
+
+
+def print_against(label: str, results: Mapping[str, Ranks], baseline: Mapping[str, Ranks]) -> None:
+    """Print the paired differences from another state, in its nearest kind of context."""
+    for key, ranks in results.items():
+        name, context, mode = key.split("/")
+        nearest = [other for other in NEAREST[context] if f"{name}/{other}/{mode}" in baseline]
+        if nearest:
+            shown = differences(ranks, baseline[f"{name}/{nearest[0]}/{mode}"])
+            print(f"{key} − {label}, {nearest[0]}: {shown}", flush=True)
+
+
+def _print_means(context: str, results: Mapping[str, Ranks]) -> None:
+    if results:
+        means = [sum(mean(name, ranks) for ranks in results.values()) / len(results) for name in MEASURES]
         shown = "".join(f"  {value:5.1f} " for value in means)
-        print(f"mean of {len(figures)} sets {context:11s} hybrid   {shown}  {gain:5.1f}")
+        print(f"{f'mean of {len(results)} sets, {context}, hybrid':36s}{shown}", flush=True)
 
 
-def _print_differences(name: str, by_context: dict[str, list[list[int | None]]]) -> None:
-    """Print what each context changes against the first one: 95 % bootstrap intervals, p by permutation."""
-    (first, baseline), *others = by_context.items()
-    for context, ranks in others:
-        measures: dict[str, Measure] = {f"recall@{k}": partial(recall, k=k) for k in KS[1:]}
-        for measure, value in {**measures, "nDCG@10": ndcg}.items():
-            gains = [100 * (value(a) - value(b)) for a, b in zip(ranks, baseline, strict=True)]
-            result, p = bootstrap_interval(gains), permutation_p_value(gains)
-            interval = f"{result.mean:+.1f} ({result.low:+.1f} to {result.high:+.1f}), p = {p:.2g}"
-            print(f"{name:14s} {context} − {first}, hybrid, {measure}: {interval}", flush=True)
-
-
-def _any_page(ranks: Sequence[Sequence[int | None]]) -> str:
+def _any_page(ranks: Ranks) -> str:
     """Return the share of questions of which at least one item of evidence is among the first k."""
     best = [min((rank for rank in of_question if rank), default=max(KS) + 1) for of_question in ranks]
     return "".join(f"  {100 * sum(rank <= k for rank in best) / len(best):5.1f} " for k in KS)

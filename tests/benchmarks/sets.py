@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,11 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
+@lru_cache(maxsize=20_000)
+def _counts(text: str) -> Counter[str]:
+    return Counter(words(text))
+
+
 def covers(result: RetrievedChunk, item: dict[str, Any]) -> bool:
     """Return whether a result holds an evidence item."""
     if "id" in item:
@@ -150,7 +155,7 @@ def covers(result: RetrievedChunk, item: dict[str, Any]) -> bool:
     if "page" in item:
         first, last = result.source.page_start, result.source.page_end
         return first is not None and first <= item["page"] <= (last or first)
-    need, have = item["words"], Counter(words(result.text))
+    need, have = item["words"], _counts(result.text)
     return bool(sum(min(n, have[word]) for word, n in need.items()) >= 0.8 * need.total())
 
 

@@ -1,78 +1,134 @@
-"""Are the local settings a plateau or a peak? `python -m tests.benchmarks.settings --data ../shared/data`.
+"""Are the weights of the fusion a plateau or a peak? `python -m tests.benchmarks.settings --data ../shared/data`.
 
-Every set (the filings need the extra `pdfium` and are skipped without it) with structural context, searched with the
-local settings and with one of them changed at a time: the mean of recall at 5, 10 and 20 and nDCG@10, set by set. Then
-each set is left out: what would be chosen on the others, and what that gives on the set that had no say, against the
-local settings, with the interval of the difference.
+Every set (the filings need the extra `pdfium` and are skipped without it), with the structural context and, where it
+has recorded ones, with both contexts, searched with the default weights and with one setting changed at a time:
+nDCG@10 of each. With `--embedding` the same sets once more with a transformer, cut to `--chunk-size`.
+
+Then what one setting for both embeddings costs against the best one for each; and each set is left out: what would be
+chosen on the others, and what that gives on the set that had no say, against the default, with the interval of the
+difference. `--vary NAME …` tries these settings only.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from numpy.typing import NDArray
 
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 from llama_index_contextual.project.manager import ProjectManager
-from tests.benchmarks.quality import available, build, bundle
-from tests.benchmarks.sets import KS, SETS, load, ndcg, recall, score
+from tests.benchmarks.quality import available, build, contexts_of, options, settings_of
+from tests.benchmarks.sets import QuestionSet, load, ndcg
+from tests.benchmarks.trials import Trials
 
 VARIED: dict[str, Sequence[Any]] = {
-    "semantic_weight": (0.25, 0.3, 0.4, 0.45, 0.5),
+    "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
     "sibling_weight": (0.0, 0.25, 0.75, 1.0),
     "document_weight": (0.0, 0.05, 0.15, 0.2),
-    "candidates": (100, 400),
+    "candidates": (50, 100, 200, 400),
     "fusion": ("rrf",),
 }
-"""Values beside the local settings'; the lexical weight is what the semantic one leaves of 1."""
+"""Values beside the defaults; the lexical weight is what the semantic one leaves of 1."""
 
-Values = NDArray[np.float64]
+DEFAULT = "default"
+Values = dict[str, NDArray[np.float64]]
+"""nDCG@10 of each question in per cent, by what is changed."""
 
 
-def variants() -> dict[str, dict[str, Any]]:
+def variants(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the settings that are tried, by what they change."""
-    results: dict[str, dict[str, Any]] = {"local settings": {}}
-    for name, values in VARIED.items():
-        for value in values:
+    results: dict[str, dict[str, Any]] = {DEFAULT: {}}
+    for name in names:
+        for value in VARIED[name]:
             more = {"lexical_weight": 1 - value} if name == "semantic_weight" else {}
+            if name == "fusion":
+                more = {"semantic_weight": 0.5, "lexical_weight": 0.5}
             results[f"{name}={value}"] = {name: value, **more}
     return results
 
 
-def measured(data: Path, name: str, root: str) -> dict[str, Values]:
-    """Return for each variant one value per question: the mean of its recalls and its nDCG, in per cent."""
-    questions = load(data, name)
-    retriever = build(ProjectManager(root), questions, "structural").as_retriever(similarity_top_k=max(KS))
-    results = {}
-    for label, settings in variants().items():
-        changed = retriever.changed(**settings)
-        _, _, ranks = score(questions.questions, lambda q, r=changed: r.respond(bundle(q)).results)
-        rows = [[*(recall(found_at, k) for k in KS[1:]), ndcg(found_at)] for found_at in ranks]
-        results[label] = 100 * np.asarray(rows).mean(axis=1)
-    return results
+def measured(
+    questions: QuestionSet,
+    context: str,
+    changes: Mapping[str, dict[str, Any]],
+    config: ProjectConfig,
+    embed_model: BaseEmbedding | None,
+) -> Values:
+    """Return nDCG@10 of every question with every variant of the settings."""
+    with tempfile.TemporaryDirectory() as root:
+        project = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model)
+        trials = Trials(project)
+        return {
+            label: 100 * np.asarray([ndcg(ranks) for ranks in trials.ranks(questions.questions, **settings)])
+            for label, settings in changes.items()
+        }
+
+
+def mean(label: str, results: Iterable[Values]) -> float:
+    """Return the mean of the columns' means."""
+    return float(np.mean([values[label].mean() for values in results]))
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser = options(__doc__)
+    parser.add_argument("--vary", nargs="*", choices=VARIED, default=list(VARIED))
+    parser.set_defaults(contexts=["structural", "both"])
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
-        results = {name: measured(arguments.data, name, root) for name in available(arguments.sets)}
-    print(f"{'changed':24s}{''.join(f'{name:>15s}' for name in results)}{'mean':>8s}")
-    for label in variants():
-        means = [values[label].mean() for values in results.values()]
-        print(f"{label:24s}{''.join(f'{mean:15.2f}' for mean in means)}{np.mean(means):8.2f}")
-    for left_out, values in results.items():
-        others = [result for name, result in results.items() if name != left_out]
-        chosen = max(variants(), key=lambda label: sum(result[label].mean() for result in others))
-        gains = (values[chosen] - values["local settings"]).tolist()
+    changes = variants(arguments.vary)
+    embeddings = {"local": (ProjectConfig.local(), None)}
+    if arguments.embedding is not None:
+        embeddings["transformer"] = settings_of(arguments)
+    results: dict[tuple[str, str, str], Values] = {}
+    for name in available(arguments.sets):
+        questions = load(arguments.data, name)
+        for context in contexts_of(questions, arguments.contexts):
+            for embedding, (config, embed_model) in embeddings.items():
+                values = measured(questions, context, changes, config, embed_model)
+                results[name, context, embedding] = values
+                print(f"{name}, {context}, {embedding}: ", end="")
+                print("; ".join(f"{label} {gains.mean():.2f}" for label, gains in values.items()), flush=True)
+    print_table(list(changes), results)
+    if len(embeddings) > 1:
+        print_cost_of_one(list(changes), results)
+    print_left_out(list(changes), results)
+
+
+def print_table(labels: Sequence[str], results: Mapping[tuple[str, str, str], Values]) -> None:
+    """Print the mean of every variant in every column, and over the columns of each embedding."""
+    embeddings = dict.fromkeys(key[-1] for key in results)
+    print(f"{'changed':24s}" + "".join(f"{f'mean, {embedding}':>20s}" for embedding in embeddings) + f"{'mean':>8s}")
+    for label in labels:
+        means = [mean(label, (v for key, v in results.items() if key[-1] == embedding)) for embedding in embeddings]
+        print(f"{label:24s}{''.join(f'{value:20.2f}' for value in means)}{mean(label, results.values()):8.2f}")
+
+
+def print_cost_of_one(labels: Sequence[str], results: Mapping[tuple[str, str, str], Values]) -> None:
+    """Print the best setting for all columns, and what each embedding loses with it against its own best one."""
+    one = max(labels, key=lambda label: mean(label, results.values()))
+    print(f"best for all: {one}")
+    for embedding in dict.fromkeys(key[-1] for key in results):
+        own = [values for key, values in results.items() if key[-1] == embedding]
+        best = max(labels, key=lambda label: mean(label, own))
+        losses = {label: mean(best, own) - mean(label, own) for label in (one, DEFAULT)}
+        shown = ", ".join(f"{label} loses {loss:.2f}" for label, loss in losses.items())
+        print(f"best for {embedding}: {best}; {shown}")
+
+
+def print_left_out(labels: Sequence[str], results: Mapping[tuple[str, str, str], Values]) -> None:
+    """Print for each set what would be chosen without it, and what that gives on it."""
+    for left_out in dict.fromkeys(key[0] for key in results):
+        others = [values for key, values in results.items() if key[0] != left_out]
+        if not others:
+            continue
+        chosen = max(labels, key=lambda label: mean(label, others))
+        of_set = [values for key, values in results.items() if key[0] == left_out]
+        gains = np.mean([values[chosen] - values[DEFAULT] for values in of_set], axis=0)
         result, p = bootstrap_interval(gains), permutation_p_value(gains)
         interval = f"{result.mean:+.2f} ({result.low:+.2f} to {result.high:+.2f}), p = {p:.2g}"
         print(f"without {left_out}: {chosen} is chosen; on {left_out} {interval}")

@@ -1,0 +1,102 @@
+"""The benchmarks of ranking compare question by question, and compute each vector once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core.schema import Document, QueryBundle
+
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.project.manager import ProjectManager
+from tests.benchmarks.quality import differences, print_against, row
+from tests.benchmarks.sets import Question, score
+from tests.benchmarks.settings import DEFAULT, print_cost_of_one, print_left_out, variants
+from tests.benchmarks.transformer import Transformer, transformer
+from tests.benchmarks.trials import Trials
+
+
+def test_a_row_has_all_measures_in_per_cent() -> None:
+    # recall of both questions at 1: (1 + 0) / 2; at 5: (1 + 1/2) / 2; nDCG: (1 + (1/log2(4)) / (1 + 1/log2(3))) / 2
+    assert row("set none hybrid", [[1], [3, None]]).split()[3:] == ["50.0", "75.0", "75.0", "75.0", "65.3"]
+
+
+def test_differences_are_paired_and_their_interval_contains_the_mean() -> None:
+    ranks, baseline = [[1]] * 30 + [[None]] * 10, [[None]] * 10 + [[1]] * 30
+    assert differences(ranks, baseline, ["R@1"]).startswith("R@1 +0.0 (-")
+    assert differences(ranks, ranks, ["nDCG@10"]) == "nDCG@10 +0.0 (+0.0 to +0.0, p 1)"
+    with pytest.raises(ValueError, match="zip"):
+        differences(ranks, baseline[1:])
+
+
+def test_a_state_without_a_kind_of_context_is_compared_by_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {f"set/{context}/hybrid": [[1], [2]] for context in ("none", "structural", "llm", "both")}
+    print_against("old", results, {"set/none/hybrid": [[1], [1]], "set/llm/hybrid": [[2], [2]]})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        "set/none/hybrid − old, none",
+        "set/structural/hybrid − old, none",
+        "set/llm/hybrid − old, llm",
+        "set/both/hybrid − old, llm",
+    ]
+
+
+def test_each_vector_is_computed_once_and_shared_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[list[str]] = []
+
+    def encode(self: Transformer, texts: list[str]) -> Any:
+        encoded.append(texts)
+        return np.asarray([[len(text), 1.0] for text in texts], dtype=np.float32)
+
+    monkeypatch.setattr(Transformer, "_encode", encode)
+    first = transformer(tmp_path / "model", tmp_path / "cache").get_text_embedding_batch(["a", "bb", "a"])
+    second = transformer(tmp_path / "model", tmp_path / "cache").get_text_embedding_batch(["bb", "ccc"])
+    other = transformer(tmp_path / "other", tmp_path / "cache").get_text_embedding_batch(["bb"])
+    assert (first, second, other) == ([[1.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [[2.0, 1.0], [3.0, 1.0]], [[2.0, 1.0]])
+    assert encoded == [["a", "bb"], ["ccc"], ["bb"]]
+
+
+def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert variants(["fusion"]) == {
+        DEFAULT: {},
+        "fusion=rrf": {"fusion": "rrf", "semantic_weight": 0.5, "lexical_weight": 0.5},
+    }
+    results = {
+        ("one", "none", "local"): {DEFAULT: np.asarray([50.0, 50.0]), "b": np.asarray([60.0, 60.0])},
+        ("two", "none", "other"): {DEFAULT: np.asarray([52.0, 52.0]), "b": np.asarray([51.0, 51.0])},
+    }
+    print_cost_of_one([DEFAULT, "b"], results)
+    print_left_out([DEFAULT, "b"], results)
+    assert capsys.readouterr().out.splitlines() == [
+        "best for all: b",
+        "best for local: b; b loses 0.00, default loses 10.00",
+        "best for other: default; b loses 1.00, default loses 0.00",
+        "without one: default is chosen; on one +0.00 (+0.00 to +0.00), p = 1",
+        "without two: b is chosen; on two -1.00 (-1.00 to -1.00), p = 0.5",
+    ]
+
+
+def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
+    project = ProjectManager(tmp_path).create(
+        "trials", ProjectConfig.local(context="none", chunk_size=60, chunk_overlap=6)
+    )
+    subjects = ("pump", "valve", "meter", "filter")
+    project.ingest(
+        [
+            Document(text=" ".join(f"The {one} {n} of {other}." for n in range(30)), id_=f"{one}-{other}")
+            for one in subjects
+            for other in subjects
+        ]
+    )
+    retriever = project.as_retriever(similarity_top_k=20)
+    ids = [chunk.node_id for chunk in project.retrieve("meter", top_k=5)]
+    questions = [Question(text, [{"id": one} for one in ids]) for text in ("valve 7", "filter of pump")]
+    trials = Trials(project)
+    for changes in ({}, {"fusion": "rrf"}, {"candidates": 30}, {"semantic_weight": 1.0, "lexical_weight": 0.0}):
+        changed = retriever.changed(**changes)
+        _, _, expected = score(questions, lambda text, r=changed: r.respond(QueryBundle(text)).results)
+        assert trials.ranks(questions, **changes) == expected
