@@ -50,8 +50,9 @@ def test_the_defaults_are_the_published_ones() -> None:
         "fusion": "score",
         "semantic_weight": 0.35,
         "lexical_weight": 0.65,
-        "document_weight": 0.1,
-        "sibling_weight": 0.5,
+        "document_weight": 0.15,
+        "sibling_weight": 1.0,
+        "document_idf": True,
         "rrf_k": 10.0,
         "acronyms": False,
         "rerank": None,
@@ -190,7 +191,9 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
         others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
         other: Any = (others | {"pdf_engine": "pypdf", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
-        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
+        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True, "document_idf": False}.get(
+            name, other
+        )
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 
 

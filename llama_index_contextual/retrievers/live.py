@@ -75,6 +75,7 @@ _FUSION_FIELDS = (
     "lexical_weight",
     "document_weight",
     "sibling_weight",
+    "document_idf",
     "candidates",
     "fusion",
     "rrf_k",
@@ -477,6 +478,7 @@ class SearchableVersion(OpenVersion):
             documents=self.documents if config.document_weight or config.sibling_weight else None,
             document_weight=config.document_weight,
             sibling_weight=config.sibling_weight,
+            document_idf=config.document_idf,
         )
 
     def usable_mode(self, requested: Mode) -> tuple[Mode, list[str]]:
