@@ -48,7 +48,9 @@ OPENING_CHARACTERS = 400
 ROWS_FILE = "rows.npy"
 
 _ORDINARY_CHUNKS = 10  # mean number of chunks of a document for which the weight is as set
-_PRIOR_CHUNKS = 30  # number of chunks of a document from which its own frequencies outweigh those of all documents
+# Number of chunks of a document from which its own frequencies outweigh those of all documents: 20 to 50 rank alike on
+# five question sets, fewer make too much of the few chunks of a short document.
+_PRIOR_CHUNKS = 30
 _JOINTS = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)|[_\W]+")  # a date stays in one piece
 
 
