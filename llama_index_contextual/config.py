@@ -40,6 +40,9 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
     "context_on_structure": False,
+    "document_idf": False,
+    "document_weight": 0.1,
+    "sibling_weight": 0.5,
     "embed_window": None,
     "pdf_engine": "pypdf",
 }
@@ -303,7 +306,7 @@ class ProjectConfig(BaseModel):
         default=0.65, ge=0, description="Weight of the lexical ranking.", json_schema_extra=_NO_REBUILD
     )
     document_weight: float = Field(
-        default=0.1,
+        default=0.15,
         ge=0,
         description="Weight of a chunk's document (BM25 over file name, title and opening), relative to the two"
         " rankings, whose weights are scaled to a sum of 1. Fusion by score raises it for documents of more than ten"
@@ -311,10 +314,16 @@ class ProjectConfig(BaseModel):
         json_schema_extra=_NO_REBUILD,
     )
     sibling_weight: float = Field(
-        default=0.5,
+        default=1.0,
         ge=0,
         description="Share of the score of its document's best chunk that is added to each chunk; has no effect if"
         " there is only one document or each document is a single chunk.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    document_idf: bool = Field(
+        default=True,
+        description="Whether the terms of a question are weighed, among the chunks of one document, by their rarity in"
+        " that document: the name of a party finds the contract, but not the clause. For fusion by score.",
         json_schema_extra=_NO_REBUILD,
     )
     rrf_k: float = Field(

@@ -49,6 +49,7 @@ class Segment:
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
         starts: Offset of each chunk in `text`.
+        document_size: Number of chunks of the document.
     """
 
     doc_id: str
@@ -60,6 +61,7 @@ class Segment:
     text: str
     chunks: tuple[BaseNode, ...]
     starts: tuple[int, ...] = ()
+    document_size: int = 0
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -99,6 +101,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             text=text,
             chunks=tuple(group),
             starts=starts,
+            document_size=len(chunks),
         )
 
 

@@ -33,6 +33,10 @@ _LONGEST_WORD = 40
 _MAX_TITLE_TOKENS = 40
 _MAX_SECTION_TOKENS = 25
 _MAX_TERMS = 6
+# A paged document of so many chunks begins with a cover, whose first lines say what the document is. In hundreds of
+# chunks the rest of it only displaces their own words.
+_LONG_DOCUMENT = 100
+_COVER_CHARACTERS = 150
 
 
 class StructuralContextualizer(Contextualizer):
@@ -68,6 +72,8 @@ class StructuralContextualizer(Contextualizer):
         # opening only once, it would rank below the other chunks, which have them in addition to their own text.
         alone = segment.begins_document and len(segment.chunks) == 1
         opening = "" if alone else segment.opening
+        if segment.document_size > _LONG_DOCUMENT and keys.PAGE_START in segment.chunks[0].metadata:
+            opening = _shortened(opening, _COVER_CHARACTERS)
         return [ChunkContext(self._write(head, opening, terms, chunk), "structural") for chunk in chunks]
 
     def below(
@@ -117,6 +123,14 @@ def _document_line(segment: Segment) -> str:
     if title and name and title != name:
         return f"{truncate(title, _MAX_TITLE_TOKENS)} ({truncate(name, _MAX_TITLE_TOKENS)})."
     return f"{truncate(title, _MAX_TITLE_TOKENS)}." if title else ""
+
+
+def _shortened(text: str, length: int) -> str:
+    """Return the first words of a text, up to a number of characters, with an ellipsis after them."""
+    if len(text) <= length:
+        return text
+    cut = text.rfind(" ", 0, length + 1)
+    return f"{text[: cut if cut > 0 else length]} …"
 
 
 def characteristic_terms(text: str, count: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Split text into the terms of the lexical index: stems of words, and compounds with their parts.
 
 "TS-999" yields ts-999, ts and 999; "getUserName" yields getusername, get, user and name; an ordinary word yields one
-term.
+term. Fiscal years, quarters and dates have the same term in all their spellings (see `periods`).
 Scripts without spaces between words, and Korean with its word endings, are cut into overlapping pairs of characters.
 """
 
@@ -17,6 +17,7 @@ from typing import TypeVar
 import regex  # type: ignore[import-untyped]  # the package ships no types
 
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual.retrievers.periods import date_token, period_token, periods
 
 # Letters of scripts that are cut into pairs: Thai, Lao, Myanmar, Khmer, Hangul, kana, Han.
 _PAIRED = (
@@ -119,20 +120,26 @@ class Analyzer:
 
     Args:
         language: A Snowball stemmer's name, or `none` for no stemming and no stop words.
+        has_periods: Whether fiscal years, quarters and dates have terms of their own; those of several words follow
+            the terms of the words.
 
     Example:
         >>> Analyzer("english").terms("Error code TS-999")
         ['error', 'code', 'ts-999', 'ts', '999']
+        >>> Analyzer("english", has_periods=True).terms("FY2018 and fiscal 2018")
+        ['fy2018', '2018', 'fiscal', '2018', 'fy2018']
     """
 
-    def __init__(self, language: str = "english") -> None:
+    def __init__(self, language: str = "english", *, has_periods: bool = False) -> None:
         self.language = language
+        self.has_periods = has_periods
         self._terms_of = Memory(self.analyse, _MAX_QUERY_TOKENS)
         self._query_terms_of = Memory(self._analyse_query, _MAX_QUERY_TOKENS)
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text, in order, with repetitions."""
-        return list(chain.from_iterable(map(self._terms_of.__getitem__, tokens(text))))
+        words = tokens(text)
+        return [*chain.from_iterable(map(self._terms_of.__getitem__, words)), *self.period_terms(words)]
 
     def query_terms(self, text: str) -> list[str]:
         """Return the terms of a question, in order, with repetitions, without question words.
@@ -143,7 +150,12 @@ class Analyzer:
             >>> Analyzer("english").query_terms("What does the WHO recommend?")
             ['who', 'recommend']
         """
-        return list(chain.from_iterable(map(self._query_terms_of.__getitem__, tokens(text))))
+        words = tokens(text)
+        return [*chain.from_iterable(map(self._query_terms_of.__getitem__, words)), *self.period_terms(words)]
+
+    def period_terms(self, words: list[str]) -> list[str]:
+        """Return the terms of the periods that several tokens of a text name together, if they have terms."""
+        return periods(words) if self.has_periods else []
 
     def stems(self, words: Set[str]) -> set[str]:
         """Return the terms of lower-case words, without those of question words."""
@@ -155,6 +167,8 @@ class Analyzer:
             return tuple(token[i : i + 2] for i in range(len(token) - 1)) or (token,)
         if _PLAIN.fullmatch(token):
             return self._word(token)
+        if self.has_periods and (of_period := period_token(token)):
+            return of_period
         whole = _CLITIC.sub("", token)
         parts = [part for piece in _JOINT.split(whole) for part in _CAMEL.findall(piece)]
         if parts == [whole]:
@@ -162,6 +176,8 @@ class Analyzer:
         if not parts:  # a run of underscores
             return ()
         terms = [whole.casefold()]
+        if self.has_periods and (day := date_token(whole)):
+            terms.append(day)
         for part in parts:
             terms.extend(self._word(part))
         return tuple(dict.fromkeys(terms))
@@ -173,7 +189,7 @@ class Analyzer:
     def _word(self, word: str) -> tuple[str, ...]:
         word = word.casefold()
         # A single letter has no meaning, but a single character of a script without case may be a word.
-        if word in self._stopwords or (len(word) == 1 and word.upper() != word):
+        if word in self._stopwords or (self.has_periods and word == "fy") or (len(word) == 1 and word.upper() != word):
             return ()
         return (self._stem(word),)
 

@@ -98,6 +98,8 @@ class Ranking:
         support: Scores of the documents of `hits`.
         best: For each of `hits`, the score of the best chunk of its document before it was added; None without an
             index of documents.
+        shared_terms: For each of `hits`, the part of its score that was taken off for terms which its document has
+            elsewhere as well; None without an index of documents.
         fusion: Settings with which `parts` were fused.
         warnings: Sentences about parts of the query that an index left out.
     """
@@ -110,6 +112,7 @@ class Ranking:
     scale: Callable[[], Scale] | None = None
     support: DocumentScores | None = None
     best: NDArray[np.float64] | None = None
+    shared_terms: NDArray[np.float64] | None = None
     fusion: FusionSettings | None = None
     warnings: Sequence[str] = ()
 

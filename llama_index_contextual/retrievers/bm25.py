@@ -19,6 +19,7 @@ from llama_index_contextual._utils.cache import LRUCache
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.analysis import Analyzer, Memory, edit_distance_one, may_be_misspelt, tokens
+from llama_index_contextual.retrievers.periods import is_period
 from llama_index_contextual.retrievers.queries import shortened
 from llama_index_contextual.storage import files
 
@@ -26,6 +27,9 @@ from llama_index_contextual.storage import files
 logging.getLogger("bm25s").setLevel(logging.NOTSET)
 
 SETTINGS_FILE = "settings.json"
+PERIOD_WEIGHT = 0.25
+"""Weight of a fiscal year or quarter in the index of chunks: its year is a term as well, and counts there already."""
+
 GUESS_WEIGHT = 0.5
 """Weight of all spelling candidates of an unknown word together; a term of the query has 1."""
 
@@ -72,16 +76,19 @@ class LexicalIndex:
     def query(self, query: LexicalQuery) -> QueryTerms:
         """Return the terms of a query with their postings.
 
-        Question words are left out, unless there are no others. For a word that no text contains, the terms that are
-        one typing error away are searched too; they share `GUESS_WEIGHT` in proportion to the number of texts that
-        contain them. Of a long query, only the beginning is read (see `shortened`), and only the 256 terms with the
-        largest weight are searched.
+        Question words are left out, unless there are no others. Fiscal years and quarters have `PERIOD_WEIGHT`.
+
+        For a word that no text contains, the terms that are one typing error away are searched too; they share
+        `GUESS_WEIGHT` in proportion to the number of texts that contain them. Of a long query, only the beginning is
+        read (see `shortened`), and only the 256 terms with the largest weight are searched.
         """
         if isinstance(query, Mapping):
             return QueryTerms(self, query)
         weighted_texts = [(query, 1.0)] if isinstance(query, str) else query
         texts = [(shortened(text), weight) for text, weight in weighted_texts if weight > 0]
         counts = _term_weights(texts, self.analyzer.query_terms) or _term_weights(texts, self.analyzer.terms)
+        if self.analyzer.has_periods:
+            counts = {term: weight * (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
         terms = self._heaviest(counts)
         if len(terms.known) == len(terms.counts):
             return terms
@@ -169,7 +176,12 @@ class LexicalIndex:
         for path in directory.glob("*.index.*"):
             # Overwriting the file would destroy this index if it is mapped from it.
             files.remove(path)
-        settings = {"language": self.analyzer.language, "size": self.size, "empty": self._bm25 is None}
+        settings = {
+            "language": self.analyzer.language,
+            "periods": self.analyzer.has_periods,
+            "size": self.size,
+            "empty": self._bm25 is None,
+        }
         if (bm25 := self._bm25) is not None:
             files.let_write(directory, lambda: bm25.save(str(directory), show_progress=False))
             for path in directory.glob("*.index.*"):
@@ -189,7 +201,9 @@ class LexicalIndex:
             message = f"{directory} contains no lexical index: persist a LexicalRetriever there first."
             raise InputError(message) from error
         bm25 = None if settings["empty"] else bm25s.BM25.load(str(directory), mmap=True, show_progress=False)
-        return cls(Analyzer(settings["language"]), bm25, settings["size"])
+        # Indexes of earlier releases have no terms of periods.
+        analyzer = Analyzer(settings["language"], has_periods=settings.get("periods", False))
+        return cls(analyzer, bm25, settings["size"])
 
 
 def _term_weights(texts: Sequence[tuple[str, float]], analyse: Callable[[str], list[str]]) -> dict[str, float]:
@@ -247,7 +261,7 @@ class LexicalIndexBuilder:
     """
 
     def __init__(self, *, language: str = "english") -> None:
-        self._analyzer = Analyzer(language)
+        self._analyzer = Analyzer(language, has_periods=True)
         self._vocabulary: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self._numbers = Memory(self._term_numbers)
         self._rows: list[NDArray[np.int32]] = []
@@ -255,8 +269,10 @@ class LexicalIndexBuilder:
     def add(self, texts: Iterable[str]) -> None:
         """Add texts; their rows follow those of the texts added before."""
         for text in texts:
-            numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, tokens(text)))
-            self._rows.append(np.fromiter(numbers, dtype=np.int32))
+            words = tokens(text)
+            numbers = itertools.chain.from_iterable(map(self._numbers.__getitem__, words))
+            of_periods = map(self._vocabulary.__getitem__, self._analyzer.period_terms(words))
+            self._rows.append(np.fromiter(itertools.chain(numbers, of_periods), dtype=np.int32))
 
     def _term_numbers(self, token: str) -> tuple[int, ...]:
         return tuple(map(self._vocabulary.__getitem__, self._analyzer.analyse(token)))

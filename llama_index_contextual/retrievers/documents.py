@@ -5,9 +5,15 @@ answer does not. The index therefore has one BM25 entry per document: file name,
 share of the score of a document's best chunk to each of its chunks, which has no effect on the order if every document
 has a single chunk or there is a single document.
 
+Within a document its name says nothing: every chunk of the contract between A and B may mention A. So a term counts in
+a chunk by how rare it is among the other chunks of the document; what it says about the document is in the score of the
+best chunk.
+
 Source: document evidence in addition to passage evidence, as in Callan, "Passage-Level Evidence in Document Retrieval",
 SIGIR 1994; the best passage as the score of the document, as in Dai, Callan, "Deeper Text Understanding for IR with
-Contextual Neural Language Modeling", SIGIR 2019 (MaxP).
+Contextual Neural Language Modeling", SIGIR 2019 (MaxP); a document's probabilities of terms,
+smoothed by those of the collection, as in Zhai, Lafferty, "A Study of Smoothing Methods for Language Models Applied to
+Ad Hoc Information Retrieval", SIGIR 2001.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -27,7 +33,14 @@ from numpy.typing import NDArray
 from llama_index_contextual import metadata as keys
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.retrievers.base import DocumentScores
-from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalIndexBuilder, LexicalQuery
+from llama_index_contextual.retrievers.bm25 import (
+    PERIOD_WEIGHT,
+    LexicalIndex,
+    LexicalIndexBuilder,
+    LexicalQuery,
+    QueryTerms,
+)
+from llama_index_contextual.retrievers.periods import is_period
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
 
@@ -35,7 +48,10 @@ OPENING_CHARACTERS = 400
 ROWS_FILE = "rows.npy"
 
 _ORDINARY_CHUNKS = 10  # mean number of chunks of a document for which the weight is as set
-_JOINTS = re.compile(r"[_\W]+")
+# Number of chunks of a document from which its own frequencies outweigh those of all documents. With 30 contracts gain
+# another point of nDCG@10, but code with LLM contexts loses one: their words are shared by a file's chunks on purpose.
+_PRIOR_CHUNKS = 100
+_JOINTS = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)|[_\W]+")  # a date stays in one piece
 
 
 def document_entry(nodes: Sequence[BaseNode]) -> str:
@@ -46,7 +62,9 @@ def document_entry(nodes: Sequence[BaseNode]) -> str:
     """
     first = min(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0)
     name, title = first.metadata.get(keys.FILE_NAME), first.metadata.get(keys.TITLE)
-    return " ".join([_JOINTS.sub(" ", name or ""), title or "", first.get_content()[:OPENING_CHARACTERS]]).strip()
+    return " ".join(
+        [_JOINTS.sub(lambda match: match[1] or " ", name or ""), title or "", first.get_content()[:OPENING_CHARACTERS]]
+    ).strip()
 
 
 class DocumentIndex:
@@ -62,12 +80,45 @@ class DocumentIndex:
         self.rows = rows
 
     def support(self, query: LexicalQuery, chunks: NDArray[np.int64]) -> DocumentScores:
-        """Return score and rank of the document of each chunk, given by its row; equal scores share the best rank."""
-        scores = self.lexical_index.scores(query)
+        """Return score and rank of the document of each chunk, given by its row; equal scores share the best rank.
+
+        Fiscal years and quarters, which identify documents rather than passages, count in full.
+        """
+        counts = query if isinstance(query, Mapping) else self.lexical_index.query(query).counts
+        if self.lexical_index.analyzer.has_periods:
+            counts = {term: weight / (PERIOD_WEIGHT if is_period(term) else 1.0) for term, weight in counts.items()}
+        scores = self.lexical_index.scores(counts)
         ordered = np.sort(scores)
         of_chunks = scores[self.rows[chunks]]
         ranks = len(ordered) - np.searchsorted(ordered, of_chunks, side="right") + 1
         return DocumentScores(of_chunks, np.where(of_chunks > 0, ranks, 0))
+
+    def shared_terms(self, terms: QueryTerms, chunks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well.
+
+        This is the difference to the score with the idf of each term within the document: -log of the probability that
+        a chunk of the document contains the term, estimated from its other chunks and, as if there were 100 more, from
+        the chunks of all documents. It is 0 for the only chunk of a document.
+
+        Args:
+            terms: The query in the index of chunks.
+            chunks: Rows of chunks.
+        """
+        documents, where = np.unique(self.rows[chunks], return_inverse=True)
+        # The chunks of a document follow one another.
+        starts = self.rows.searchsorted(documents).astype(np.int32)
+        stops = self.rows.searchsorted(documents, side="right").astype(np.int32)
+        others = (stops - starts - 1)[where]
+        rows, shared = chunks.astype(np.int32), np.zeros(len(chunks))
+        for term, (holders, values) in zip(terms.known, terms.postings, strict=True):
+            places = holders.searchsorted(rows)
+            has_term = np.flatnonzero((holders.take(places, mode="clip") == rows) & (others > 0))
+            other_holders = (holders.searchsorted(stops) - holders.searchsorted(starts))[where[has_term]] - 1
+            probability = (len(holders) + 0.5) / (terms.size + 1)  # idf is -log of it
+            within = (other_holders + _PRIOR_CHUNKS * probability) / (others[has_term] + _PRIOR_CHUNKS)
+            ratio = np.log(within) / math.log(probability)
+            shared[has_term] += terms.counts[term] * values[places[has_term]] * (1 - ratio)
+        return shared
 
     def save(self, directory: Path) -> None:
         """Write the index with its settings."""
@@ -147,6 +198,10 @@ class DocumentLeg:
     def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> DocumentScores:
         """Return score and rank of each chunk's document."""
         return self._index.support(query, rows)
+
+    def shared_terms(self, terms: QueryTerms, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well."""
+        return self._index.shared_terms(terms, rows)
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the row of each chunk's document among the documents."""

@@ -12,6 +12,7 @@ from llama_index_contextual.retrievers.response import Explanation, RetrievedChu
 
 NEAR_MISSES = 5
 _BEST = "best chunk"
+_SHARED = "shared terms"
 _UNITS = {"semantic": "cosine similarity", "lexical": "BM25"}
 
 
@@ -141,7 +142,7 @@ def _shares(ranking: Ranking, at: int) -> list[_Share]:
             above = f"{scores[place]:.4f} - {zero:.4f}".replace("- -", "+ ").removesuffix(" - 0.0000")
             formula = f"{weight:.4g} × ({above}) / {unit:.4f}" if unit > 0 else f"{weight:.4g}"
         shares.append(_Share(name, value, formula, place + 1, len(scores)))
-    return [*shares, *_share_of_document(ranking, at), *_share_of_best(ranking, at)]
+    return [*shares, *_share_of_document(ranking, at), *_shared_terms(ranking, at), *_share_of_best(ranking, at)]
 
 
 def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
@@ -156,6 +157,14 @@ def _share_of_document(ranking: Ranking, at: int) -> list[_Share]:
         return [_Share("document", weight / (fusion.k + rank), f"{weight:.4g} / ({fusion.k:g} + {rank})", rank, 0)]
     formula = f"{weight:.4g} × ({score:.4f} / {largest:.4f})²"
     return [_Share("document", weight * (score / largest) ** 2, formula, rank, 0)]
+
+
+def _shared_terms(ranking: Ranking, at: int) -> list[_Share]:
+    """Return what is taken off for terms that the document has elsewhere as well."""
+    if ranking.shared_terms is None or not ranking.shared_terms.any():
+        return []
+    value = -float(ranking.shared_terms[at])
+    return [_Share(_SHARED, value, f"({value:.4f})" if value else "", 0, 0)]
 
 
 def _share_of_best(ranking: Ranking, at: int) -> list[_Share]:
@@ -184,6 +193,8 @@ def _deficit(mine: _Share, theirs: _Share) -> str:
     less = f"{theirs.value - mine.value:.4f} less from the {mine.name}"
     if mine.name == _BEST:
         return f"{less} of its document"
+    if mine.name == _SHARED:
+        return f"{theirs.value - mine.value:.4f} less as its document has more of its terms elsewhere"
     less = f"{less} ranking"
     if mine.place:
         return f"{less} (rank {mine.place} against {theirs.place})"

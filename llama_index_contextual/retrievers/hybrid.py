@@ -67,6 +67,8 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         document_weight: Weight of the documents' names, relative to the legs' weights, which are scaled to a sum of 1.
             Fusion by score raises it for documents of more than ten chunks and lowers it for shorter ones.
         sibling_weight: Share of the score of its document's best chunk that is added to each chunk; needs `documents`.
+        document_idf: Whether a term counts in a chunk by how rare it is within the document, in fusion by score; needs
+            `documents` and a `sibling_weight`.
         filters: Only nodes that pass are ranked; needs legs that rank ids, and a single query.
         llm: Writes further queries if num_queries > 1.
         num_queries: Number of queries, including the given one.
@@ -88,6 +90,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         documents: DocumentLeg | None = None,
         document_weight: float = 0.1,
         sibling_weight: float = 0.5,
+        document_idf: bool = True,
         filters: MetadataFilters | None = None,
         llm: LLM | None = None,
         num_queries: int = 1,
@@ -119,6 +122,7 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         self._documents = documents
         self.document_weight = document_weight
         self.sibling_weight = sibling_weight
+        self.document_idf = document_idf
         self._filters = filters
         if filters is not None and not self._ranks_ids:
             raise ConfigurationError(
@@ -182,8 +186,26 @@ class HybridRetriever(QueryFusionRetriever, RankingRetriever):
         support = self._documents.support(lexical_query(bundle) if terms is None else terms.counts, hits.rows)
         shares = self._shares(support, weight)
         best = best_of_group(hits.scores + shares, self._documents.of(hits.rows))
-        supported, before = add_support(hits, shares + self.sibling_weight * best)
-        return replace(ranking, hits=supported, support=support.at(before), best=best[before])
+        shared = self._shared_terms(parts, rankings, scales, hits)
+        supported, before = add_support(hits, shares - shared + self.sibling_weight * best)
+        return replace(
+            ranking, hits=supported, support=support.at(before), best=best[before], shared_terms=shared[before]
+        )
+
+    def _shared_terms(
+        self, parts: Sequence[Ranking], rankings: Sequence[Hits], scales: Sequence[Scale], hits: Hits
+    ) -> NDArray[np.float64]:
+        """Return the part of each score that comes from terms which the document of the chunk has elsewhere as well."""
+        shared = np.zeros(len(hits.rows))
+        # Without the share of its best chunk, a document would lose what is taken off here.
+        if self._documents is None or not (self.document_idf and self.sibling_weight) or self.fusion == "rrf":
+            return shared
+        order = np.argsort(hits.rows)
+        for part, ranking, scale, weight in zip(parts, rankings, scales, self._retriever_weights, strict=True):
+            if part.terms is not None and scale.unit > 0 and len(ranking.rows):
+                places = order[np.searchsorted(hits.rows, ranking.rows, sorter=order)]
+                shared[places] += weight * self._documents.shared_terms(part.terms, ranking.rows) / scale.unit
+        return shared
 
     def _scales(self, parts: Sequence[Ranking], rankings: Sequence[Hits]) -> list[Scale]:
         """Return the scales of the rankings' scores: by standard deviation if all are known, or else by min-max."""

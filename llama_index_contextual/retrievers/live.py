@@ -77,6 +77,7 @@ _FUSION_FIELDS = (
     "lexical_weight",
     "document_weight",
     "sibling_weight",
+    "document_idf",
     "candidates",
     "fusion",
     "rrf_k",
@@ -488,6 +489,7 @@ class SearchableVersion(OpenVersion):
             documents=self.documents if config.document_weight or config.sibling_weight else None,
             document_weight=config.document_weight,
             sibling_weight=config.sibling_weight,
+            document_idf=config.document_idf,
         )
 
     def usable_mode(self, requested: Mode) -> tuple[Mode, list[str]]:

@@ -28,8 +28,9 @@ from tests.benchmarks.trials import Trials
 
 VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
-    "sibling_weight": (0.0, 0.25, 0.75, 1.0),
-    "document_weight": (0.0, 0.05, 0.15, 0.2),
+    "sibling_weight": (0.0, 0.5, 0.75, 1.5),
+    "document_weight": (0.0, 0.05, 0.1, 0.2),
+    "document_idf": (False,),
     "candidates": (50, 100, 200, 400),
     "fusion": ("rrf",),
 }

@@ -64,6 +64,25 @@ def test_each_of_several_chunks_gets_the_opening_of_the_document() -> None:
         assert context.startswith("Manual. Begins: This annual account opens with a letter. Terms: ")
 
 
+@pytest.mark.parametrize(
+    ("size", "metadata", "quoted"),
+    [
+        (101, {"page_start": 1}, f"{'Cover page. ' * 12}Cover …"),
+        (100, {"page_start": 1}, f"{'Cover page. ' * 30}".strip()),
+        (101, {}, f"{'Cover page. ' * 30}".strip()),
+    ],
+    ids=["long", "short", "without pages"],
+)
+def test_of_a_long_paged_document_only_the_first_words_are_quoted(
+    size: int, metadata: dict[str, int], quoted: str
+) -> None:
+    nodes: list[BaseNode] = [TextNode(text="Cover page. " * 30, metadata={**metadata, "segment_index": 0})]
+    nodes += [TextNode(text="It", metadata={**metadata, "segment_index": 1}) for _ in range(size - 1)]
+    for node in nodes:
+        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="doc")
+    assert second(nodes) == f"Begins: {quoted}"
+
+
 def test_the_context_of_a_single_chunk_does_not_repeat_its_opening() -> None:
     assert contexts([TextNode(text="It grew by 3 %.", metadata={"title": "Results"})]) == ["Results."]
 

@@ -13,6 +13,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever
+from llama_index_contextual.retrievers.bm25 import LexicalIndex
 from llama_index_contextual.retrievers.documents import (
     DocumentIndex,
     DocumentIndexBuilder,
@@ -68,6 +69,11 @@ def hybrid(**options: object) -> HybridRetriever:
 def test_an_entry_is_the_words_of_the_file_name_the_title_and_the_opening() -> None:
     nodes = chunks_of("d", "It begins.", "It ends.", file_name="Acme_Corp-2019(EX-10).pdf", title="Supply Agreement")
     assert document_entry(nodes[::-1]) == "Acme Corp 2019 EX 10 pdf Supply Agreement It begins."
+
+
+def test_a_date_in_a_file_name_stays_whole() -> None:
+    nodes = chunks_of("d", "It begins.", file_name="ACME_2022_8K_dated-2022-07-01.pdf")
+    assert document_entry(nodes) == "ACME 2022 8K dated 2022-07-01 pdf  It begins."
 
 
 def test_an_entry_has_400_characters_of_the_opening() -> None:
@@ -187,7 +193,86 @@ def test_a_chunk_gains_half_of_its_documents_best_score(fusion: str) -> None:
     plain = dict(hybrid(fusion=fusion, sibling_weight=0.0).rank(query, 5).first(5))
     best = {"a": max(plain["a0"], plain["a1"]), "b": plain["b1"]}
     wanted = {key: score + 0.5 * best[key[0]] for key, score in plain.items()}
-    assert dict(hybrid(fusion=fusion, sibling_weight=0.5).rank(query, 5).first(5)) == pytest.approx(wanted)
+    supported = hybrid(fusion=fusion, sibling_weight=0.5, document_idf=False).rank(query, 5)
+    assert dict(supported.first(5)) == pytest.approx(wanted)
+
+
+# ---- terms within a document -----------------------------------------------------------------------------------------
+
+
+def shared_terms(texts_of: dict[str, list[str]], query: str) -> dict[str, float]:
+    """Return by chunk how much of its score comes from terms that its document has elsewhere as well."""
+    builder, nodes = DocumentIndexBuilder(), []
+    for name, texts in texts_of.items():
+        builder.add(chunks := chunks_of(name, *texts))
+        nodes += chunks
+    terms = LexicalIndex.build(node.text for node in nodes).query(query)
+    shared = builder.build().shared_terms(terms, np.arange(len(nodes))[::-1])
+    return dict(zip([node.id_ for node in nodes], shared[::-1].tolist(), strict=True))
+
+
+def test_a_term_counts_by_its_rarity_among_the_other_chunks_of_the_document() -> None:
+    texts = {
+        "a": ["Aurora pump", "Aurora fee"],
+        "b": ["cafeteria menu", "fee", "menu"],
+        "c": ["dinner", "lunch", "tea"],
+    }
+    index = LexicalIndex.build(text for document in texts.values() for text in document)
+    shared = shared_terms(texts, "Aurora")
+    # Two of eight chunks have the term, which gives p = 2.5 / 9; the one other chunk of the document has it as well.
+    p = (2 + 0.5) / (8 + 1)
+    ratio = math.log((1 + 100 * p) / (1 + 100)) / math.log(p)
+    assert shared["a0"] == pytest.approx(float(index.scores("Aurora")[0]) * (1 - ratio), rel=1e-6)
+    assert shared["a0"] == shared["a1"] > 0
+    assert all(shared[name] == 0 for name in shared if name[0] != "a")
+
+
+def test_a_term_that_the_rest_of_the_document_lacks_counts_more() -> None:
+    texts = {"a": ["fee", *["pump"] * 9], "b": ["fee"] * 10}
+    shared = shared_terms(texts, "fee")
+    assert shared["a0"] < 0 < shared["b0"]
+
+
+@given(st.lists(st.sampled_from(["aurora", "fee aurora", "pump fee", "pump pump", "menu"]), min_size=1, max_size=8))
+def test_nothing_is_taken_off_the_only_chunk_of_a_document(texts: list[str]) -> None:
+    shared = shared_terms({chr(97 + at): [text] for at, text in enumerate(texts)}, "fee of the Aurora pump")
+    assert set(shared.values()) == {0.0}
+
+
+def test_among_the_chunks_of_a_document_its_name_counts_little() -> None:
+    lease = ["Borealis signs.", *[f"Borealis and Aurora agree on {point}." for point in range(98)], "Fee: 7."]
+    store, builder = SQLiteDocumentStore(), DocumentIndexBuilder()
+    for nodes in (chunks_of("l", *lease), chunks_of("o", *["Another fee."] * 110, *["Some text."] * 300)):
+        store.add_documents(nodes)
+        builder.add(nodes)
+    legs = [LexicalRetriever.from_defaults(docstore=store)]
+
+    def ranked(**options: object) -> list[str]:
+        leg = DocumentLeg(builder.build(), store)
+        retriever = HybridRetriever(legs, documents=leg, fusion="score", sibling_weight=1.0, **options)  # type: ignore[arg-type]
+        return [node_id for node_id, _ in retriever.rank("Borealis fee", 20).first(20)]
+
+    assert ranked(document_idf=False)[0] == "l0"
+    assert ranked(document_idf=True)[0] == "l99"
+
+
+@pytest.mark.parametrize("options", [{"fusion": "rrf"}, {"sibling_weight": 0.0, "fusion": "score"}], ids=str)
+def test_reciprocal_ranks_and_documents_without_siblings_keep_the_idf_of_all_chunks(options: dict[str, object]) -> None:
+    rankings = [hybrid(document_idf=idf, **options).rank("licence Aurora", 5).first(5) for idf in (True, False)]
+    assert rankings[0] == rankings[1]
+
+
+def test_periods_count_in_full_for_documents() -> None:
+    builder = DocumentIndexBuilder()
+    for name in ("ACME_2018Q1.pdf", "ACME_2018Q2.pdf"):
+        builder.add(chunks_of(name, "Sales.", file_name=name))
+    index = builder.build()
+    scores = index.support("Sales of ACME in the first quarter of 2018", np.arange(2)).scores
+    terms = index.lexical_index.query("Sales of ACME in the first quarter of 2018")
+    idf = terms.weights["2018q1"] / terms.counts["2018q1"]
+    assert scores[0] - scores[1] == pytest.approx(idf / (1 + 1.5), rel=1e-5)
+    counts = index.support(terms.counts, np.arange(2)).scores
+    assert counts.tolist() == scores.tolist()
 
 
 def test_of_two_equal_passages_the_one_with_a_better_sibling_comes_first() -> None:

@@ -34,7 +34,7 @@ def project_of(root: Path, **settings: Any) -> Project:
 def computed(arithmetic: str) -> float:
     """Return what the left side of `semantic 0.3 × (…) / (…) + … = score` comes to."""
     left, _, _ = arithmetic.rpartition(" = ")
-    terms = re.sub(r"\b(semantic|lexical|document|best chunk) ", "", left).replace("×", "*")
+    terms = re.sub(r"\b(semantic|lexical|document|shared terms|best chunk) ", "", left).replace("×", "*")
     terms = re.sub(r"\((\S+) / (\S+)\)²", lambda ratio: f"{(float(ratio[1]) / float(ratio[2])) ** 2:f}", terms)
     numbers = r"[0-9.eE+\-*/() ]+"
     assert re.fullmatch(numbers, terms), terms
@@ -87,7 +87,7 @@ def test_terms_are_listed_by_text_and_context(tmp_path: Path) -> None:
 
 
 def test_a_near_miss_says_what_it_lacked(tmp_path: Path) -> None:
-    response = project_of(tmp_path).retrieve("TS-999", top_k=1, explain=True)
+    response = project_of(tmp_path, sibling_weight=0.5).retrieve("TS-999", top_k=1, explain=True)
     miss = response.near_misses[0]
     assert miss.rank == 2
     assert miss.why_not is not None
@@ -100,6 +100,16 @@ def test_the_repr_shows_the_explanations(tmp_path: Path) -> None:
     shown = repr(project_of(tmp_path).retrieve(QUERY, top_k=1, explain=True))
     for part in ("semantic rank 1", "in the text: error, ts-999", "Near misses\n2. ", "why not: "):
         assert part in shown
+
+
+def test_terms_that_the_document_has_elsewhere_are_taken_off_in_the_arithmetic(tmp_path: Path) -> None:
+    project = project_of(tmp_path, context="none", chunk_size=40, chunk_overlap=0)
+    lease = "\n\n".join(f"Borealis and Aurora agree on point {n} of the lease." for n in range(8))
+    project.ingest([Document(id_="lease", text=f"{lease}\n\nBorealis pays in May.")])
+    response = project.retrieve("When does Borealis pay for the lease?", top_k=3, explain=True)
+    assert any("shared terms (-" in explanation.arithmetic for explanation in response.explanations)
+    for explanation in response.explanations:
+        assert computed(explanation.arithmetic) == pytest.approx(explanation.score, abs=0.002)
 
 
 async def test_async_explains_as_well(tmp_path: Path) -> None:
