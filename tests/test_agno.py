@@ -163,7 +163,7 @@ class TestAgents:
             output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
         system = provider.chat_calls[0].body["messages"][0]["content"]
-        assert "Valid keys: chunk_index, context_source, file_name, file_path, kind," in system
+        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), context_source, file_name" in system
 
     def test_an_unknown_key_is_answered_with_those_that_are_valid(self, filled: Project) -> None:
         expected = [{"key": "colour", "value": "blue"}]

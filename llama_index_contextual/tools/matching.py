@@ -26,6 +26,7 @@ GREP_SECONDS = 5.0
 _LONGEST_LINE = 240
 _LONGEST_PATTERN = 1_000
 _WINDOW, _OVERLAP = 100_000, 4_000
+_LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
 
 
@@ -36,13 +37,22 @@ class Pattern:
     Attributes:
         given: The text or expression that was given.
         compiled: The compiled expression.
+        is_regex: Whether it was given as a regular expression.
     """
 
     given: str
     compiled: Any
+    is_regex: bool
 
 
 def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Pattern:
+    """Return the pattern for an exact text or a regular expression.
+
+    In an exact text, white space matches any white space, and an accent may be written in one character or in two.
+
+    Raises:
+        InputError: The pattern is empty, too long, or no regular expression.
+    """
     if not pattern.strip():
         raise InputError("The pattern is empty: pass the text to find.", value=pattern)
     if len(pattern) > _LONGEST_PATTERN:
@@ -56,7 +66,7 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Pa
     expression = pattern if is_regex else _literal(pattern)
     flags = regex.MULTILINE | (0 if case_sensitive else regex.IGNORECASE | regex.FULLCASE)
     try:
-        return Pattern(pattern, regex.compile(expression, flags))
+        return Pattern(pattern, regex.compile(expression, flags), is_regex)
     except (regex.error, RecursionError, OverflowError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
@@ -80,6 +90,19 @@ def find_lines(
     limit: int,
     progress: Callable[[int, int], object] | None,
 ) -> GrepResult:
+    """Return the lines of some documents in which a pattern occurs.
+
+    Args:
+        version: The version with the documents.
+        records: The documents to search.
+        pattern: The pattern.
+        offset: Number of lines to skip.
+        limit: Maximum number of lines to return; all are counted.
+        progress: Called with the number of searched documents and their total number.
+
+    Raises:
+        InputError: The pattern needs too much memory.
+    """
     deadline = time.monotonic() + GREP_SECONDS
     shown: list[Match] = []
     total = occurrences = documents = 0
@@ -108,6 +131,8 @@ def find_lines(
             break
         if progress is not None:
             progress(number + 1, len(records))
+    if not total and not pattern.is_regex and _LOOKS_LIKE_REGEX.search(pattern.given):
+        notes.append("The pattern was searched as exact text: pass regex=true for a regular expression.")
     return GrepResult(
         pattern=pattern.given,
         matches=shown,

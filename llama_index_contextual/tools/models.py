@@ -63,8 +63,12 @@ FilterArgument = Annotated[
 ]
 
 
+NumberOrText = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
+"""A text for which a model may send a number."""
+
+
 class _Input(BaseModel):
-    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class SearchInput(_Input):
@@ -115,10 +119,10 @@ class ReadInput(_Input):
     doc_id: str = Field(description="Id of the document, as the other tools show it.")
     start: int | None = Field(default=None, ge=0, description="Offset of the first character; by default, 0.")
     end: int | None = Field(default=None, ge=0, description="Offset after the last character; by default, the end.")
-    section: str | None = Field(
+    section: NumberOrText | None = Field(
         default=None, description='Instead of offsets: a heading, its path, or its number in the outline, such as "#7".'
     )
-    pages: str | None = Field(
+    pages: NumberOrText | None = Field(
         default=None, description='Instead of offsets: a page, slide or sheet, or a range of them: "3" or "3-5".'
     )
     neighbours: int = Field(
