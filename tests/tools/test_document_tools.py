@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class TestSearch:
         result = tools.search(QUESTION)
         assert (len(result.passages), result.mode) == (1, "lexical")
         assert tools.search(QUESTION, mode="semantic", top_k=2).mode == "semantic"
-        assert len(filled.document_tools(top_k=2).search(QUESTION).passages) == 2
+        assert len(filled.document_tools(top_k=2, mode="semantic").search(QUESTION).passages) == 2
 
     def test_more_than_the_maximum_is_cut_with_a_note(self, tools: DocumentTools) -> None:
         assert tools.search(QUESTION, top_k=1_000).notes[0] == "top_k is 1000: the 50 best passages are shown."
@@ -213,17 +213,9 @@ class TestGrep:
     ) -> None:
         monkeypatch.setattr(matching, "GREP_SECONDS", 0.2)
         tools = of_text(manager, tmp_path, "a.txt", "abc def, 12 xyz. " * 20_000 + "Q")
-        for expression in (
-            r"(?:(?:.|\n)+)+[#@]",
-            r"(?:(a)|(b)|(.)|\n)*[#@]",
-            r"(\w+\s*,?\.?)+[#@]",
-            r"(a|aa|b|[^a])+[#@]$",
-        ):
-            done = threading.Event()
-            threading.Timer(60, lambda: done.is_set() or pytest.fail("the search hangs")).cancel()
-            result = tools.grep(expression, regex=True)
-            done.set()
-            assert not result.matches or result.notes or result.total
+        (note,) = tools.grep(r"(?:(?:.|\n)+)+[#@]", regex=True).notes
+        assert note.startswith("The search stopped after 0.2 seconds in document 'a.txt'")
+        assert note.endswith("simplify the expression.")
 
     @pytest.mark.parametrize(
         ("pattern", "message"),
@@ -232,7 +224,7 @@ class TestGrep:
             ("x" * 1_001, "has 1,001 characters, at most 1,000"),
             ("(a", "is no regular expression: missing \\)"),
             ("(?R)?a", "must not call itself"),
-            ("(?:" * 300 + "a" + ")" * 300, "nested too deeply"),
+            ("(?:" * 240 + "a" + ")" * 240, "nested too deeply"),
             ("[z-a]", "is no regular expression: bad character range"),
         ],
         ids=lambda value: value[:12],
@@ -247,18 +239,20 @@ class TestGrep:
         assert "pass regex=true" in str(tools.grep(r"TS-\d+"))
 
     def test_matches_that_are_empty_do_not_count(self, tools: DocumentTools) -> None:
-        assert tools.grep("z*", regex=True).total == 0
+        assert tools.grep("§*", regex=True).total == 0
 
     @given(seed=st.integers(0, 2**32))
     def test_windows_find_what_a_search_of_the_whole_text_finds(self, seed: int) -> None:
         rng = random.Random(seed)
-        words = [rng.choice(["ab", "b\n", "aab ", "c" * rng.randint(1, 30), "\n"]) for _ in range(rng.randint(0, 400))]
+        words = [
+            rng.choice(["ab", "b\n", "aab ", "c" * rng.randint(1, 30) + "b", "\n"]) for _ in range(rng.randint(0, 400))
+        ]
         text = "".join(words)
         pattern = matching.compile_pattern("ab|c+b", is_regex=True, case_sensitive=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(matching, "_WINDOW", 200)
             patch.setattr(matching, "_OVERLAP", 80)
-            spans = list(matching._matches(text, pattern, float("inf")))
+            spans = list(matching._matches(text, pattern, time.monotonic() + 600))
         assert spans == [match.span() for match in re.finditer("ab|c+b", text)]
 
     def test_progress_counts_documents(self, tools: DocumentTools) -> None:
@@ -478,7 +472,7 @@ class TestSnapshot:
     def test_an_empty_project_says_what_to_do(self, project: Project) -> None:
         tools = project.document_tools()
         for call in (lambda: tools.search("x"), lambda: tools.grep("x"), tools.outline, lambda: tools.read("x")):
-            with pytest.raises(NoVersionError, match="run `project.ingest"):
+            with pytest.raises(NoVersionError, match=r"run `project\.ingest"):
                 call()
         assert "Searches the 0 documents" in tools.describe("search")
 
@@ -488,7 +482,7 @@ class TestSnapshot:
         assert tools.search("error", filters={"kind": "txt"}).passages == []
         assert tools.grep("TS-999").total == 0
         assert [document.doc_id for document in tools.outline().documents] == ["reports/quarter.md"]
-        with pytest.raises(InputError, match="no document 'reports/manual.txt'"):
+        with pytest.raises(InputError, match=r"no document 'reports/manual\.txt'"):
             tools.read(MANUAL)
         assert "Searches the 1 document " in tools.describe("search")
 
