@@ -158,7 +158,9 @@ def stations(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (folder / "records").mkdir()
     for name, text in TEXTS.items():
         (folder / "records" / name).write_text(text, encoding="utf-8")
-    project = ProjectManager(folder / "knowledge").create("stations", ProjectConfig.local(chunk_size=200, chunk_overlap=0))
+    project = ProjectManager(folder / "knowledge").create(
+        "stations", ProjectConfig.local(chunk_size=200, chunk_overlap=0)
+    )
     project.ingest([folder / "records"])
     return project
 
