@@ -197,8 +197,8 @@ class _Server(MCPServer[Any]):
     projects: dict[str, Project]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        tool = self._tool_manager.get_tool(name)
-        taken = tool.parameters["properties"] if tool is not None else arguments
+        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
+        taken = tool.input_schema["properties"] if tool is not None else arguments
         if unknown := [argument for argument in arguments if argument not in taken]:
             listed = ", ".join(f"`{argument}`" for argument in taken)
             raise ToolError(f"{name} has no argument `{unknown[0]}`: it takes {listed}.")
