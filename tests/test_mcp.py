@@ -24,8 +24,10 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, TextResourceContents
+from typer.testing import CliRunner
 
 from llama_index_contextual.answering.prompts import NOT_FOUND
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.mcp import make_http_app, make_server
@@ -306,3 +308,11 @@ def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], mes
 def test_a_server_for_other_machines_accepts_its_own_name(filled: Project) -> None:
     assert make_http_app([filled], host="192.168.1.5", token=TOKEN)
     assert make_http_app([filled], host="0.0.0.0", token=TOKEN, allowed_hosts=["docs.example"])
+
+
+@pytest.mark.parametrize("token", ["", "short"])
+def test_the_command_refuses_an_open_server_in_one_line(filled: Project, token: str) -> None:
+    arguments = ["mcp", "reports", "--root", str(filled.directory.parent), "--http", "--host", "192.168.1.5"]
+    result = CliRunner().invoke(app, arguments, env={"LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN": token})
+    assert result.exit_code == 1
+    assert ("set a token" if not token else "The token has 5 characters") in " ".join(result.stderr.split())
