@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.storage.docstore import SQLiteDocumentStore
     from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
     from llama_index_contextual.storage.version import open_storage_context
+    from llama_index_contextual.tools.document_tools import DocumentTools
 
 __all__ = [
     "QA",
@@ -57,6 +58,7 @@ __all__ = [
     "Contextualizer",
     "ConversationQuery",
     "ConversationalRetriever",
+    "DocumentTools",
     "Evaluation",
     "Evidence",
     "GroundedChatEngine",
@@ -112,6 +114,7 @@ _MODULES = {
     "Contextualizer": "contextualizer",
     "ConversationQuery": "retrievers",
     "ConversationalRetriever": "retrievers",
+    "DocumentTools": "tools.document_tools",
     "Evaluation": "evaluation.run",
     "Evidence": "evaluation.questions",
     "GroundedChatEngine": "answering.chat_engine",

@@ -1,4 +1,4 @@
-"""Knowledge for Agno agents: Agno's `KnowledgeProtocol` for a project or retriever, with Agno's filters.
+"""Knowledge and tools for Agno agents: Agno's `KnowledgeProtocol` and `Toolkit` for a project, with Agno's filters.
 
 Filters are converted to LlamaIndex's: dicts of values, or filter expressions in their dict form.
 """
@@ -12,19 +12,26 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from agno.knowledge.document import Document
+from agno.tools import Toolkit
+from agno.tools.function import Function
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import QueryBundle
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import awithout_secrets, without_secrets
+from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, NoVersionError
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.base import RankingRetriever, arespond_of, respond_of
 from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.retrievers.queries import bounded, require_positive, with_warnings
 from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
-from llama_index_contextual.tools import describe_documents, doubts
+from llama_index_contextual.tools import INSTRUCTIONS, DocumentTools, describe_documents, doubts, tool_name
+from llama_index_contextual.tools import Filters as ToolFilters
+from llama_index_contextual.tools.document_tools import text_of
+from llama_index_contextual.tools.filters import equality_filter, metadata_filter, require_known_keys, usable_keys
+from llama_index_contextual.tools.models import INPUTS, TOOLS, ToolName
 
 Filters = Mapping[str, Any] | Sequence[Any] | Any
 """A dict of values, an Agno `FilterExpr`, or a list of expressions that must all match."""
@@ -41,6 +48,8 @@ _OPERATORS = {
 _CONDITIONS = {"AND": FilterCondition.AND, "OR": FilterCondition.OR}
 _AFTER_ANY_CHARACTER = "\U0010ffff"
 _MAX_DEPTH = 10
+_DEFAULT_RESULTS = 10
+"""Number of passages of a retriever that has no setting for it."""
 
 
 def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
@@ -56,7 +65,9 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
     if not filters:
         return None
     if isinstance(filters, Mapping) and "op" not in filters:
-        parts: list[MetadataFilter | MetadataFilters] = [_equal(str(key), value) for key, value in filters.items()]
+        parts: list[MetadataFilter | MetadataFilters] = [
+            equality_filter(str(key), value) for key, value in filters.items()
+        ]
     else:
         items = filters if isinstance(filters, Sequence) else [filters]
         parts = [_expression(_as_dict(item), 0) for item in items]
@@ -65,18 +76,6 @@ def to_metadata_filters(filters: Filters) -> MetadataFilters | None:
 
 def _as_dict(item: Any) -> Any:
     return item.to_dict() if hasattr(item, "to_dict") else item
-
-
-def _equal(key: str, value: Any) -> MetadataFilter:
-    operator = FilterOperator.IN if isinstance(value, list | tuple | set) else FilterOperator.EQ
-    return _one(key, list(value) if operator is FilterOperator.IN else value, operator)
-
-
-def _one(key: str, value: Any, operator: FilterOperator) -> MetadataFilter:
-    try:
-        return MetadataFilter(key=key, value=value, operator=operator)
-    except ValueError as error:
-        raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
 
 
 def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
@@ -90,11 +89,11 @@ def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
         if operator == "NOT":
             return MetadataFilters(filters=[_expression(data["condition"], depth + 1)], condition=FilterCondition.NOT)
         if operator == "IN":
-            return _one(data["key"], list(data["values"]), FilterOperator.IN)
+            return metadata_filter(data["key"], list(data["values"]), FilterOperator.IN)
         if operator == "STARTSWITH":
             return _starts_with(data["key"], data["value"])
         if operator in _OPERATORS:
-            return _one(data["key"], data["value"], _OPERATORS[operator])
+            return metadata_filter(data["key"], data["value"], _OPERATORS[operator])
     except (KeyError, TypeError) as error:
         raise InputError(f"The filter {data!r} is incomplete: it has no {error}.", value=data) from error
     known = ", ".join(sorted([*_OPERATORS, *_CONDITIONS, "IN", "NOT", "STARTSWITH"]))
@@ -103,24 +102,10 @@ def _expression(data: Any, depth: int) -> MetadataFilter | MetadataFilters:
 
 def _starts_with(key: str, value: str) -> MetadataFilters:
     bounds = [
-        _one(key, value, FilterOperator.GTE),
-        _one(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
+        metadata_filter(key, value, FilterOperator.GTE),
+        metadata_filter(key, value + _AFTER_ANY_CHARACTER, FilterOperator.LT),
     ]
     return MetadataFilters(filters=list(bounds), condition=FilterCondition.AND)
-
-
-def filter_keys(filters: MetadataFilters) -> set[str]:
-    """Return the metadata keys that the filters name."""
-    names: set[str] = set()
-    for item in filters.filters:
-        names |= filter_keys(item) if isinstance(item, MetadataFilters) else {item.key}
-    return names
-
-
-# Keys that are useless in a filter.
-_INNER_KEYS = frozenset(
-    {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
-)
 
 
 class ContextualKnowledge:
@@ -132,7 +117,7 @@ class ContextualKnowledge:
 
     Args:
         source: A project, one of this package's retrievers, or any other LlamaIndex retriever (without filters).
-        max_results: Default number of passages of a search.
+        max_results: Default number of passages of a search; None uses the setting `top_k` of the project or retriever.
         description: Description of the documents for the system prompt; None describes the project's documents.
 
     Example:
@@ -141,11 +126,20 @@ class ContextualKnowledge:
     """
 
     def __init__(
-        self, source: Project | BaseRetriever, *, max_results: int = 10, description: str | None = None
+        self, source: Project | BaseRetriever, *, max_results: int | None = None, description: str | None = None
     ) -> None:
         self.source = source
-        self.max_results = require_positive(max_results, "max_results", "passage")
+        self._max_results = None if max_results is None else require_positive(max_results, "max_results", "passage")
         self._description = description
+
+    @property
+    def max_results(self) -> int:
+        """Default number of passages of a search."""
+        if self._max_results is not None:
+            return self._max_results
+        if isinstance(self.source, Project):
+            return self.source.config.top_k
+        return int(getattr(self.source, "similarity_top_k", _DEFAULT_RESULTS))
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
@@ -198,9 +192,9 @@ class ContextualKnowledge:
 
     def _keys(self) -> set[str]:
         if isinstance(self.source, Project | ProjectRetriever):
-            return set(self.source.metadata_keys()) - _INNER_KEYS
+            return usable_keys(self.source.metadata_keys())
         if isinstance(self.source, RankingRetriever):
-            return set(self.source.docstore.metadata_keys()) - _INNER_KEYS
+            return usable_keys(self.source.docstore.metadata_keys())
         return set()
 
     async def aget_valid_filters(self, **_: Any) -> set[str]:
@@ -227,10 +221,7 @@ class ContextualKnowledge:
             raise InputError(
                 "This retriever does not support filters: search without filters, or use a project as the source."
             )
-        valid = self._keys()
-        if unknown := sorted(filter_keys(converted) - valid):
-            listed = ", ".join(sorted(valid))
-            raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
+        require_known_keys(converted, self._keys())
         return converted
 
     # ---- instructions and tools ------------------------------------------------------------------------------------
@@ -243,7 +234,10 @@ class ContextualKnowledge:
             " passages do not answer. `context` situates a passage and is no text of the document: never quote it.",
         ]
         if enable_agentic_filters and (valid := self.get_valid_filters()):
-            lines.append(f"Filters narrow the search. Valid keys: {', '.join(sorted(valid))}.")
+            if isinstance(self.source, Project):
+                lines.append(self.source.document_tools().describe_filters())
+            else:
+                lines.append(f"Filters narrow the search. Valid keys: {', '.join(sorted(valid))}.")
         return "<knowledge_base>\n" + "\n".join(lines) + "\n</knowledge_base>"
 
     def get_tools(self, **_: Any) -> list[Callable[..., str]]:
@@ -278,6 +272,78 @@ class ContextualKnowledge:
         if isinstance(self.source, Project):
             return describe_documents(self.source.name, self.source.documents())
         return "You have a knowledge base of documents."
+
+
+class ContextualTools(Toolkit):
+    """The tools `search`, `grep`, `outline` and `read` over a project, for an Agno agent or team.
+
+    The model reads text; an error is a message that it can act on. An agent can have them in addition to
+    `ContextualKnowledge`.
+
+    Args:
+        project: The project.
+        suffix: Added to the names of the tools after an underscore; None uses the project's name, so that an agent can
+            have the tools of several projects, and "" adds nothing.
+        mode: Default mode of the search; None uses `config.mode`.
+        top_k: Default number of passages of a search; None uses `config.top_k`.
+        filters: Restricts every tool to documents and passages with this metadata.
+
+    Example:
+        >>> from agno.agent import Agent  # doctest: +SKIP
+        >>> agent = Agent(tools=[ContextualTools(project)])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        suffix: str | None = None,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: ToolFilters | None = None,
+    ) -> None:
+        self.document_tools = project.document_tools(mode=mode, top_k=top_k, filters=filters)
+        suffix = project.name if suffix is None else suffix
+        super().__init__(
+            name=tool_name(f"documents_{suffix}" if suffix else "documents"),
+            instructions=INSTRUCTIONS,
+            add_instructions=True,
+        )
+        for tool in TOOLS:
+            name = tool_name(f"{tool}_{suffix}" if suffix else tool)
+            run, arun = _entry_points(self.document_tools, tool)
+            described = self.document_tools.describe(tool)
+            self.functions[name] = _function(name, described, tool, run)
+            self.async_functions[name] = _function(name, described, tool, arun)
+
+
+def _function(name: str, description: str, tool: ToolName, entry_point: Callable[..., Any]) -> Function:
+    schema = INPUTS[tool].model_json_schema()
+    return Function(
+        name=name,
+        description=description,
+        parameters=schema,
+        entrypoint=entry_point,
+        skip_entrypoint_processing=True,
+    )
+
+
+def _entry_points(
+    tools: DocumentTools, tool: ToolName
+) -> tuple[Callable[..., str], Callable[..., Coroutine[Any, Any, str]]]:
+    def run(**arguments: Any) -> str:
+        try:
+            return str(tools.call(tool, arguments))
+        except ContextualError as error:
+            return text_of(tool, error)
+
+    async def arun(**arguments: Any) -> str:
+        try:
+            return str(await tools.acall(tool, arguments))
+        except ContextualError as error:
+            return text_of(tool, error)
+
+    return run, arun
 
 
 # ---- the search ----------------------------------------------------------------------------------------------------

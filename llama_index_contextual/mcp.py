@@ -1,96 +1,229 @@
-"""Server of the Model Context Protocol: tools to search, read, list and ask; they change nothing."""
+"""Server of the Model Context Protocol: tools to search, list, read and ask; they change nothing.
+
+`make_server` returns it for standard input and output, and `make_http_app` for streamable HTTP. The tools are those of
+`DocumentTools`, and `ask`; each result has a text for the model and structured content with a schema. The documents
+are resources too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import textwrap
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar, cast
+import hmac
+import inspect
+import ipaddress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from urllib.parse import quote
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, ValidationError
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.resources import ResourceSecurity
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.types import CallToolResult, Resource, TextContent, ToolAnnotations
+from pydantic import AnyHttpUrl, BaseModel, Field, ValidationError
 
 from llama_index_contextual._utils.calls import awithout_secrets
 from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ContextualError, InputError, ModelError
+from llama_index_contextual.errors import ConfigurationError, ContextualError, InputError, ModelError
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.tools import passages, place
+from llama_index_contextual.tools.document_tools import INSTRUCTIONS
+from llama_index_contextual.tools.models import (
+    INPUTS,
+    TOOLS,
+    FoundPassage,
+    GrepResult,
+    OutlineResult,
+    ReadResult,
+    SearchResult,
+    ToolName,
+    ToolResult,
+    wrong_argument,
+)
+from llama_index_contextual.tools.texts import place
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 T = TypeVar("T")
 
-MAX_CHARACTERS = 20_000
-"""Maximum number of characters in one reply of `read_passage`."""
+MAX_RESOURCES = 1_000
+"""Maximum number of documents in the list of resources; `outline` lists all."""
 
-MAX_DOCUMENTS = 200
-"""Maximum number of documents in one reply of `list_documents`."""
+MAX_RESOURCE_CHARACTERS = 1_000_000
+"""Maximum length of a document that is read as a resource; `read` returns longer ones in parts."""
 
-MAX_RESULTS = 50
-"""Maximum number of passages in one reply of `search`."""
+PROGRESS_SECONDS = 1.0
+"""Seconds between two notifications of progress."""
 
+LEAST_TOKEN = 16
+"""Minimum number of characters of a token for HTTP."""
 
-class ListedDocument(BaseModel):
-    """A document, as shown to a client."""
-
-    project: str
-    doc_id: str
-    title: str
-    chunks: int
-    characters: int
-
-
-class DocumentList(BaseModel):
-    """A page of the document list, the total number of documents, and the start of the next page."""
-
-    documents: list[ListedDocument]
-    total: int
-    next_start: int | None
+_RESULTS: dict[ToolName, type[ToolResult]] = {
+    "search": SearchResult,
+    "grep": GrepResult,
+    "outline": OutlineResult,
+    "read": ReadResult,
+}
+_PROJECT = "Name of the project; needed only if there are several."
+_RESOURCE = "contextual://documents/"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-class ReadPassage(BaseModel):
-    """A part of a document's original text, and the start of the next part."""
+class Answer(BaseModel):
+    """An answer written by the project's LLM; without an LLM, passages to answer from."""
 
-    text: str
-    next_start: int | None
+    answer: str | None = Field(description="The answer with citations; None if no LLM is available.")
+    note: str | None = Field(description="Why the answer is missing or incomplete.")
+    sources: list[str] = Field(description="The cited sources: file, pages, document and offsets.")
+    passages: list[FoundPassage] = Field(description="Passages that may contain the answer, without an LLM.")
 
 
-def make_server(projects: Sequence[Project]) -> MCPServer[Any]:
+def make_server(projects: Sequence[Project], *, token: str | None = None) -> MCPServer[Any]:
     """Return a server for some projects; start it with `server.run("stdio")`.
 
     Args:
         projects: The projects to serve. If there are several, each call names one of them.
+        token: Token that HTTP clients have to send as `Authorization: Bearer TOKEN`; see `make_http_app`.
 
     Raises:
         InputError: No project was given.
+        ConfigurationError: The token is too short.
     """
     if not projects:
         raise InputError("No project was passed: pass at least one.")
-    return _Tools({project.name: project for project in projects}).server()
+    return _Tools({project.name: project for project in projects}).server(token)
+
+
+def make_http_app(
+    projects: Sequence[Project],
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> Starlette:
+    """Return an ASGI application that serves some projects over streamable HTTP, at the path `/mcp`.
+
+    Requests whose Host or Origin names another host are refused, so that no web page can reach the server through a
+    name that it controls (DNS rebinding).
+
+    Args:
+        projects: The projects to serve.
+        host: Address to which the application will be bound.
+        token: Token that clients have to send as `Authorization: Bearer TOKEN`; needed unless `host` is a loopback
+            address.
+        allowed_hosts: Further names under which clients reach the server, such as that of a proxy.
+
+    Raises:
+        InputError: No project was given.
+        ConfigurationError: `host` is not a loopback address and there is no token, or the token is too short.
+    """
+    server = make_server(projects, token=token)
+    return server.streamable_http_app(host=host, transport_security=_security(host, token, allowed_hosts))
+
+
+def serve_http(
+    projects: Sequence[Project],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> None:
+    """Serve some projects over streamable HTTP at `http://HOST:PORT/mcp` until the process is interrupted.
+
+    The arguments are those of `make_http_app`, and the port.
+    """
+    server = make_server(projects, token=token)
+    server.run("streamable-http", host=host, port=port, transport_security=_security(host, token, allowed_hosts))
+
+
+def _security(host: str, token: str | None, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
+    """Return the hosts and origins whose requests are accepted."""
+    if not _is_loopback(host) and token is None:
+        raise ConfigurationError(
+            f"{host!r} can be reached from other machines: set a token, or serve on 127.0.0.1.", setting="token"
+        )
+    is_any = host in ("0.0.0.0", "::", "")
+    if is_any and not allowed_hosts:
+        raise ConfigurationError(
+            f"{host!r} stands for all addresses of this machine: name the host that clients use, with allowed_hosts"
+            f" (--allow-host).",
+            setting="allowed_hosts",
+        )
+    named = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in (host, *allowed_hosts)]
+    hosts = list(dict.fromkeys([*_LOOPBACK, *named[is_any:]]))
+    with_ports = [form for name in hosts for form in (name, f"{name}:*")]
+    origins = [f"{scheme}://{name}" for name in with_ports for scheme in ("http", "https")]
+    return TransportSecuritySettings(allowed_hosts=with_ports, allowed_origins=origins)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Token:
+    """Accepts one token; the comparison takes the same time for every wrong one."""
+
+    def __init__(self, token: str) -> None:
+        if len(token) < LEAST_TOKEN:
+            raise ConfigurationError(
+                f"The token has {len(token)} characters: use at least {LEAST_TOKEN}, for example the output of"
+                f' `python -c "import secrets; print(secrets.token_urlsafe())"`.',
+                setting="token",
+            )
+        self._token = token.encode()
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return access rights for the right token, or None."""
+        if not hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token):
+            return None
+        return AccessToken(token=token, client_id="client", scopes=[])
 
 
 class _Server(MCPServer[Any]):
-    """A server that reports an invalid argument of a call in one sentence."""
+    """A server that reports an invalid argument in one sentence, and lists the documents as resources."""
+
+    projects: dict[str, Project]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
+        taken = tool.input_schema["properties"] if tool is not None else arguments
+        if unknown := [argument for argument in arguments if argument not in taken]:
+            listed = ", ".join(f"`{argument}`" for argument in taken)
+            raise ToolError(f"{name} has no argument `{unknown[0]}`: it takes {listed}.")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
             if isinstance(error.__cause__, ValidationError):
-                raise ToolError(_wrong_argument(name, error.__cause__)) from error
+                raise ToolError(wrong_argument(name, error.__cause__)) from error
             raise
 
+    async def list_resources(self) -> list[Resource]:
+        return await asyncio.to_thread(self._documents)
 
-def _wrong_argument(tool: str, error: ValidationError) -> str:
-    wrong = error.errors(include_url=False)[0]
-    argument, message = ".".join(map(str, wrong["loc"])), wrong["msg"].replace("Input should be", "it must be")
-    if wrong["type"] == "missing":
-        return f"{tool} needs the argument `{argument}`."
-    return f"The argument `{argument}` of {tool} cannot be {textwrap.shorten(repr(wrong['input']), 80)}: {message}."
+    def _documents(self) -> list[Resource]:
+        listed = [
+            Resource(
+                uri=f"{_RESOURCE}{quote(name, safe='')}/{quote(record.doc_id, safe='/')}",
+                name=record.doc_id,
+                title=record.title or record.file_name or record.doc_id,
+                mime_type="text/plain",
+            )
+            for name, project in self.projects.items()
+            for record in project.documents()
+        ]
+        return listed[:MAX_RESOURCES]
 
 
 class _Tools:
@@ -103,88 +236,107 @@ class _Tools:
     def __init__(self, projects: dict[str, Project]) -> None:
         self._projects = projects
 
-    def server(self) -> MCPServer[Any]:
+    def server(self, token: str | None) -> MCPServer[Any]:
         """Return the server."""
         names = ", ".join(repr(name) for name in self._projects)
         server = _Server(
             "llama-index-contextual",
             version=__version__,
-            instructions=f"Searches the documents of {names}. Search first, then read around a passage where it"
-            f" matters, and name file and pages of what you use. Text after `Background:` situates a passage and is"
-            f" no text of the document: never quote it.",
+            instructions=f"Tools for the documents of {names}. {INSTRUCTIONS}",
+            # The tokens are not issued by a server; the SDK requires its address all the same.
+            auth=None if token is None else AuthSettings(issuer_url=_NO_ISSUER, resource_server_url=None),
+            token_verifier=None if token is None else _Token(token),
         )
+        server.projects = self._projects
         read_only = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-        for tool in (self.search, self.read_passage, self.list_documents, self.ask):
-            server.add_tool(_with_error_messages(tool), annotations=read_only)
+        for name in TOOLS:
+            server.add_tool(self._tool(name), description=self._description(name), annotations=read_only)
+        server.add_tool(_with_error_messages(self.ask), annotations=read_only)
+        # Ids are looked up among the documents; no path is opened.
+        security = ResourceSecurity(exempt_params={"doc_id"})
+        server.resource(f"{_RESOURCE}{{project}}/{{+doc_id}}", mime_type="text/plain", security=security)(self.document)
         return server
 
-    async def search(self, query: str, project: str | None = None, top_k: int = 10, mode: Mode | None = None) -> str:
-        """Return the passages that answer a question best, each with its file, pages and place.
+    def _description(self, name: ToolName) -> str:
+        if len(self._projects) == 1:
+            return next(iter(self._projects.values())).document_tools().describe(name)
+        described = (project.document_tools().describe(name) for project in self._projects.values())
+        return "\n".join(f"{number}. {text}" for number, text in enumerate(described, start=1))
 
-        Args:
-            query: A whole question, with the names and numbers that matter.
-            project: Name of the project; needed only if there are several.
-            top_k: Number of passages, 1 to 50.
-            mode: "semantic" for meaning, "lexical" for exact words, "hybrid" for both; by default, the setting.
-        """
-        response = await self._project(project).aretrieve(query, top_k=min(top_k, MAX_RESULTS), mode=mode)
-        return passages(response, places=True)
+    def _tool(self, name: ToolName) -> Callable[..., Coroutine[Any, Any, CallToolResult]]:
+        """Return a tool as an async function with the signature of its input model, and the project."""
 
-    async def read_passage(
-        self, doc_id: str, start: int = 0, end: int | None = None, project: str | None = None
-    ) -> ReadPassage:
-        """Return the original text of a document between two character offsets, 20,000 characters at most.
+        async def tool(context: Context, project: str | None = None, **arguments: Any) -> CallToolResult:
+            tools = self._project(project).document_tools()
+            if name == "grep":
+                async with _progress_of_thread(context) as progress:
+                    result: ToolResult = await tools.agrep(**arguments, progress=progress)
+            else:
+                result = await _with_progress(context, name, tools.acall(name, arguments))
+            return _reply(result)
 
-        Args:
-            doc_id: Id of the document, as `search` and `list_documents` give it.
-            start: Offset of the first character.
-            end: Offset after the last character; if omitted, up to the maximum.
-            project: Name of the project; needed only if there are several.
-        """
-        source = self._project(project)
-        length = next((record.characters for record in source.documents() if record.doc_id == doc_id), 0)
-        start = max(0, start)
-        stop = max(start, min(length if end is None else end, start + MAX_CHARACTERS, length)) if length else end
-        text = await asyncio.to_thread(source.read, doc_id, start, stop)
-        return ReadPassage(text=text, next_start=stop if stop is not None and stop < length else None)
-
-    async def list_documents(self, project: str | None = None, start: int = 0) -> DocumentList:
-        """Return the documents of a project, or of all, 200 at a time.
-
-        Args:
-            project: Name of the project; if omitted, all projects.
-            start: Number of documents to skip: `next_start` of the previous reply.
-        """
-        chosen = list(self._projects.values()) if project is None else [self._project(project)]
-        records = [(source.name, record) for source in chosen for record in source.documents()]
-        start = max(0, start)
-        listed = [
-            ListedDocument(
-                project=name,
-                doc_id=record.doc_id,
-                title=record.title or record.file_name or record.doc_id,
-                chunks=record.chunks,
-                characters=record.characters,
-            )
-            for name, record in records[start : start + MAX_DOCUMENTS]
+        parameters = [
+            inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context),
+            *(
+                inspect.Parameter(
+                    argument,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.is_required() else field.default,
+                    annotation=Annotated[field.annotation, *field.metadata, Field(description=field.description)],
+                )
+                for argument, field in INPUTS[name].model_fields.items()
+            ),
+            inspect.Parameter(
+                "project",
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[str | None, Field(description=_PROJECT)],
+            ),
         ]
-        behind = start + len(listed)
-        return DocumentList(documents=listed, total=len(records), next_start=behind if behind < len(records) else None)
+        returned = Annotated[CallToolResult, _RESULTS[name]]
+        wrapped = _with_error_messages(tool)
+        wrapped.__name__ = name
+        wrapped.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": returned}
+        del wrapped.__wrapped__  # type: ignore[attr-defined]  # the signature of the wrapped function is another one
+        return wrapped
 
-    async def ask(self, question: str, project: str | None = None) -> str:
-        """Return an answer written by the project's own LLM, and its sources; without an LLM, passages to answer from.
-
-        Args:
-            question: A whole question.
-            project: Name of the project; needed only if there are several.
-        """
+    async def ask(
+        self,
+        context: Context,
+        question: Annotated[str, Field(description="A whole question.")],
+        project: Annotated[str | None, Field(description=_PROJECT)] = None,
+    ) -> Annotated[CallToolResult, Answer]:
+        """Return an answer by the project's own LLM with its sources; without an LLM, passages to answer from."""
         source = self._project(project)
         try:
             engine = await asyncio.to_thread(source.as_query_engine)
         except ModelError as error:
-            passage_text = passages(await source.aretrieve(question, top_k=5), places=True)
-            return f"No LLM is available to write an answer: {error} These passages may contain it:\n\n{passage_text}"
-        return _with_sources(cast(GroundedResponse, await engine.aquery(question)))
+            result = await source.document_tools().asearch(question)
+            reason = f"No LLM is available to write an answer: {error}"
+            answer = Answer(answer=None, note=reason, sources=[], passages=result.passages)
+            return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
+        response = cast(GroundedResponse, await _with_progress(context, "ask", engine.aquery(question)))
+        sources = [f"[Source {number}] {one} ({place(one)})" for number, one in response.shown_sources]
+        note = f"The answer is incomplete: {response.partial}" if response.partial else None
+        answer = Answer(answer=str(response), note=note, sources=sources, passages=[])
+        return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
+
+    async def document(self, project: str, doc_id: str) -> str:
+        """Return the original text of a document."""
+        try:
+            source = self._project(project)
+            record = next((record for record in source.documents() if record.doc_id == doc_id), None)
+            if record is None:
+                raise ResourceNotFoundError(f"Project {project!r} has no document {doc_id!r}: `outline` lists them.")
+            if record.characters > MAX_RESOURCE_CHARACTERS:
+                raise ResourceError(
+                    f"Document {doc_id!r} has {record.characters:,} characters: use the tool `read`, which returns it"
+                    f" in parts."
+                )
+            return await awithout_secrets(lambda: asyncio.to_thread(source.read, doc_id))
+        except ContextualError as error:
+            raise ResourceError(str(error)) from error
 
     def _project(self, name: str | None) -> Project:
         known = ", ".join(repr(known) for known in self._projects)
@@ -197,12 +349,47 @@ class _Tools:
         return self._projects[name]
 
 
-def _with_sources(answer: GroundedResponse) -> str:
-    lines = [str(answer)]
-    if answer.partial:
-        lines.append(f"The answer is incomplete: {answer.partial}")
-    lines += [f"[Source {number}] {source} ({place(source)})" for number, source in answer.shown_sources]
-    return "\n\n".join([*lines[:1], "\n".join(lines[1:])]).rstrip()
+_NO_ISSUER = AnyHttpUrl("https://localhost")
+
+
+def _reply(result: BaseModel, text: str | None = None) -> CallToolResult:
+    content = TextContent(type="text", text=str(result) if text is None else text)
+    return CallToolResult(content=[content], structured_content=result.model_dump(mode="json"))
+
+
+# ---- progress ------------------------------------------------------------------------------------------------------
+
+
+async def _with_progress(context: Context, tool: str, call: Awaitable[T]) -> T:
+    """Await a call, and report the seconds that it has taken so far as progress."""
+    running = asyncio.ensure_future(call)
+    try:
+        for seconds in range(1, 1_000_000):
+            done, _ = await asyncio.wait([running], timeout=PROGRESS_SECONDS)
+            if done:
+                break
+            await context.report_progress(seconds * PROGRESS_SECONDS, message=f"{tool} is running")
+        return await running
+    finally:
+        running.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _progress_of_thread(context: Context) -> AsyncIterator[Callable[[int, int], None]]:
+    """Yield a function for a thread, which reports how many documents have been searched."""
+    loop, sent = asyncio.get_running_loop(), time.monotonic()
+    reports: list[Future[None]] = []
+
+    def report(done: int, total: int) -> None:
+        nonlocal sent
+        if time.monotonic() - sent >= PROGRESS_SECONDS:
+            sent = time.monotonic()
+            message = f"{done} of {total} documents searched"
+            reports.append(asyncio.run_coroutine_threadsafe(context.report_progress(done, total, message), loop))
+
+    yield report
+    for report_sent in reports:
+        await asyncio.wrap_future(report_sent)
 
 
 def _with_error_messages(tool: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from agno.team import Team
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from llama_index_contextual.agno import ContextualKnowledge, to_metadata_filters
+from llama_index_contextual.agno import ContextualKnowledge, ContextualTools, to_metadata_filters
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, NoVersionError
 from llama_index_contextual.project.manager import ProjectManager
@@ -163,7 +164,69 @@ class TestAgents:
             output = agent(provider, ContextualKnowledge(filled), enable_agentic_knowledge_filters=True).run(QUESTION)
         assert {passage["meta_data"]["kind"] for passage in references(output)} == {"pdf"}
         system = provider.chat_calls[0].body["messages"][0]["content"]
-        assert "Valid keys: chunk_index, context_source, file_name, file_path, kind," in system
+        assert "Valid keys: kind (md, pdf, txt), year (2026, 2027), context_source, file_name" in system
+
+    @pytest.mark.parametrize("way", ["agent", "team"])
+    async def test_filters_that_the_model_finds_in_the_prompt_are_applied_when_awaited(
+        self, filled: Project, way: str
+    ) -> None:
+        def reply(request: Request) -> Reply | str:
+            if any(message["role"] == "tool" for message in request.messages):
+                return ANSWER
+            prompt = str(request.body["messages"][0]["content"])
+            kinds = re.findall(r"Valid keys: kind \(([^)]+)\)", prompt)[0].split(", ")
+            return calling("search_knowledge_base", query=QUESTION, filters=[{"key": "kind", "value": kinds[-1]}])
+
+        knowledge = ContextualKnowledge(filled)
+        with LoopbackProvider(reply=reply) as provider:
+            runner: Any = agent(provider, knowledge, enable_agentic_knowledge_filters=True)
+            if way == "team":
+                runner = Team(
+                    members=[agent(provider, knowledge, name="reader")],
+                    model=model(provider),
+                    knowledge=knowledge,
+                    search_knowledge=True,
+                    enable_agentic_knowledge_filters=True,
+                )
+                runner.telemetry = False
+            output = await runner.arun(QUESTION)
+        assert output.content == ANSWER
+        assert {passage["meta_data"]["kind"] for passage in references(output)} == {"txt"}
+
+    def test_the_number_of_passages_follows_the_setting_of_the_project(self, filled: Project) -> None:
+        knowledge = ContextualKnowledge(filled)
+        for top_k in (2, 1):
+            filled.update_config(top_k=top_k)
+            with LoopbackProvider(reply=searching()) as provider:
+                output = agent(provider, knowledge).run(QUESTION)
+            assert len(references(output)) == top_k
+        assert ContextualKnowledge(filled.as_retriever(similarity_top_k=2)).max_results == 2
+        assert ContextualKnowledge(filled, max_results=3).max_results == 3
+        assert ContextualKnowledge(FixedRetriever()).max_results == 10
+
+    def test_knowledge_and_tools_work_together(self, filled: Project) -> None:
+        def reply(request: Request) -> Reply | str:
+            done = sum(message["role"] == "tool" for message in request.messages)
+            if done == 0:
+                return calling("search_knowledge_base", query=QUESTION)
+            return calling("read_reports", doc_id="manual.txt", start=0, end=20) if done == 1 else ANSWER
+
+        with LoopbackProvider(reply=reply) as provider:
+            output = agent(provider, ContextualKnowledge(filled), tools=[ContextualTools(filled)]).run(QUESTION)
+        assert output.content == ANSWER
+        assert references(output)[0]["meta_data"]["file_name"] == "manual.txt"
+        assert "Place: doc_id 'reports/manual.txt', characters 0 to 20 of" in seen_by_model(provider)
+
+    def test_an_error_of_a_tool_reaches_the_model_as_a_message(self, filled: Project) -> None:
+        def reply(request: Request) -> Reply | str:
+            if any(message["role"] == "tool" for message in request.messages):
+                return ANSWER
+            return calling("read_reports", doc_id="manuals.txt")
+
+        with LoopbackProvider(reply=reply) as provider:
+            output = Agent(model=model(provider), tools=[ContextualTools(filled)], telemetry=False).run(QUESTION)
+        assert output.content == ANSWER
+        assert "The read failed: Project 'reports' has no document 'manuals.txt'; nearest:" in seen_by_model(provider)
 
     def test_an_unknown_key_is_answered_with_those_that_are_valid(self, filled: Project) -> None:
         expected = [{"key": "colour", "value": "blue"}]

@@ -200,6 +200,7 @@ def test_the_options_of_each_command_are_documented() -> None:
         "forget": ["--dry-run", "--yes", "-y"],
         "ingest": ["--batch", "--facts", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],
         "inspect": ["--html", "--query", "--top-k"],
+        "mcp": ["--allow-host", "--host", "--http", "--port", "--token"],
         "rebuild": ["--max-cost", "--quiet"],
         "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],

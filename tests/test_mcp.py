@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +16,24 @@ import pytest
 
 pytest.importorskip("mcp", reason='the server needs the MCP SDK: pip install "llama-index-contextual[mcp]"')
 
+import httpx2
+import uvicorn
 from llama_index.llms.openai import OpenAI
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from mcp.types import CallToolResult, TextContent
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import CallToolResult, TextContent, TextResourceContents
+from typer.testing import CliRunner
 
-from llama_index_contextual import mcp
 from llama_index_contextual.answering.prompts import NOT_FOUND
+from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import InputError
-from llama_index_contextual.mcp import MAX_CHARACTERS, make_server
+from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.mcp import make_http_app, make_server
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.support.documents import TEXT
+from llama_index_contextual.tools.models import TOOLS
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -53,13 +62,17 @@ def text_of(result: CallToolResult) -> str:
 async def test_every_tool_is_listed_described_and_marked_as_reading_only(filled: Project) -> None:
     async with Client(make_server([filled])) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert sorted(tools) == ["ask", "list_documents", "read_passage", "search"]
+    assert sorted(tools) == ["ask", "grep", "outline", "read", "search"]
     for tool in tools.values():
         assert tool.description
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint
     assert tools["search"].input_schema["required"] == ["query"]
-    assert tools["search"].input_schema["properties"].keys() == {"query", "project", "top_k", "mode"}
+    assert tools["search"].input_schema["properties"].keys() == {"query", "filters", "project", "top_k", "mode"}
+    for tool in tools.values():
+        assert all(field["description"] for field in tool.input_schema["properties"].values())
+        assert tool.output_schema is not None
+    assert "Searches the 3 documents of 'reports'" in (tools["search"].description or "")
 
 
 async def test_a_search_gives_passages_with_their_places(filled: Project) -> None:
@@ -100,58 +113,62 @@ async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Proj
     assert len(message) < 20_000
 
 
-async def test_a_passage_is_read_exactly(filled: Project) -> None:
-    result = await called(make_server([filled]), "read_passage", doc_id="reports/manual.txt", start=10, end=40)
-    assert result.structured_content == {"text": TEXT[10:40], "next_start": 40}
-
-
-async def test_a_long_document_is_read_in_parts(manager: ProjectManager, tmp_path: Path) -> None:
-    text = "\n\n".join(f"Paragraph {number} of a long report." for number in range(1_500))
-    (tmp_path / "long.txt").write_text(text)
-    project = manager.create("long", ProjectConfig.local(faiss=False))
-    project.ingest([tmp_path / "long.txt"])
-    server, pieces, start = make_server([project]), [], 0
-    while start is not None:
-        content = (await called(server, "read_passage", doc_id="long.txt", start=start)).structured_content
-        assert content is not None
-        assert len(content["text"]) <= MAX_CHARACTERS
-        pieces.append(content["text"])
-        start = content["next_start"]
-    assert "".join(pieces) == text
-    assert len(pieces) > 1
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, -1), (20, 10), (-5, 0)])
-async def test_a_span_that_ends_before_it_begins_is_empty(filled: Project, start: int, end: int) -> None:
-    where = {"doc_id": "reports/manual.txt", "start": start, "end": end}
-    result = await called(make_server([filled]), "read_passage", **where)
-    assert result.structured_content == {"text": "", "next_start": max(0, start)}
-
-
-async def test_the_documents_of_all_projects_are_listed(filled: Project, manager: ProjectManager) -> None:
-    empty = manager.create("empty", ProjectConfig.local())
-    result = (await called(make_server([filled, empty]), "list_documents")).structured_content
-    assert result is not None
-    assert (result["total"], result["next_start"]) == (3, None)
-    listed = {(row["project"], row["doc_id"]): row["title"] for row in result["documents"]}
-    assert listed == {
-        ("reports", "reports/quarter.md"): "Orlen Valve Works, second quarter",
-        ("reports", "reports/manual.txt"): "manual.txt",
-        ("reports", "reports/tariff.pdf"): "Tariff note",
+async def test_every_result_has_structured_content_that_fits_its_schema(filled: Project) -> None:
+    calls: dict[str, dict[str, Any]] = {
+        "search": {"query": QUESTION, "filters": {"file_name": "manual.txt"}},
+        "grep": {"pattern": "TS-\\d+", "regex": True},
+        "outline": {},
+        "read": {"doc_id": "manual.txt", "start": 10, "end": 40},
+        "ask": {"question": QUESTION},
     }
+    async with Client(make_server([filled])) as client:
+        schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+        for tool, arguments in calls.items():
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error
+            assert result.structured_content is not None
+            assert set(result.structured_content) == set((schemas[tool] or {})["properties"])
+            if tool in TOOLS:
+                expected = filled.document_tools().call(tool, arguments)  # type: ignore[arg-type]
+                assert result.structured_content == expected.model_dump(mode="json")
+                assert text_of(result) == str(expected)
 
 
-async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "MAX_DOCUMENTS", 2)
-    server, names, start = make_server([filled]), [], 0
-    while start is not None:
-        content = (await called(server, "list_documents", start=start)).structured_content
-        assert content is not None
-        assert len(content["documents"]) <= 2
-        assert content["total"] == 3
-        names += [row["doc_id"] for row in content["documents"]]
-        start = content["next_start"]
-    assert names == [record.doc_id for record in filled.documents()]
+async def test_the_search_follows_the_settings_of_the_project(filled: Project) -> None:
+    server = make_server([filled])
+    assert text_of(await called(server, "search", query=QUESTION)).count("[Source ") == 3
+    filled.update_config(top_k=1)
+    assert text_of(await called(server, "search", query=QUESTION)).count("[Source ") == 1
+
+
+async def test_documents_are_resources(manager: ProjectManager, tmp_path: Path) -> None:
+    names = ["plain.txt", "Straße & Weg #1?.txt", "50 %2F.txt", "日本語.txt"]
+    (tmp_path / "all").mkdir()
+    for name in names:
+        (tmp_path / "all" / name).write_text(f"This is {name}.", encoding="utf-8")
+    project = manager.create("files", ProjectConfig.local(faiss=False))
+    project.ingest([tmp_path / "all"])
+    async with Client(make_server([project])) as client:
+        resources = (await client.list_resources()).resources
+        assert [resource.name for resource in resources] == [record.doc_id for record in project.documents()]
+        for resource in resources:
+            (content,) = (await client.read_resource(resource.uri)).contents
+            assert isinstance(content, TextResourceContents)
+            assert content.text == f"This is {resource.name.removeprefix('all/')}."
+        with pytest.raises(MCPError, match=r"has no document 'nothing': `outline` lists them"):
+            await client.read_resource("contextual://documents/files/nothing")
+
+
+async def test_long_calls_report_progress(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_index_contextual.mcp.PROGRESS_SECONDS", 0.0)
+    seen: list[tuple[float, float | None, str | None]] = []
+
+    async def show(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+
+    async with Client(make_server([filled])) as client:
+        await client.call_tool("grep", {"pattern": "pump"}, progress_callback=show)
+    assert seen == [(number, 3, f"{number} of 3 documents searched") for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +186,8 @@ async def test_many_documents_are_listed_in_parts(filled: Project, monkeypatch: 
             {"query": "x", "project": "empty"},
             "Project 'empty' has no version yet; run",
         ),
-        ("read_passage", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'."),
+        ("read", {"doc_id": "../x", "project": "reports"}, "Project 'reports' has no document '../x'"),
+        ("read", {"doc_id": "manual.txt", "page": 3, "project": "reports"}, "read has no argument `page`: it takes"),
     ],
 )
 async def test_an_error_is_a_message_for_the_model(
@@ -220,3 +238,81 @@ async def test_the_command_serves_over_standard_input_and_output(filled: Project
     async with Client(server) as client:
         result = await client.call_tool("search", {"query": QUESTION})
     assert "TS-999 means that the pump runs dry" in text_of(result)
+
+
+TOKEN = "a-long-token-for-tests"
+
+
+@contextlib.contextmanager
+def served(app: Any) -> Iterator[str]:
+    """Serve an application on a free port of the loopback interface, and yield its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def http_client(url: str, **headers: str) -> Any:
+    """The real client over streamable HTTP, with further headers."""
+    return Client(streamable_http_client(url, http_client=httpx2.AsyncClient(headers=headers)))
+
+
+async def test_the_tools_are_served_over_http(filled: Project) -> None:
+    with served(make_http_app([filled])) as url:
+        async with Client(url) as client:
+            assert {tool.name for tool in (await client.list_tools()).tools} == {*TOOLS, "ask"}
+            result = await client.call_tool("grep", {"pattern": "TS-999"})
+            assert result.structured_content == filled.document_tools().grep("TS-999").model_dump(mode="json")
+            assert len((await client.list_resources()).resources) == 3
+
+
+async def test_only_requests_with_the_token_are_answered(filled: Project) -> None:
+    with served(make_http_app([filled], token=TOKEN)) as url:
+        for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+            reply = httpx2.post(url, json={}, headers=wrong)
+            assert (reply.status_code, reply.json()["error"]) == (401, "invalid_token")
+            assert TOKEN not in reply.text
+        async with http_client(url, Authorization=f"Bearer {TOKEN}") as client:
+            assert not (await client.call_tool("outline", {})).is_error
+
+
+def test_requests_in_the_name_of_another_host_are_refused(filled: Project) -> None:
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    kinds = {"Accept": "application/json, text/event-stream"}
+    with served(make_http_app([filled], allowed_hosts=["docs.example"])) as url:
+        assert httpx2.post(url, json=ping, headers={**kinds, "Host": "evil.example"}).status_code == 421
+        assert httpx2.post(url, json=ping, headers={**kinds, "Origin": "https://evil.example"}).status_code == 403
+        for accepted in ({}, {"Host": "docs.example"}, {"Origin": "https://docs.example:8443"}):
+            assert httpx2.post(url, json=ping, headers={**kinds, **accepted}).status_code not in (401, 403, 421)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "192.168.1.5"}, "can be reached from other machines: set a token"),
+        ({"host": "0.0.0.0", "token": TOKEN}, "name the host that clients use"),
+        ({"token": "short"}, "The token has 5 characters: use at least 16"),
+    ],
+)
+def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make_http_app([filled], **options)
+
+
+def test_a_server_for_other_machines_accepts_its_own_name(filled: Project) -> None:
+    assert make_http_app([filled], host="192.168.1.5", token=TOKEN)
+    assert make_http_app([filled], host="0.0.0.0", token=TOKEN, allowed_hosts=["docs.example"])
+
+
+@pytest.mark.parametrize("token", ["", "short"])
+def test_the_command_refuses_an_open_server_in_one_line(filled: Project, token: str) -> None:
+    arguments = ["mcp", "reports", "--root", str(filled.directory.parent), "--http", "--host", "192.168.1.5"]
+    result = CliRunner().invoke(app, arguments, env={"LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN": token})
+    assert result.exit_code == 1
+    assert ("set a token" if not token else "The token has 5 characters") in " ".join(result.stderr.split())

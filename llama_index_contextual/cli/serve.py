@@ -37,14 +37,38 @@ def inspect_project(
 @serving.command("mcp", rich_help_panel=QUESTIONS)
 def serve_mcp(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of the projects.")],
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve over streamable HTTP at http://HOST:PORT/mcp, not standard input.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address for HTTP; others than this machine's own need a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port for HTTP.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN",
+            show_envvar=False,
+            help="Token that HTTP clients must send. Prefer the variable LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN: other users"
+            " of this machine can read command lines.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Further host name under which HTTP clients reach the server; may be repeated."),
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Serve projects to an MCP client over standard input and output; the tools change nothing."""
+    """Serve projects to MCP clients over standard input and output, or over HTTP; the tools change nothing."""
     with errors_in_one_line():
         try:
-            from llama_index_contextual.mcp import make_server
+            from llama_index_contextual.mcp import make_server, serve_http
         except ImportError as error:
             raise ConfigurationError(
                 'The server needs the MCP SDK: pip install "llama-index-contextual[mcp]"'
             ) from error
-        make_server([open_project(root, name) for name in names]).run("stdio")
+        projects = [open_project(root, name) for name in names]
+        if http:
+            serve_http(projects, host=host, port=port, token=token or None, allowed_hosts=allow_host or ())
+        else:
+            make_server(projects).run("stdio")

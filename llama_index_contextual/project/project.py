@@ -93,7 +93,9 @@ from llama_index_contextual.storage.publish import rollback
 from llama_index_contextual.storage.receipts import ProjectCost
 from llama_index_contextual.storage.verify import VerifyReport, repair_project, verify_project
 from llama_index_contextual.storage.version import OpenVersion
-from llama_index_contextual.tools import describe_documents, search_tool
+from llama_index_contextual.tools.document_tools import DocumentTools, function_tools
+from llama_index_contextual.tools.filters import Filters
+from llama_index_contextual.tools.texts import describe_documents, search_tool
 
 if TYPE_CHECKING:  # imported by the methods that use them, so that a search does not load the evaluation
     from llama_index_contextual.answering.batch import QA
@@ -835,6 +837,44 @@ class Project:
             retrieve=search,
             aretrieve=asearch,
         )
+
+    def document_tools(
+        self, *, mode: Mode | None = None, top_k: int | None = None, filters: Filters | None = None
+    ) -> DocumentTools:
+        """Return the tools `search`, `grep`, `outline` and `read` for programs, with structured results.
+
+        `as_tools` returns them for LlamaIndex agents, and `ContextualTools` for Agno.
+
+        Args:
+            mode: Default mode of the search; None uses `config.mode`.
+            top_k: Default number of passages of a search; None uses `config.top_k`.
+            filters: Restricts every tool: `search` to passages that pass, the others to documents with such a passage.
+                A dict of keys and values, or MetadataFilters.
+
+        Raises:
+            InputError: A filter is invalid, or `top_k` is not positive.
+        """
+        return DocumentTools(self.name, self._live, lambda: self.config, mode=mode, top_k=top_k, filters=filters)
+
+    def as_tools(
+        self,
+        *,
+        suffix: str | None = None,
+        mode: Mode | None = None,
+        top_k: int | None = None,
+        filters: Filters | None = None,
+    ) -> list[FunctionTool]:
+        """Return the tools `search`, `grep`, `outline` and `read` for LlamaIndex agents.
+
+        Args:
+            suffix: Added to the names of the tools; None uses the project's name, so that an agent can have the tools
+                of several projects, and "" adds nothing.
+            mode: As in `document_tools`.
+            top_k: As in `document_tools`.
+            filters: As in `document_tools`.
+        """
+        tools = self.document_tools(mode=mode, top_k=top_k, filters=filters)
+        return function_tools(tools, suffix=self.name if suffix is None else suffix)
 
     @property
     def storage_context(self) -> StorageContext:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import cached_property, new_lock, new_rlock, renewed
 from llama_index_contextual._utils.redaction import get_logger
 from llama_index_contextual.config import Mode, ProjectConfig
@@ -384,6 +385,28 @@ class LiveIndexes:
             return self._opened is not current or read_stamp(self._project_dir) != self._stamp
 
 
+class PinnedIndexes(LiveIndexes):
+    """The indexes of one version, for a call of several steps that must all see the same documents.
+
+    Use it inside `LiveIndexes.run` or `arun`, which repeats the call if the version is removed meanwhile.
+
+    Args:
+        live: The indexes of the project.
+        version: The version to search.
+    """
+
+    def __init__(self, live: LiveIndexes, version: SearchableVersion) -> None:
+        self.__dict__.update(live.__dict__)
+        self._version = version
+
+    def current(self) -> SearchableVersion:
+        """Return the version."""
+        return self._version
+
+    def _is_superseded(self, current: SearchableVersion) -> bool:
+        return False
+
+
 def _slots() -> threading.BoundedSemaphore:
     """Return a semaphore that limits how many threads rank at the same time.
 
@@ -466,6 +489,11 @@ class SearchableVersion(OpenVersion):
         """The acronyms that the version's texts explain."""
         texts = (node.get_content(MetadataMode.NONE) for node in self.docstore.iterate())
         return Acronyms(find_acronyms(texts))
+
+    @cached_property
+    def metadata_values(self) -> Mapping[str, Sequence[str | int | float]]:
+        """The distinct values of the user's own metadata keys, by key; a filter can ask for them."""
+        return self.docstore.metadata_values(skip=(*keys.OWN_KEYS, *keys.RESERVED_KEYS))
 
     def retriever(self, mode: Mode, config: ProjectConfig) -> RankingRetriever:
         """Return the retriever for a mode that the version supports."""

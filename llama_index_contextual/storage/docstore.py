@@ -311,6 +311,25 @@ class SQLiteDocumentStore(KVDocumentStore):
             yield from (self._node(row, unpack) for row in rows)
             last = rows[-1][-1]
 
+    def document_ids(self, filters: MetadataFilters | None) -> set[str]:
+        """Return the ids of the documents of which at least one node passes the filters."""
+        sql, parameters = to_sql(filters) or ("1", [])
+        rows = self._kv.query(f"SELECT DISTINCT doc_id FROM nodes WHERE doc_id IS NOT NULL AND ({sql})", parameters)
+        return {row[0] for row in rows}
+
+    def metadata_values(self, *, skip: Sequence[str]) -> dict[str, list[str | int | float]]:
+        """Return the distinct texts and numbers of each metadata key, sorted, except the keys in `skip`."""
+        rows = self._kv.query(
+            "SELECT DISTINCT field.key, field.atom FROM nodes, json_each(nodes.metadata) AS field"
+            f" WHERE field.type IN ('text', 'integer', 'real') AND field.key NOT IN ({', '.join('?' * len(skip))})"
+            " ORDER BY 1, 2",
+            list(skip),
+        )
+        values: dict[str, list[str | int | float]] = {}
+        for key, value in rows:
+            values.setdefault(key, []).append(value)
+        return values
+
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""
         rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")

@@ -1,4 +1,4 @@
-"""The search as a tool for agents: the LlamaIndex tool, and the text that the model reads."""
+"""Texts for models that search: passages, descriptions of documents, and the search as a LlamaIndex tool."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.metadata import CONTINUED_TABLE
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.tools.models import SearchResult, describe_place
 
 _MAX_DOCUMENTS = 8
 _LONGEST_TITLE = 60
@@ -31,31 +31,12 @@ def passages(response: RetrievalResponse, *, places: bool = False) -> str:
         response: The response.
         places: Whether to add the document's id and the offsets, for a model that can read on from there.
     """
-    notes = [*response.warnings, *doubts(response)]
-    blocks = [f"Note: {note}" for note in notes]
-    for chunk in response:
-        background = f"\nBackground: {chunk.written_context}" if chunk.written_context else ""
-        place_line = f"\nPlace: {place(chunk.source)}" if places else ""
-        head = f"\n{CONTINUED_TABLE}:\n{chunk.table_head}\nText:" if chunk.table_head else ""
-        blocks.append(f"[Source {chunk.rank}] {chunk.source}{place_line}{background}{head}\n{chunk.text}")
-    return "\n\n".join(blocks)
+    return SearchResult.of(response).text_for_model(places=places)
 
 
 def place(source: Source) -> str:
     """Return the place of a passage in its document, as text for a model."""
-    return f"doc_id {source.doc_id!r}, characters {source.start_char} to {source.end_char}"
-
-
-def doubts(response: RetrievalResponse) -> list[str]:
-    """Return warnings for a model that reads a response: nothing was found, or the confidence is low."""
-    if not response.results:
-        return ["Nothing was found: try other words, or say that the documents do not answer this."]
-    if response.confidence_level == "low":
-        return [
-            f"The confidence of this search is low ({response.confidence:.2f} of 1, estimated from matching words)."
-            f" Decide by what the passages say; if they do not answer the question, try other words, or say so."
-        ]
-    return []
+    return describe_place(source.doc_id, source.start_char, source.end_char)
 
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:

@@ -1,0 +1,218 @@
+"""Search for exact texts and regular expressions in the original texts, within limits of time and memory."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import regex  # type: ignore[import-untyped]  # the package ships no types
+
+from llama_index_contextual._utils.text import pluralize
+from llama_index_contextual.errors import InputError
+from llama_index_contextual.retrievers.live import SearchableVersion
+from llama_index_contextual.retrievers.response import visible
+from llama_index_contextual.storage.manifest import DocumentRecord
+from llama_index_contextual.tools.models import GrepResult, Match, shortened
+from llama_index_contextual.tools.original import Original
+
+GREP_SECONDS = 5.0
+"""Seconds after which `grep` stops and reports what was not searched."""
+
+_LONGEST_LINE = 240
+_LONGEST_PATTERN = 1_000
+_WINDOW, _OVERLAP = 100_000, 4_000
+_LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
+_RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A compiled pattern.
+
+    Attributes:
+        given: The text or expression that was given.
+        compiled: The compiled expression.
+        is_regex: Whether it was given as a regular expression.
+    """
+
+    given: str
+    compiled: Any
+    is_regex: bool
+
+
+def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Pattern:
+    """Return the pattern for an exact text or a regular expression.
+
+    In an exact text, white space matches any white space, and an accent may be written in one character or in two.
+
+    Raises:
+        InputError: The pattern is empty, too long, or no regular expression.
+    """
+    if not pattern.strip():
+        raise InputError("The pattern is empty: pass the text to find.", value=pattern)
+    if len(pattern) > _LONGEST_PATTERN:
+        raise InputError(
+            f"The pattern has {len(pattern):,} characters, at most {_LONGEST_PATTERN:,} are allowed: find a shorter"
+            f" part of it.",
+            value=pattern,
+        )
+    if is_regex and _RECURSION.search(pattern):
+        raise InputError("A regular expression must not call itself, as in (?R) or (?1).", value=pattern)
+    expression = pattern if is_regex else _literal(pattern)
+    flags = regex.MULTILINE | (0 if case_sensitive else regex.IGNORECASE | regex.FULLCASE)
+    try:
+        return Pattern(pattern, regex.compile(expression, flags), is_regex)
+    except (regex.error, RecursionError, OverflowError, ValueError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(
+            f"{shortened(pattern)!r} is no regular expression: {reason}. Pass regex=false to find it as it stands.",
+            value=pattern,
+        ) from error
+
+
+def _literal(text: str) -> str:
+    """Return the expression for an exact text; accents may be written in one character or in two."""
+    forms = dict.fromkeys((text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)))
+    return "|".join(r"\s+".join(map(regex.escape, form.split())) for form in forms)
+
+
+def find_lines(
+    version: SearchableVersion,
+    records: Sequence[DocumentRecord],
+    pattern: Pattern,
+    *,
+    offset: int,
+    limit: int,
+    progress: Callable[[int, int], object] | None,
+) -> GrepResult:
+    """Return the lines of some documents in which a pattern occurs.
+
+    Args:
+        version: The version with the documents.
+        records: The documents to search.
+        pattern: The pattern.
+        offset: Number of lines to skip.
+        limit: Maximum number of lines to return; all are counted.
+        progress: Called with the number of searched documents and their total number.
+
+    Raises:
+        InputError: The pattern needs too much memory.
+    """
+    deadline = time.monotonic() + GREP_SECONDS
+    shown: list[Match] = []
+    total = occurrences = documents = 0
+    notes: list[str] = []
+    for number, record in enumerate(records):
+        original = Original(version, record)
+        before = total
+        try:
+            for match in _matching_lines(original, pattern, deadline):
+                if offset <= total < offset + limit:
+                    shown.append(match)
+                total += 1
+                occurrences += match.matches
+        except TimeoutError:
+            notes.append(
+                f"The search stopped after {GREP_SECONDS:g} seconds in document {record.doc_id!r}:"
+                f" {number} of {pluralize(len(records), 'document')} were searched completely, so the numbers are too"
+                f" small. Search single documents with doc_id, or simplify the expression."
+            )
+        except MemoryError as error:
+            raise InputError(
+                f"{shortened(pattern.given)!r} needs too much memory: simplify the expression.", value=pattern.given
+            ) from error
+        documents += total > before
+        if notes:
+            break
+        if progress is not None:
+            progress(number + 1, len(records))
+    if not total and not pattern.is_regex and _LOOKS_LIKE_REGEX.search(pattern.given):
+        notes.append("The pattern was searched as exact text: pass regex=true for a regular expression.")
+    return GrepResult(
+        pattern=pattern.given,
+        matches=shown,
+        total=total,
+        occurrences=occurrences,
+        documents=documents,
+        next_offset=offset + limit if offset + limit < total else None,
+        notes=notes,
+        version=version.name,
+    )
+
+
+def _matching_lines(original: Original, pattern: Pattern, deadline: float) -> Iterator[Match]:
+    """Yield the lines of a document with a match, each with the number of matches that begin in it.
+
+    Raises:
+        TimeoutError: The deadline has passed.
+    """
+    if time.monotonic() > deadline:
+        raise TimeoutError
+    text = original.text()
+    number, counted_to = 1, 0
+    spans = _matches(text, pattern, deadline)
+    for line_start, group in itertools.groupby(spans, key=lambda span: text.rfind("\n", 0, span[0]) + 1):
+        (start, end), *others = group
+        number += text.count("\n", counted_to, line_start)
+        counted_to = line_start
+        line_end = text.find("\n", start)
+        yield Match(
+            doc_id=original.record.doc_id,
+            start=start,
+            end=end,
+            line=number,
+            page=original.map.page(start),
+            section=original.map.section(start),
+            matches=1 + len(others),
+            text=_around(text, (line_start, len(text) if line_end < 0 else line_end), (start, end)),
+        )
+
+
+def _matches(text: str, pattern: Pattern, deadline: float) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of all matches with text.
+
+    The text is searched in windows that overlap, because the memory and the time of an expression can grow with the
+    length of the text; a match that is longer than the overlap may be cut.
+    """
+    at = 0
+    while at < len(text):
+        end = _line_break(text, at + _WINDOW)
+        is_last = end >= len(text)
+        accepted_to = end if is_last else end - _OVERLAP
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        last = at
+        for match in pattern.compiled.finditer(text, at, end, timeout=remaining, concurrent=True):
+            start, stop = match.span()
+            if start >= accepted_to and not is_last:
+                break
+            if stop > start:
+                yield start, stop
+            last = stop
+        at = max(accepted_to, last)
+
+
+def _line_break(text: str, near: int) -> int:
+    """Return the offset of the line break before `near`, or `near` in a long line."""
+    if near >= len(text):
+        return len(text)
+    found = text.rfind("\n", near - _OVERLAP // 2, near)
+    return near if found < 0 else found
+
+
+def _around(text: str, line: tuple[int, int], match: tuple[int, int]) -> str:
+    """Return a line, or the part of a long line around a match, without control characters."""
+    first, last = line[0], max(line[1], min(match[1], match[0] + _LONGEST_LINE))
+    if last - first > _LONGEST_LINE:
+        room = max(20, (_LONGEST_LINE - min(match[1] - match[0], _LONGEST_LINE)) // 2)
+        begin = max(first, match[0] - room)
+        finish = min(last, max(begin + _LONGEST_LINE, min(match[1], match[0] + _LONGEST_LINE) + 20))
+        cut = visible(text[begin:finish])
+        return f"{'… ' if begin > first else ''}{cut}{' …' if finish < last else ''}"
+    return visible(text[first:last])
