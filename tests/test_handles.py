@@ -160,7 +160,7 @@ def test_settings_embed_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"embed_model=Settings\.embed_model"):
         project.ingest([Document(text="x", id_="d")])
     project = ProjectManager(tmp_path).load("p", embed_model=Settings.embed_model)
-    assert project.ingest([Document(text="x", id_="d")]).added == 1
+    assert project.ingest([Document(text="x", id_="d")]).added == ("d",)
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
