@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from llama_index_contextual._utils.templates import check_template
+from llama_index_contextual.environment import read_dotenv, settings_from
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.retirement import default_llm
 
@@ -21,6 +26,10 @@ Mode = Literal["semantic", "lexical", "hybrid"]
 ContextKind = Literal["llm", "structural", "none"]
 Fusion = Literal["rrf", "score"]
 FaissIndex = Literal["auto", "flat", "rabitq"]
+Adjacent = Literal["merge", "bridge", "expand"]
+
+STYLE_NAMES = ("instruction", "persona", "chain_of_thought")
+"""The styles of answers that have a name; any other text is a set of rules."""
 
 _NO_REBUILD: JsonDict = {"rebuild": False}
 """Marks a field whose change takes effect without a new version."""
@@ -160,9 +169,9 @@ class ProjectConfig(BaseModel):
         " price table does not list or that you buy at another price.",
         json_schema_extra=_NO_REBUILD,
     )
-    context_in_answer: bool = Field(
-        default=True,
-        description="Whether the answering LLM sees the context of a chunk along with its text.",
+    answer_llm: str | None = Field(
+        default=None,
+        description="LLM that answers questions, as provider:name; None: the same as `llm`.",
         json_schema_extra=_NO_REBUILD,
     )
     answer_temperature: float = Field(
@@ -176,6 +185,74 @@ class ProjectConfig(BaseModel):
         default=8000,
         ge=1,
         description="Maximum number of passage tokens that the LLM reads for an answer.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    max_passages: int | None = Field(
+        default=None,
+        ge=1,
+        description="Maximum number of passages that the LLM reads for an answer; None: as many as fit, and in a chat"
+        " without `intents` the three best.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    context_in_answer: bool = Field(
+        default=True,
+        description="Whether the answering LLM sees the context of a chunk along with its text.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    style: str = Field(
+        default="instruction",
+        description="Style of answers: `instruction`, `persona` (few words), `chain_of_thought`, or your own rules.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    min_confidence: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Searches with a lower confidence are answered with `not found`, without a call to the LLM; None"
+        " leaves the decision to the LLM.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    intents: bool | Literal["llm"] = Field(
+        default=False,
+        description="Whether to adapt the search to the intent of a question; `llm` also asks the LLM if the wording"
+        " does not decide.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    adjacent: Adjacent = Field(
+        default="merge",
+        description="How an answer treats neighbouring hits: `merge` joins them, `bridge` also reads a chunk between"
+        " two hits, and `expand` also neighbouring chunks on the same topic.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    guards: bool = Field(
+        default=False,
+        description="Whether to remove HTML and unsafe links from answers, and to mask personal data.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    judge: bool = Field(
+        default=False,
+        description="Whether the LLM checks each answer, which is withheld unless the passages support it.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    reference_date: str | None = Field(
+        default=None,
+        description="Date to which `last quarter` and similar words in a question refer: `today`, or a date such as"
+        " 2026-11-22; None: such words are not resolved.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    first_token_timeout: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds to wait for the start of a streamed answer.",
+        json_schema_extra=_NO_REBUILD,
+    )
+    between_tokens_timeout: float = Field(
+        default=10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds to wait for the next part of a streamed answer; after that, the answer is partial.",
         json_schema_extra=_NO_REBUILD,
     )
     faiss: bool = Field(default=True, description="Whether to build the semantic index.")
@@ -293,6 +370,22 @@ class ProjectConfig(BaseModel):
         return cls(**{**defaults, **changes})
 
     @classmethod
+    def from_env(cls, dotenv: str | Path | None = ".env", **changes: Any) -> Self:
+        """Return the settings in the environment: LLAMA_INDEX_CONTEXTUAL_<FIELD> for each field.
+
+        Args:
+            dotenv: File whose variables are added to `os.environ` first, unless they are set already: those of this
+                package, and keys and addresses of providers. None reads no file; nothing happens if there is none.
+            **changes: Fields that override those in the environment.
+
+        Raises:
+            ConfigurationError: A value is invalid.
+        """
+        if dotenv is not None:
+            read_dotenv(dotenv, os.environ)
+        return cls(**{**settings_from(os.environ, cls.model_fields), **changes})
+
+    @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Self:
         """Return the settings recorded for a version or a project.
 
@@ -324,6 +417,23 @@ class ProjectConfig(BaseModel):
         for name in value:
             if ":" not in name and name != LOCAL:
                 raise ValueError(f"{name!r} is not provider:name, as in the settings `llm` and `embed_model`")
+        return value
+
+    @field_validator("style")
+    @classmethod
+    def _known_style(cls, value: str) -> str:
+        if value not in STYLE_NAMES and len(value.split()) < 2:
+            raise ValueError(f"must be {', '.join(STYLE_NAMES)}, or rules of your own")
+        return value
+
+    @field_validator("reference_date")
+    @classmethod
+    def _day(cls, value: str | None) -> str | None:
+        try:
+            if value not in (None, "today"):
+                date.fromisoformat(value)
+        except ValueError:
+            raise ValueError("must be `today`, or a date such as 2026-11-22") from None
         return value
 
     @field_validator("ocr_language")
@@ -372,8 +482,11 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
     if name == "chunks_per_call":  # pydantic mentions only one of the two alternatives
         message = "must be a number of at least 1, or 'all'"
     if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(ProjectConfig.model_fields))
-        return ConfigurationError(f"Unknown setting {name!r}. Known settings: {known}.", setting=name)
+        known = sorted(ProjectConfig.model_fields)
+        close = get_close_matches(str(name), known, n=1)
+        advice = f" Did you mean {close[0]!r}?" if close else ""
+        message = f"Unknown setting {name!r}.{advice} Known settings: {', '.join(known)}."
+        return ConfigurationError(message, setting=name)
     if name is None:
         return ConfigurationError(f"Invalid settings: {message}.")
     return ConfigurationError(f"Setting {name!r} cannot be {first['input']!r}: {message}.", setting=name)

@@ -6,7 +6,7 @@ settings file never names a class to import. Other models are passed as objects.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
 import os
 import re
@@ -272,6 +272,42 @@ def _is_made_by_llama_index(model: Any, class_name: str, field_name: str) -> boo
     if model.class_name() != class_name or model.api_key != os.environ.get("OPENAI_API_KEY"):
         return False
     return getattr(model, field_name) in ("gpt-3.5-turbo", "text-embedding-ada-002")
+
+
+ModelSetting = Literal["llm", "answer_llm", "embed_model"]
+"""A setting that names a model."""
+
+
+def missing_for(name: str, *, setting: ModelSetting) -> str | None:
+    """Return what is missing to load a model with a given name, in a sentence, or None; nothing is imported or called.
+
+    Args:
+        name: As in `load_llm` and `load_embed_model`.
+        setting: The setting that has this name.
+
+    Raises:
+        ModelError: The provider is unknown, or has no models of this kind.
+    """
+    if name == LOCAL and setting == "embed_model":
+        return None
+    provider, _ = _split(name, setting=setting)
+    traits = PROVIDERS[provider]
+    target = traits.embedding if setting == "embed_model" else traits.llm
+    if target is None:
+        kind = "embeddings" if setting == "embed_model" else "LLMs"
+        raise ModelError(f"Provider {provider!r} has no {kind}; choose another in {setting!r}.", setting=setting)
+    if not _is_installed(target.partition(":")[0]):
+        return f"{name!r} needs a package that is not installed: pip install {traits.pip}"
+    if traits.key and not os.environ.get(traits.key):
+        return f"{name!r} needs {traits.key}, which is not set."
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
 
 
 def preload(model: BaseEmbedding | LLM) -> None:

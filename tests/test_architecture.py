@@ -12,7 +12,7 @@ from tests.support.source import PACKAGE, Source, module_of, sources
 
 # From the bottom up: a folder imports from its own layer and from those below, never from above.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_version", "config", "metadata", "retirement", "_utils"}),
+    frozenset({"errors", "_version", "config", "environment", "metadata", "retirement", "_utils"}),
     frozenset({"models", "readers", "_pdf_worker", "_ocr_worker", "node_parser", "embeddings", "storage"}),
     frozenset({"contextualizer", "retrievers", "postprocessor"}),
     frozenset({"ingestion", "answering", "evaluation"}),

@@ -184,26 +184,27 @@ def test_the_options_of_each_command_are_documented() -> None:
         for name, command in commands().items()
     }
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
-    answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
+    switches = [f"--{no}{name}" for name in ("guard", "intents", "judge") for no in ("", "no-")]
+    answering = ["--file", "--filter", "--llm", "--min-confidence", "--mode", "--reference-date", "--style", *switches]
     answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
         "ask": sorted(answering),
         "chat": sorted([*answering, "--follow-ups", "--history"]),
         "create": ["--config", "--context", "--language", "--local", "--set"],
         "delete": ["--keep-ledger", "--yes", "-y"],
-        "estimate": ["--batch", "--moved", "--password", "--replace", "--reread"],
+        "estimate": ["--batch", "--facts", "--moved", "--password", "--replace", "--reread"],
         "evaluate": [
             *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
-        "ingest": ["--batch", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],
+        "ingest": ["--batch", "--facts", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],
         "inspect": ["--html", "--query", "--top-k"],
         "rebuild": ["--max-cost", "--quiet"],
         "remove": ["--forget", "--yes", "-y"],
         "retry": ["--quiet"],
         "rollback": ["--to"],
-        "search": ["--explain", "--mode", "--top-k", "-k"],
+        "search": ["--explain", "--file", "--filter", "--mode", "--top-k", "-k"],
         "verify": ["--repair"],
     }
 
@@ -329,7 +330,10 @@ def test_version_and_help_of_the_whole() -> None:
         (["create", "../a"], r"'\.\./a' is not a valid project name"),
         (["create", ""], "A project needs a name"),
         (["create", "b", "--set", "chunk_size=0"], "Setting 'chunk_size' cannot be 0"),
-        (["create", "b", "--set", "chunk_sise=800"], "Unknown setting 'chunk_sise'. Known settings: "),
+        (
+            ["create", "b", "--set", "chunk_sise=800"],
+            "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known ",
+        ),
         (["create", "b", "--language", "klingon"], "'language' cannot be 'klingon': must be one of "),
         (["search", "a", " "], "The query is empty: ask a question"),
         (["search", "a", "x", "-k", "0"], "top_k is 0: request at least one result"),

@@ -137,8 +137,8 @@ def test_reference_date_resolves_time_words(root: Path, provider: LoopbackProvid
     years = {before.year, date.today().year}  # two, if it is New Year meanwhile
     assert any(f"this year ({year})?" in prompt(provider, 1) for year in years)
     wrong = command(root, "ask", QUESTION, "--reference-date", "soon")
-    assert wrong.code == 2
-    assert "is not a date" in wrong.err
+    assert wrong.code == 1
+    assert "must be `today`, or a date such as 2026-11-22" in wrong.err
 
 
 def test_a_question_can_be_searched_by_its_intent(root: Path, provider: LoopbackProvider) -> None:
@@ -150,8 +150,9 @@ def test_a_question_can_be_searched_by_its_intent(root: Path, provider: Loopback
 
 def test_timeouts_can_be_set(root: Path, provider: LoopbackProvider) -> None:
     result = command(root, "ask", QUESTION, "--first-token-timeout", "0")
-    assert (result.code, result.err) == (1, "Error: Timeouts: all must be above 0 seconds.\n")
-    assert command(root, "ask", QUESTION, "--call-timeout", "0").err == result.err
+    assert result.code == 1
+    assert result.err.startswith("Error: Setting 'first_token_timeout' cannot be 0.0: ")
+    assert "'call_timeout'" in command(root, "ask", QUESTION, "--call-timeout", "0").err
     provider.fault("hang")
     result = command(root, "ask", QUESTION, "--first-token-timeout", "0.2")
     assert result.code == 1

@@ -33,9 +33,20 @@ def test_the_defaults_are_the_published_ones() -> None:
         "tokens_per_minute": None,
         "service_tier": None,
         "prices": {},
-        "context_in_answer": True,
+        "answer_llm": None,
         "answer_temperature": 0.1,
         "answer_tokens": 8000,
+        "max_passages": None,
+        "context_in_answer": True,
+        "style": "instruction",
+        "min_confidence": None,
+        "intents": False,
+        "adjacent": "merge",
+        "guards": False,
+        "judge": False,
+        "reference_date": None,
+        "first_token_timeout": 30.0,
+        "between_tokens_timeout": 10.0,
         "faiss": True,
         "bm25": True,
         "segment_size": 8000,
@@ -76,6 +87,16 @@ def test_every_field_has_a_description() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
+    (
+        {"style": "breif"},
+        "style",
+        "cannot be 'breif': must be instruction, persona, chain_of_thought, or rules",
+    ),
+    ({"reference_date": "soon"}, "reference_date", "cannot be 'soon': must be `today`, or a date such as 2026-11-22"),
+    ({"min_confidence": 2}, "min_confidence", "'min_confidence' cannot be 2: "),
+    ({"first_token_timeout": 0}, "first_token_timeout", "'first_token_timeout' cannot be 0: "),
+    ({"intents": "maybe"}, "intents", "'intents' cannot be 'maybe': "),
+    ({"adjacent": "join"}, "adjacent", "'adjacent' cannot be 'join': "),
     ({"faiss": False, "bm25": False}, None, "faiss and bm25 are both off: enable at least one index"),
     ({"segment_size": 0}, "segment_size", "Setting 'segment_size' cannot be 0: "),
     ({"chunk_size": -5}, "chunk_size", "Setting 'chunk_size' cannot be -5: Input should be greater than or equal to 1"),
@@ -128,7 +149,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, answer_tokens, bm25, call_timeout",
+        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronyms, adjacent, answer_llm, ",
     ),
 ]
 
@@ -187,11 +208,28 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
     assert config.rebuild_fields(config.changed(chunk_size=500, top_k=3, language="none")) == ["chunk_size", "language"]
     assert set(ProjectConfig.model_fields) >= RETRIEVAL_FIELDS
     for name in RETRIEVAL_FIELDS:
-        others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
-        others["answer_temperature"] = 1.0
-        other: Any = (others | {"pdf_engine": "pypdf", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
-        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
-        assert config.rebuild_fields(config.changed(**{name: other})) == [], name
+        others: dict[str, Any] = {
+            "mode": "lexical",
+            "fusion": "rrf",
+            "context_in_answer": False,
+            "service_tier": "flex",
+            "answer_temperature": 1.0,
+            "pdf_engine": "pypdf",
+            "ocr": None,
+            "ocr_language": "deu+fra",
+            "prices": {"local": {"input": 1.0}},
+            "rerank": "llm",
+            "acronyms": True,
+            "answer_llm": "ollama:phi4",
+            "style": "persona",
+            "min_confidence": 0.5,
+            "intents": "llm",
+            "adjacent": "expand",
+            "guards": True,
+            "judge": True,
+            "reference_date": "today",
+        }
+        assert config.rebuild_fields(config.changed(**{name: others.get(name, 7)})) == [], name
 
 
 @given(

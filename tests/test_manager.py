@@ -254,7 +254,10 @@ def test_settings_of_a_newer_release_ask_for_an_upgrade(manager: ProjectManager)
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"chunk_sise": 5}, r"a/project.json: Unknown setting 'chunk_sise'. Known settings: .*chunk_size"),
+        (
+            {"chunk_sise": 5},
+            r"a/project.json: Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known .* chunk_size",
+        ),
         ({"chunk_size": -5}, r"a/project.json: Setting 'chunk_size' cannot be -5"),
         ({"__class__": "os.system"}, r"a/project.json: Unknown setting '__class__'"),
     ],

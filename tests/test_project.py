@@ -123,7 +123,10 @@ def test_reading_an_empty_project_writes_nothing(project: Project) -> None:
         ({"top_k": 0}, "'top_k' cannot be 0"),
         ({"language": "klingon"}, "'language' cannot be 'klingon': must be one of arabic"),
         ({"mode": "magic"}, "'mode' cannot be 'magic'"),
-        ({"chunk_sise": 800}, "Unknown setting 'chunk_sise'. Known settings: .*chunk_size"),
+        (
+            {"chunk_sise": 800},
+            "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known .* chunk_size",
+        ),
     ],
 )
 def test_an_invalid_setting_is_named_with_no_change(project: Project, settings: dict[str, Any], message: str) -> None:
@@ -194,10 +197,15 @@ def test_without_a_key_the_error_of_an_engine_says_that_an_llm_can_be_passed(rep
 def test_an_unknown_embedding_model_is_named_with_the_known_ones(
     manager: ProjectManager, text_folder: Path, setting: str, name: str
 ) -> None:
-    project = manager.create("a", ProjectConfig.local(context="llm", **{setting: name}))
-    with pytest.raises(
-        ModelError, match=rf"'{setting}' is '{name}', which is not the name of a model: use one of openai:"
-    ):
+    message = rf"'{setting}' is '{name}', which is not the name of a model: use one of openai:"
+    with pytest.raises(ModelError, match=message):
+        manager.create("a", ProjectConfig.local(**{setting: name}))
+    assert manager.list() == []
+    project = manager.create("a", ProjectConfig.local(context="llm"))
+    with pytest.raises(ModelError, match=message):
+        project.update_config(**{setting: name})
+    project.config = project.config.changed(**{setting: name})  # as from the environment, or an older release
+    with pytest.raises(ModelError, match=message):
         project.ingest([text_folder])
 
 

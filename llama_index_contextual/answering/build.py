@@ -37,6 +37,7 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.config import Adjacent, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.postprocessor import AdjacentChunkMerger
 from llama_index_contextual.retrievers.conversational import BlendWeights, ConversationalRetriever
@@ -51,18 +52,18 @@ _CALLER = 4
 Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
 """Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans."""
 
-Adjacent = Literal["merge", "bridge", "expand"]
-"""Treatment of neighbouring hits: merge them, include a chunk between two hits, or add neighbours on the same topic."""
-
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Keywords of the grounded engines; `Project.as_query_engine` documents them."""
+    """Keywords of the grounded engines; `Project.as_query_engine` documents them.
 
-    style: str = "instruction"
+    None stands for the project's setting, and in `cache` for no cache.
+    """
+
+    style: str | None = None
     answer_tokens: int | None = None
     max_passages: int | None = None
     context: bool | None = None
@@ -73,8 +74,8 @@ class EngineOptions:
     text_qa_template: BasePromptTemplate | None = None
     weights: BlendWeights | None = None
     reference_date: date | Callable[[], date] | None = None
-    intents: Intents = False
-    adjacent: Adjacent = "merge"
+    intents: Intents | None = None
+    adjacent: Adjacent | None = None
     guards: Guards | bool | None = None
     cache: AnswerCache | bool | None = None
     judge: Judge | bool | None = None
@@ -158,7 +159,7 @@ def query_engine(
         stacklevel=_CALLER,
     )
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
-        by_intent(retriever, options.intents, lambda: llm),
+        by_intent(retriever, _given(options.intents, retriever.config.intents), lambda: llm),
         llm=llm,
         node_postprocessors=list(options.node_postprocessors),
         callback_manager=options.callback_manager,
@@ -179,37 +180,37 @@ def grounded_engine(
     """
     config = retriever.config
     embed_model = load_embed_model() if retriever.embeds else None
+    answer_options = AnswerOptions(
+        style=_given(options.style, config.style),
+        answer_tokens=_given(options.answer_tokens, config.answer_tokens),
+        max_passages=_given(options.max_passages, config.max_passages),
+        context=_given(options.context, config.context_in_answer),
+        min_confidence=_given(options.min_confidence, config.min_confidence),
+        not_found=options.not_found,
+        small_talk=options.small_talk,
+        system_prompt=options.system_prompt,
+    )
     conversational = partial(
         ConversationalRetriever,
         embed_model=embed_model,
         weights=_instance("weights", options.weights, BlendWeights),
-        reference_date=options.reference_date,
-        judged=options.min_confidence is not None,
+        reference_date=_given(options.reference_date, _day(config.reference_date)),
+        judged=answer_options.min_confidence is not None,
     )
-    timeouts = _instance("timeouts", options.timeouts, Timeouts)
-    if timeouts is None and config.call_timeout is not None:
-        timeouts = Timeouts(whole=config.call_timeout)
+    timeouts = _given(_instance("timeouts", options.timeouts, Timeouts), _timeouts(config))
+    judge = _given(options.judge, config.judge)
     return GroundedQueryEngine(
-        conversational(by_intent(retriever, options.intents, lambda: llm)),
+        conversational(by_intent(retriever, _given(options.intents, config.intents), lambda: llm)),
         llm,
         wider=conversational(retriever.widened()),
-        merging=_merging(options.adjacent, retriever, embed_model),
-        options=AnswerOptions(
-            style=options.style,
-            answer_tokens=config.answer_tokens if options.answer_tokens is None else options.answer_tokens,
-            max_passages=options.max_passages,
-            context=config.context_in_answer if options.context is None else options.context,
-            min_confidence=options.min_confidence,
-            not_found=options.not_found,
-            small_talk=options.small_talk,
-            system_prompt=options.system_prompt,
-        ),
+        merging=_merging(_given(options.adjacent, config.adjacent), retriever, embed_model),
+        options=answer_options,
         timeouts=timeouts,
         node_postprocessors=options.node_postprocessors,
         streaming=options.streaming,
-        guards=_instance("guards", options.guards, Guards, Guards),
+        guards=_instance("guards", _given(options.guards, config.guards), Guards, Guards),
         cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
-        judge=_instance("judge", options.judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
+        judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
         text_qa_template=options.text_qa_template,
         callback_manager=options.callback_manager,
     )
@@ -311,6 +312,21 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
         return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
 
     return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
+
+
+def _given(option: T | None, setting: T) -> T:
+    return setting if option is None else option
+
+
+def _day(setting: str | None) -> date | Callable[[], date] | None:
+    if setting is None:
+        return None
+    return date.today if setting == "today" else date.fromisoformat(setting)
+
+
+def _timeouts(config: ProjectConfig) -> Timeouts:
+    whole = Timeouts.whole if config.call_timeout is None else config.call_timeout
+    return Timeouts(first_token=config.first_token_timeout, between_tokens=config.between_tokens_timeout, whole=whole)
 
 
 def _instance(name: str, value: Any, kind: type[T], usual: Callable[[], T] | None = None) -> T | None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.cells import cell_len
 
+from llama_index_contextual.cli.narrowing import Files, Filters, parse_filters
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     QUESTIONS,
+    AnswerLLM,
     BetweenTokens,
     ByIntent,
     CallTimeout,
@@ -29,6 +31,7 @@ from llama_index_contextual.cli.options import (
     SearchMode,
     Style,
     open_project,
+    open_to_answer,
 )
 from llama_index_contextual.cli.terminal import (
     err,
@@ -44,6 +47,8 @@ from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, ModelError
 
 if TYPE_CHECKING:
+    from llama_index.core.vector_stores.types import MetadataFilters
+
     from llama_index_contextual.answering.chat_engine import GroundedChatEngine
     from llama_index_contextual.answering.response import GroundedResponse, GroundedStream
     from llama_index_contextual.project.project import Project
@@ -60,6 +65,8 @@ def search(
     question: Annotated[str, typer.Argument(help="Words or a question to search for.")],
     mode: SearchMode = None,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Number of results.")] = None,
+    conditions: Filters = None,
+    files: Files = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain the ranks of these passages, and of the next ones.")
     ] = False,
@@ -68,7 +75,9 @@ def search(
 ) -> None:
     """Show the passages that answer a question best."""
     with errors_in_one_line():
-        response = open_project(root, name).retrieve(question, mode=mode, top_k=top_k, explain=explain)
+        project = open_project(root, name)
+        filters = parse_filters(project, conditions, files)
+        response = project.retrieve(question, mode=mode, top_k=top_k, filters=filters, explain=explain)
         if as_json:
             say_json(response.to_dict())
         else:
@@ -79,36 +88,43 @@ def search(
 def ask(
     name: Name,
     question: Annotated[str, typer.Argument(help="The question.")],
-    style: Style = "instruction",
+    llm: AnswerLLM = None,
+    style: Style = None,
     mode: SearchMode = None,
+    conditions: Filters = None,
+    files: Files = None,
     min_confidence: Confidence = None,
-    guard: Guard = False,
-    judge: Judged = False,
-    intents: ByIntent = False,
+    guard: Guard = None,
+    judge: Judged = None,
+    intents: ByIntent = None,
     reference_date: Day = None,
-    first_token_timeout: FirstToken = 30.0,
-    between_tokens_timeout: BetweenTokens = 10.0,
+    first_token_timeout: FirstToken = None,
+    between_tokens_timeout: BetweenTokens = None,
     call_timeout: CallTimeout = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Answer a question from the documents, with sources; without an LLM, show the best passages."""
     with errors_in_one_line():
-        project = open_project(root, name)
-        options = _with_timeouts(
-            project,
-            (first_token_timeout, between_tokens_timeout, call_timeout),
+        project = open_to_answer(
+            root,
+            name,
+            answer_llm=llm,
             style=style,
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
             intents=intents,
             reference_date=reference_date,
+            first_token_timeout=first_token_timeout,
+            between_tokens_timeout=between_tokens_timeout,
+            call_timeout=call_timeout,
         )
+        filters = parse_filters(project, conditions, files)
         try:
-            engine = project.as_query_engine(mode=mode, streaming=not as_json, **options)
+            engine = project.as_query_engine(mode=mode, filters=filters, streaming=not as_json)
         except ModelError as error:
-            _show_passages(project, question, mode, error, as_json=as_json)
+            _show_passages(project, question, mode, filters, error, as_json=as_json)
             return
         if as_json:
             say_json(cast("GroundedResponse", engine.query(question)).to_dict())
@@ -121,15 +137,18 @@ def ask(
 @answering.command(rich_help_panel=QUESTIONS)
 def chat(
     name: Name,
-    style: Style = "instruction",
+    llm: AnswerLLM = None,
+    style: Style = None,
     mode: SearchMode = None,
+    conditions: Filters = None,
+    files: Files = None,
     min_confidence: Confidence = None,
-    guard: Guard = False,
-    judge: Judged = False,
-    intents: ByIntent = False,
+    guard: Guard = None,
+    judge: Judged = None,
+    intents: ByIntent = None,
     reference_date: Day = None,
-    first_token_timeout: FirstToken = 30.0,
-    between_tokens_timeout: BetweenTokens = 10.0,
+    first_token_timeout: FirstToken = None,
+    between_tokens_timeout: BetweenTokens = None,
     call_timeout: CallTimeout = None,
     follow_ups: FollowUps = "blend",
     history: Annotated[Path | None, typer.Option(help="File to load the conversation from and save it to.")] = None,
@@ -138,26 +157,32 @@ def chat(
 ) -> None:
     """Answer questions from standard input, one per line, as a conversation; /reset clears it, /quit ends it."""
     with errors_in_one_line():
-        from llama_index_contextual.storage import files
+        from llama_index_contextual.storage.files import require_folder
 
-        project = open_project(root, name)
-        options = _with_timeouts(
-            project,
-            (first_token_timeout, between_tokens_timeout, call_timeout),
+        project = open_to_answer(
+            root,
+            name,
+            answer_llm=llm,
             style=style,
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
             intents=intents,
             reference_date=reference_date,
+            first_token_timeout=first_token_timeout,
+            between_tokens_timeout=between_tokens_timeout,
+            call_timeout=call_timeout,
         )
+        filters = parse_filters(project, conditions, files)
         try:
-            engine: GroundedChatEngine | None = project.as_chat_engine(mode=follow_ups, search_mode=mode, **options)
+            engine: GroundedChatEngine | None = project.as_chat_engine(
+                mode=follow_ups, search_mode=mode, filters=filters
+            )
         except ModelError as error:
             engine = None
             say(f"[yellow]{safe(str(error))} Showing the best passages instead.[/]", to=err) if not as_json else None
         if engine is not None and history is not None:
-            files.require_folder(history)
+            require_folder(history)
             if history.exists():
                 engine.load(history)
         if sys.stdin.isatty():
@@ -168,7 +193,7 @@ def chat(
                 if line == "/reset":
                     _forget(engine, as_json=as_json)
                 else:
-                    turns.append(_turn(project, engine, line, mode, as_json=as_json))
+                    turns.append(_turn(project, engine, line, mode, filters, as_json=as_json))
                 if engine is not None and history is not None:
                     engine.save(history)
         except KeyboardInterrupt:
@@ -206,12 +231,18 @@ def _forget(engine: GroundedChatEngine | None, *, as_json: bool) -> None:
 
 
 def _turn(
-    project: Project, engine: GroundedChatEngine | None, question: str, mode: Mode | None, *, as_json: bool
+    project: Project,
+    engine: GroundedChatEngine | None,
+    question: str,
+    mode: Mode | None,
+    filters: MetadataFilters | None,
+    *,
+    as_json: bool,
 ) -> dict[str, Any]:
     """Answer one line; an error is printed, and the conversation continues."""
     try:
         if engine is None:
-            response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM)
+            response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
             if not as_json:
                 show_response(response)
             return {"question": question, **_passages(response)}
@@ -229,16 +260,16 @@ def _turn(
         return {"question": question, "answer": None, "error": str(error)}
 
 
-def _with_timeouts(project: Project, timeouts: tuple[float, float, float | None], **options: Any) -> dict[str, Any]:
-    from llama_index_contextual.answering.streaming import Timeouts  # a slow import that `--help` does not need
-
-    first_token, between_tokens, call = timeouts
-    whole = next(seconds for seconds in (call, project.config.call_timeout, Timeouts.whole) if seconds is not None)
-    return {**options, "timeouts": Timeouts(first_token=first_token, between_tokens=between_tokens, whole=whole)}
-
-
-def _show_passages(project: Project, question: str, mode: Mode | None, error: ModelError, *, as_json: bool) -> None:
-    response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM)
+def _show_passages(
+    project: Project,
+    question: str,
+    mode: Mode | None,
+    filters: MetadataFilters | None,
+    error: ModelError,
+    *,
+    as_json: bool,
+) -> None:
+    response = project.retrieve(question, mode=mode, top_k=TOP_K_WITHOUT_LLM, filters=filters)
     if as_json:
         say_json({**_passages(response), "error": str(error)})
         return

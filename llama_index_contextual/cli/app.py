@@ -49,14 +49,13 @@ from llama_index_contextual.cli.terminal import (
 )
 from llama_index_contextual.cli.upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
+from llama_index_contextual.environment import read_dotenv
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
-from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.settings import (
     OF_A_COMMAND,
     describe_settings,
     environment_settings,
     file_settings,
-    read_dotenv,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ def create(
 ) -> None:
     """Create an empty project."""
     with errors_in_one_line():
+        from llama_index_contextual.project.manager import notes_on_models
+
         changes = environment_settings(os.environ) | (file_settings(config_file) if config_file else {})
         changes |= dict(parse_setting(item) for item in settings or [])
         changes |= {k: v for k, v in (("context", context), ("language", language)) if v is not None}
@@ -132,8 +133,8 @@ def create(
         if as_json:
             say_json({"name": project.name, "config": config.model_dump()})
             return
-        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
-            say(f"[yellow]note[/] {safe(notice)}", to=err)
+        for note in notes_on_models(config, project=name):
+            say(f"[yellow]note[/] {safe(note)}", to=err)
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
         say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_index_contextual.cli.narrowing import Facts, FactsFile
 from llama_index_contextual.cli.options import (
     DEFAULT_ROOT,
     DOCUMENTS,
@@ -19,7 +20,15 @@ from llama_index_contextual.cli.options import (
     open_project,
     proposed,
 )
-from llama_index_contextual.cli.terminal import errors_in_one_line, say_json, show_estimate, show_report
+from llama_index_contextual.cli.terminal import (
+    err,
+    errors_in_one_line,
+    safe,
+    say,
+    say_json,
+    show_estimate,
+    show_report,
+)
 
 if TYPE_CHECKING:
     from llama_index_contextual.readers import SkippedFile
@@ -51,6 +60,7 @@ def estimate(
     replace: Replace = False,
     moved: Moved = False,
     reread: Reread = False,
+    facts: FactsFile = None,
     password: Password = None,
     batch: Annotated[bool, typer.Option("--batch", help="Select the price of batches.")] = False,
     root: Root = DEFAULT_ROOT,
@@ -58,12 +68,13 @@ def estimate(
 ) -> None:
     """Show the cost of `ingest` or `rebuild`, without sending or writing anything."""
     with errors_in_one_line():
-        project = open_project(root, name)
+        project, file_metadata = open_project(root, name), Facts(facts) if facts else None
         expected = project.estimate(
             list(paths or ()),
             replace=replace,
             moved=moved,
             reread=reread,
+            file_metadata=file_metadata,
             passwords=_passwords(password),
             batch=batch,
         )
@@ -71,6 +82,7 @@ def estimate(
             say_json(expected.to_dict())
         else:
             show_estimate(expected)
+        _warn_of_unused(file_metadata)
         _exit_if_absent(expected.skipped)
 
 
@@ -81,6 +93,7 @@ def ingest(
     replace: Replace = False,
     moved: Moved = False,
     reread: Reread = False,
+    facts: FactsFile = None,
     password: Password = None,
     max_cost: MaxCost = None,
     batch: Annotated[
@@ -93,6 +106,7 @@ def ingest(
     """Add and update documents, and publish a new version."""
     with errors_in_one_line():
         project, passwords = open_project(root, name), _passwords(password)
+        file_metadata = Facts(facts) if facts else None
         report = interruptible(
             project,
             lambda: project.ingest(
@@ -100,6 +114,7 @@ def ingest(
                 replace=replace,
                 moved=moved,
                 reread=reread,
+                file_metadata=file_metadata,
                 passwords=passwords,
                 max_cost=max_cost,
                 batch=batch,
@@ -107,6 +122,7 @@ def ingest(
             ),
         )
         show_report(report, retry=proposed("retry", name, root), as_json=as_json)
+        _warn_of_unused(file_metadata)
         _exit_if_absent(report.skipped)
 
 
@@ -121,6 +137,11 @@ def _passwords(options: Sequence[str] | None) -> dict[str, str]:
             secret = typer.prompt(f"Password of {asked}", hide_input=True, err=True)
         passwords[file] = secret
     return passwords
+
+
+def _warn_of_unused(facts: Facts | None) -> None:
+    for pattern in facts.unused() if facts else ():
+        say(f"[yellow]note[/] The facts about {safe(pattern)} were not used: no file has that name.", to=err)
 
 
 def _exit_if_absent(skipped: Sequence[SkippedFile]) -> None:

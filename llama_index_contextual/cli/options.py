@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -49,87 +48,61 @@ PROJECTS, DOCUMENTS, QUESTIONS, UPKEEP = "Projects", "Documents", "Questions", "
 # ---- options of questions and answers ------------------------------------------------------------------------------
 
 
-def _day(text: str) -> date:
-    try:
-        return date.today() if text == "today" else date.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a date: write it as 2026-11-22, or today.") from None
-
-
 Style = Annotated[
-    str,
+    str | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_STYLE",
-        show_envvar=False,
         help="Style of the answer: instruction, persona, chain_of_thought, or your own rules.",
     ),
 ]
 Confidence = Annotated[
     float | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
-        show_envvar=False,
         help="Minimum confidence of the search for an answer, 0 to 1; by default, the LLM decides.",
     ),
 ]
 Guard = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--guard",
-        envvar="LLAMA_INDEX_CONTEXTUAL_GUARD",
-        show_envvar=False,
+        "--guard/--no-guard",
         help="Remove HTML and unsafe links, and mask personal data.",
     ),
 ]
 Judged = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--judge",
-        envvar="LLAMA_INDEX_CONTEXTUAL_JUDGE",
-        show_envvar=False,
+        "--judge/--no-judge",
         help="Let the LLM check each answer; it is withheld if the passages do not support it.",
     ),
 ]
 ByIntent = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--intents",
-        envvar="LLAMA_INDEX_CONTEXTUAL_INTENTS",
-        show_envvar=False,
+        "--intents/--no-intents",
         help="Adapt the search to the kind of question.",
     ),
 ]
 Day = Annotated[
-    date | None,
+    str | None,
     typer.Option(
-        parser=_day,
         metavar="DAY",
-        envvar="LLAMA_INDEX_CONTEXTUAL_REFERENCE_DATE",
-        show_envvar=False,
         help="Date to which `last quarter` and similar words refer: 2026-11-22, or today.",
     ),
 ]
 FirstToken = Annotated[
-    float,
+    float | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_FIRST_TOKEN_TIMEOUT",
-        show_envvar=False,
         help="Seconds to wait for the start of the answer.",
     ),
 ]
 BetweenTokens = Annotated[
-    float,
+    float | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_BETWEEN_TOKENS_TIMEOUT",
-        show_envvar=False,
         help="Seconds to wait for the next part of the answer; after that, the answer is partial.",
     ),
 ]
 CallTimeout = Annotated[
     float | None,
     typer.Option(
-        envvar="LLAMA_INDEX_CONTEXTUAL_CALL_TIMEOUT",
-        show_envvar=False,
         help="Seconds to wait for the whole answer if it is not streamed (--json, --judge); by default the project's"
         " `call_timeout`, or 60.",
     ),
@@ -140,6 +113,7 @@ FollowUps = Annotated[
         help="Search of follow-up questions: blended with the conversation, rewritten by the LLM, or unchanged."
     ),
 ]
+AnswerLLM = Annotated[str | None, typer.Option("--llm", metavar="MODEL", help="LLM that answers, as provider:name.")]
 SearchMode = Annotated[Mode | None, typer.Option(help="Indexes to search.")]
 
 
@@ -157,6 +131,13 @@ def open_project(root: Path, name: str) -> Project:
     """Return a project to query or build, with the settings from the environment."""
     project = open_root(root).load(name)
     project.config = with_environment(project.config, os.environ)
+    return project
+
+
+def open_to_answer(root: Path, name: str, **options: Any) -> Project:
+    """Return a project to ask, with the settings from the environment, and from those options that are not None."""
+    project = open_project(root, name)
+    project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
     return project
 
 

@@ -14,6 +14,7 @@ from llama_index.core.llms import LLM
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError, ProjectExistsError, ProjectNotFoundError
+from llama_index_contextual.models import missing_for
 from llama_index_contextual.project.project import Project, require_llm
 from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.storage import files
@@ -76,6 +77,8 @@ class ProjectManager:
     ) -> Project:
         """Create an empty project.
 
+        A missing key or package of a model is logged as a warning, because it may be there when the model is needed.
+
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
             config: Its settings; None uses the defaults.
@@ -88,6 +91,7 @@ class ProjectManager:
         Raises:
             ConfigurationError: `model_id` is given without `llm`.
             InputError: The name is not a valid directory name on every system, or the directory contains other files.
+            ModelError: The settings name a model of an unknown provider.
             ProjectExistsError: A project of that name exists already.
         """
         require_llm(llm, model_id)
@@ -96,6 +100,7 @@ class ProjectManager:
             raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
+        notes = notes_on_models(config, project=name, llm=llm, embed_model=embed_model)
         files.make_directory(directory)
         # Even if the directory existed before: an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
@@ -107,8 +112,8 @@ class ProjectManager:
             _remove_own(directory, keep=_LEDGER)
             write_current(directory, None)
             write_config(directory, config)
-        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
-            logger.warning(notice)
+        for note in notes:
+            logger.warning(note)
         return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
 
     def load(
@@ -204,6 +209,32 @@ class ProjectManager:
                 f" choose another name or another root folder.",
                 value=directory.name,
             )
+
+
+def notes_on_models(
+    config: ProjectConfig, *, project: str, llm: LLM | None = None, embed_model: BaseEmbedding | None = None
+) -> list[str]:
+    """Return what the models that the settings name still need, and whether they will be retired; nothing is called.
+
+    Args:
+        config: The settings.
+        project: Name of the project, for the text.
+        llm: Object that is used instead of the LLMs in the settings.
+        embed_model: Object that is used instead of the embedding model in the settings.
+
+    Raises:
+        ModelError: The provider of a model is unknown, or has no models of this kind.
+    """
+    notes = []
+    if embed_model is None and config.faiss:
+        notes.append(missing_for(config.embed_model, setting="embed_model"))
+    if llm is None:
+        of_llm = missing_for(config.llm, setting="llm")
+        if config.context == "llm":
+            notes += [of_llm, retirement_notice(config.llm, project=project)]
+        if config.answer_llm is not None:
+            notes.append(missing_for(config.answer_llm, setting="answer_llm"))
+    return list(dict.fromkeys(note for note in notes if note is not None))
 
 
 def check_name(name: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -41,7 +41,6 @@ from llama_index_contextual._utils.calls import blocking, in_thread, run_to_comp
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual.answering.build import (
-    Adjacent,
     EngineOptions,
     Intents,
     StockOptions,
@@ -55,13 +54,12 @@ from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.config import ContextKind, Mode, ProjectConfig
+from llama_index_contextual.config import Adjacent, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
     FormatError,
     InputError,
-    ModelError,
     NoVersionError,
 )
 from llama_index_contextual.ingestion.estimate import CostEstimate, estimate
@@ -70,10 +68,12 @@ from llama_index_contextual.ingestion.plan import IngestInput, RunOptions
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress, progress_bar
 from llama_index_contextual.ingestion.run import arun, remove_documents
 from llama_index_contextual.models import (
+    ModelSetting,
     embedding_identity,
     is_same_model,
     load_embed_model,
     load_llm,
+    missing_for,
     require_independent_vectors,
     settings_llm,
 )
@@ -175,20 +175,18 @@ class Project:
     def _answering_llm(self) -> LLM:
         """Return the LLM for questions and answers: the given object, or the LLM of the settings.
 
-        If the latter cannot be loaded, it is the LLM that was assigned to LlamaIndex's `Settings.llm`, if any.
+        If the key or the package of the latter is missing, it is the LLM assigned to LlamaIndex's `Settings.llm`.
         """
-        try:
-            return self._llm or load_llm(
-                self.config.llm,
-                temperature=self.config.answer_temperature,
-                timeout=self.config.call_timeout,
-                advice="use another LLM: the setting `llm`, such as ollama:llama3.1, an object passed as `llm=`, or"
-                " one assigned to LlamaIndex's `Settings.llm`",
-            )
-        except ModelError:
-            if (assigned := settings_llm()) is None:
-                raise
+        name = self.config.answer_llm or self.config.llm
+        if self._llm is None and missing_for(name, setting="llm") and (assigned := settings_llm()) is not None:
             return assigned
+        return self._llm or load_llm(
+            name,
+            temperature=self.config.answer_temperature,
+            timeout=self.config.call_timeout,
+            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, an object passed as `llm=`, or"
+            " one assigned to LlamaIndex's `Settings.llm`",
+        )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
 
@@ -585,8 +583,8 @@ class Project:
         mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-        intents: Intents = False,
-        style: str = "instruction",
+        intents: Intents | None = None,
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | None = None,
         context: bool | None = None,
@@ -597,7 +595,7 @@ class Project:
         text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,
@@ -619,6 +617,8 @@ class Project:
     ) -> BaseQueryEngine:
         """Return a LlamaIndex query engine that answers from the passages only and checks its citations.
 
+        Options that are None have the value of the project's setting of the same name; `cache` is off by default.
+
         The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, except
         `response_mode="compact"`, the result is a `RetrieverQueryEngine` over the same search, which does not check
         citations; a UserWarning says so. Of the other options, it supports only llm, mode, similarity_top_k, filters,
@@ -633,12 +633,11 @@ class Project:
                 the number of passages, the indexes, a search for each side of a comparison, no search for chitchat.
                 "llm" also asks the model if the wording does not decide; a dict of plans replaces individual plans.
             style: "instruction", "persona" (few words), "chain_of_thought", or your own rules.
-            answer_tokens: Maximum number of passage tokens that the model reads; None uses the project's setting.
-            max_passages: Maximum number of passages that the model reads; None reads as many as fit.
-            context: Whether the model sees the generated contexts, marked as background; None uses the project's
-                setting.
+            answer_tokens: Maximum number of passage tokens that the model reads.
+            max_passages: Maximum number of passages that the model reads; without it, as many as fit.
+            context: Whether the model sees the generated contexts, marked as background.
             min_confidence: Searches with a lower confidence are answered with `not_found`, without a call to the model;
-                None leaves the decision to the model.
+                0, or no value here and in the settings, leaves the decision to the model.
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
             system_prompt: Text before the rules of the style, such as a role; the rules still apply.
@@ -651,7 +650,8 @@ class Project:
             guards: Checks and filters for every answer; True uses the default guards.
             cache: Cache of answers; True uses `answer_cache`.
             judge: Judge of every answer before it is shown; True uses `llm`.
-            timeouts: Timeouts of calls to the model; None uses the setting `call_timeout`.
+            timeouts: Timeouts of calls to the model; None uses the settings `first_token_timeout`,
+                `between_tokens_timeout` and `call_timeout`.
             node_postprocessors: Applied to the hits first, such as a reranker.
             streaming: Whether `query` returns a stream.
             callback_manager: Receives LlamaIndex's events.
@@ -722,13 +722,13 @@ class Project:
         search_mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
-        intents: Intents = False,
+        intents: Intents | None = None,
         turns: int = 3,
         history_tokens: int = 1000,
         chat_store: BaseChatStore | None = None,
         chat_store_key: str = "chat_history",
         memory: BaseMemory | None = None,
-        style: str = "instruction",
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | Literal["usual"] | None = "usual",
         context: bool | None = None,
@@ -739,7 +739,7 @@ class Project:
         text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,
@@ -770,7 +770,7 @@ class Project:
             style: As in `as_query_engine`, like all following options.
             answer_tokens: Maximum number of passage tokens.
             max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
-                `intents` all that are found; None reads as many as fit.
+                `intents` all that are found, unless there is a project's setting; None reads as many as fit.
             context: Whether the model sees the generated contexts.
             min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
@@ -799,7 +799,7 @@ class Project:
             EngineOptions(
                 style=style,
                 answer_tokens=answer_tokens,
-                max_passages=(None if intents else 3) if max_passages == "usual" else max_passages,
+                max_passages=self._usual_passages(intents) if max_passages == "usual" else max_passages,
                 context=context,
                 min_confidence=min_confidence,
                 not_found=not_found,
@@ -826,6 +826,10 @@ class Project:
             chat_store_key=chat_store_key,
             memory=memory,
         )
+
+    def _usual_passages(self, intents: Intents | None) -> int | None:
+        by_intent = self.config.intents if intents is None else intents
+        return self.config.max_passages or (None if by_intent else 3)
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
@@ -893,11 +897,15 @@ class Project:
             **changes: Fields of `ProjectConfig`.
 
         Raises:
-            ConfigurationError: A setting is unknown or its value is invalid; nothing is changed then.
+            ConfigurationError: A setting is unknown, its value is invalid, or it names a model of an unknown provider;
+                nothing is changed then.
         """
         with write_lock(self.directory):
             # Another process may have changed them since they were read.
             config = read_config(self.directory).changed(**changes)
+            for setting in get_args(ModelSetting):
+                if changes.get(setting) is not None:
+                    missing_for(changes[setting], setting=setting)
             write_config(self.directory, config)
             pending = config.rebuild_fields(self._built_with() or self.config)
             self.config = config
@@ -1121,8 +1129,8 @@ class Project:
         concurrency: int = 8,
         max_cost: float | None = None,
         progress: ShowVariants | None = None,
-        intents: Intents = False,
-        style: str = "instruction",
+        intents: Intents | None = None,
+        style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | None = None,
         context: bool | None = None,
@@ -1133,7 +1141,7 @@ class Project:
         text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        adjacent: Adjacent = "merge",
+        adjacent: Adjacent | None = None,
         guards: Guards | bool | None = None,
         cache: AnswerCache | bool | None = None,
         judge: Judge | bool | None = None,

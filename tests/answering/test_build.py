@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from llama_index_contextual.answering.build import EngineOptions, StockOptions
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
-from llama_index_contextual.answering.intent import SearchPlan
+from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
+from llama_index_contextual.answering.prompts import STYLES
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.config import STYLE_NAMES, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import BlendWeights
@@ -79,7 +84,7 @@ def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, 
 
 
 def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
-    of_project = {"answer_tokens", "context"}
+    of_project = {"style", "answer_tokens", "max_passages", "context", "min_confidence"}
     options = defaults(EngineOptions)
     assert {key: options[key] for key in defaults(AnswerOptions)} == {
         key: None if key in of_project else value for key, value in defaults(AnswerOptions).items()
@@ -100,6 +105,75 @@ def test_options_that_both_engines_have_go_with_either(reports: Project) -> None
     assert Path(warned[0].filename).name == "test_build.py"
     assert type(stock) is RetrieverQueryEngine
     assert grounded(reports, streaming=True).streaming
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+ANSWERING: dict[str, Any] = {
+    "style": "persona",
+    "answer_tokens": 700,
+    "max_passages": 2,
+    "context_in_answer": False,
+    "min_confidence": 0.25,
+    "intents": True,
+    "adjacent": "bridge",
+    "guards": True,
+    "judge": True,
+    "reference_date": "2026-11-22",
+    "first_token_timeout": 3.0,
+    "between_tokens_timeout": 4.0,
+    "call_timeout": 5.0,
+}
+
+
+@pytest.fixture
+def configured(reports: Project) -> Iterator[Project]:
+    """The project with its answering settings changed."""
+    before = reports.config
+    reports.config = before.changed(**ANSWERING)
+    yield reports
+    reports.config = before
+
+
+@pytest.mark.parametrize("kind", ["query", "chat"])
+def test_an_engine_follows_the_settings_of_the_project(configured: Project, kind: str) -> None:
+    engine = grounded(configured) if kind == "query" else configured.as_chat_engine(llm=ScriptedLLM()).engine
+    options = engine.options
+    assert (options.style, options.answer_tokens, options.max_passages) == ("persona", 700, 2)
+    assert (options.context, options.min_confidence) == (False, 0.25)
+    assert engine.guards == Guards()
+    assert isinstance(engine.judge, Judge)
+    assert engine.answer_stream.timeouts == Timeouts(first_token=3.0, between_tokens=4.0, whole=5.0)
+    assert engine.retriever.reference_date == date(2026, 11, 22)
+    assert isinstance(engine.retriever.retriever, IntentRetriever)
+
+
+def test_an_option_overrides_the_setting(configured: Project) -> None:
+    engine = grounded(
+        configured, style="instruction", max_passages=9, min_confidence=0.0, intents=False, guards=False, judge=False
+    )
+    assert (engine.options.style, engine.options.max_passages, engine.options.min_confidence) == ("instruction", 9, 0.0)
+    assert (engine.guards, engine.judge) == (None, None)
+    assert not isinstance(engine.retriever.retriever, IntentRetriever)
+
+
+def test_every_answering_setting_has_an_option(reports: Project) -> None:
+    renamed = {"context_in_answer": "context"}
+    timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
+    assert {renamed.get(name, name) for name in ANSWERING.keys() - timeouts} <= set(defaults(Project.as_query_engine))
+
+
+def test_the_named_styles_are_those_of_the_prompts() -> None:
+    assert tuple(STYLES) == STYLE_NAMES
+
+
+def test_another_llm_can_answer(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    before = reports.config
+    for name, model in ((None, before.llm), ("openai:gpt-4o", "openai:gpt-4o")):
+        reports.config = before.changed(answer_llm=name)
+        assert model_name(reports._answering_llm()) == model
+    reports.config = before
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
