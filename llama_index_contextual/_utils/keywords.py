@@ -29,13 +29,21 @@ def suggests_keywords(function: F) -> F:
     """
     known = [parameter.name for parameter in inspect.signature(function).parameters.values()]
 
+    def check(keywords: Iterable[str]) -> None:
+        if unknown := [name for name in keywords if name not in known]:
+            raise TypeError(
+                f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}"
+                f"{nearest(unknown[0], known)}"
+            )
+
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(
-                    f"{function.__qualname__}() got an unexpected keyword argument {name!r}{nearest(name, known)}"
-                )
+        check(kwargs)
         return function(*args, **kwargs)
 
-    return cast(F, checked)
+    @wraps(function)
+    async def achecked(*args: Any, **kwargs: Any) -> Any:
+        check(kwargs)
+        return await function(*args, **kwargs)
+
+    return cast(F, achecked if inspect.iscoroutinefunction(function) else checked)

@@ -184,8 +184,8 @@ class Project:
             name,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, an object passed as `llm=`, or"
-            " one assigned to LlamaIndex's `Settings.llm`",
+            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
+            " `Settings.llm`, or an object passed as `llm=`",
         )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
