@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.evaluation.run import Evaluation, assert_recall, evaluate
     from llama_index_contextual.ingestion.report import IngestReport
     from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
-    from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
+    from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker, RelevancePostprocessor
     from llama_index_contextual.project.manager import ProjectManager
     from llama_index_contextual.project.project import Project
     from llama_index_contextual.readers import ReadLimits, read_documents
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk, Source
     from llama_index_contextual.storage.docstore import SQLiteDocumentStore
     from llama_index_contextual.storage.faiss_store import UnitFaissVectorStore
+    from llama_index_contextual.storage.ledger import Ledger
     from llama_index_contextual.storage.version import open_storage_context
     from llama_index_contextual.tools.document_tools import DocumentTools
 
@@ -68,6 +69,7 @@ __all__ = [
     "IngestReport",
     "Judge",
     "LLMContextualizer",
+    "Ledger",
     "LexicalRetriever",
     "Passage",
     "Project",
@@ -75,6 +77,7 @@ __all__ = [
     "ProjectManager",
     "Question",
     "ReadLimits",
+    "RelevancePostprocessor",
     "RetrievalResponse",
     "RetrievedChunk",
     "SQLiteDocumentStore",
@@ -124,6 +127,7 @@ _MODULES = {
     "IngestReport": "ingestion.report",
     "Judge": "answering.judge",
     "LLMContextualizer": "contextualizer",
+    "Ledger": "storage.ledger",
     "LexicalRetriever": "retrievers",
     "Passage": "answering.citations",
     "Project": "project.project",
@@ -132,6 +136,7 @@ _MODULES = {
     "QA": "answering.batch",
     "Question": "evaluation.questions",
     "ReadLimits": "readers",
+    "RelevancePostprocessor": "postprocessor",
     "RetrievalResponse": "retrievers.response",
     "RetrievedChunk": "retrievers.response",
     "SQLiteDocumentStore": "storage.docstore",

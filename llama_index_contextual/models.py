@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.settings import Settings
 
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.embeddings.contextual import ContextualEmbedding
@@ -293,6 +294,29 @@ def is_in_process(name: str) -> bool:
     return name == LOCAL or (traits is not None and traits.in_process)
 
 
+def settings_llm() -> LLM | None:
+    """Return the LLM that the user has assigned to LlamaIndex's `Settings.llm`, or None.
+
+    `Settings.llm` itself creates OpenAI's default model, and demands its key, if nothing was assigned; such a model is
+    not returned either.
+    """
+    llm = Settings._llm
+    return None if llm is None or _is_made_by_llama_index(llm, "openai_llm", "model") else llm
+
+
+def settings_embed_model() -> BaseEmbedding | None:
+    """Return the embedding model that the user has assigned to LlamaIndex's `Settings.embed_model`, or None."""
+    model = Settings._embed_model
+    return None if model is None or _is_made_by_llama_index(model, "OpenAIEmbedding", "model_name") else model
+
+
+def _is_made_by_llama_index(model: Any, class_name: str, field_name: str) -> bool:
+    """Return whether a model is what LlamaIndex creates by itself: OpenAI's default with the key of the environment."""
+    if model.class_name() != class_name or model.api_key != os.environ.get("OPENAI_API_KEY"):
+        return False
+    return getattr(model, field_name) in ("gpt-3.5-turbo", "text-embedding-ada-002")
+
+
 ModelSetting = Literal["llm", "answer_llm", "embed_model"]
 """A setting that names a model."""
 
@@ -352,7 +376,11 @@ def _split(name: str, *, setting: str) -> tuple[str, str]:
 
 def _require_key(traits: Provider, name: str, *, setting: str, advice: str) -> None:
     if traits.key and not os.environ.get(traits.key):
-        raise ModelError(f"{name!r} needs {traits.key}, which is not set. Either set it, or {advice}.", setting=setting)
+        assigned = settings_embed_model() if setting == "embed_model" else settings_llm()
+        option = f", or pass the model of LlamaIndex's Settings: {setting}=Settings.{setting}" if assigned else ""
+        raise ModelError(
+            f"{name!r} needs {traits.key}, which is not set. Either set it, or {advice}{option}.", setting=setting
+        )
 
 
 def _address(traits: Provider) -> dict[str, str]:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_index.core import Settings
 from typer.main import get_command
 
 from llama_index_contextual.cli.app import app
 from tests.support.examples import EXAMPLES
+from tests.support.records import Request
+from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 from tests.support.source import ROOT
 
@@ -67,6 +70,35 @@ def test_the_python_of_the_guide_that_answers_runs_with_a_model(
     assert "1.0 1.0 0\n" in out
     assert (tmp_path / "answers.csv").exists()
     assert (tmp_path / "answers.svg").exists()
+
+
+def test_the_handles_of_llama_index_in_the_guide_run_with_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("wordllama", reason="needs the extra local")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setattr(Settings, "_llm", None)
+
+    def reply(request: Request) -> Reply | str:
+        if request.fields.get("tools") and not any(message["role"] == "tool" for message in request.messages):
+            call = {"name": "search_utility", "arguments": json.dumps({"query": "TS-999"})}
+            return Reply(tool_calls=[{"id": "1", "type": "function", "function": call}], finish_reason="tool_calls")
+        return "The watchdog has reset the station, as the manual says about the errors of telemetry [Source 1]."
+
+    names: dict[str, Any] = {}
+    with LoopbackProvider(reply=reply) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", model.api_base)
+        monkeypatch.setenv("OPENAI_API_BASE", model.api_base)
+        for block in (blocks("python")[0], *blocks("py", section("LlamaIndex's handles"))):
+            exec(compile(block, "examples/README.md", "exec", dont_inherit=True), names)
+        prompts = [str(record.body) for record in model.calls("/v1/chat/completions")]
+    out = capsys.readouterr().out
+    assert out.startswith("1\n['clarify_prompt', 'system_prompt', 'text_qa_template']\nCitationReport(")
+    assert out.count("The watchdog has reset the station") == 4  # citations, chat, agent, workflow
+    assert any("Answer in one sentence: What does error TS-999 mean?" in prompt for prompt in prompts)
+    assert any("You talk to operators." in prompt for prompt in prompts)
 
 
 def test_the_python_that_needs_a_model_compiles_and_calls_what_exists() -> None:

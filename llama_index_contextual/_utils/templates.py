@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.errors import ConfigurationError
 
 PUBLISHED_NAMES = {"{{WHOLE_DOCUMENT}}": "{segment}", "{{CHUNK_CONTENT}}": "{chunk}"}
@@ -106,6 +107,24 @@ def check_template(template: str, variables: Mapping[str, str] | None = None) ->
     if min(at for at, name in enumerate(names) if name in OF_CHUNK) < last_of_segment:
         raise _refused("{chunk} must come after {header} and {segment}, so that the provider can cache the common part")
     return template
+
+
+def require_known(names: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of the prompts in a call of LlamaIndex's `update_prompts`, which ignores unknown ones.
+
+    Args:
+        names: Names given by the user; those with a colon belong to another module.
+        known: Names of the prompts that can be changed.
+
+    Raises:
+        ConfigurationError: A name is unknown.
+    """
+    known = sorted(known)
+    if unknown := [name for name in names if ":" not in name and name not in known]:
+        raise ConfigurationError(
+            f"There is no prompt {unknown[0]!r}{nearest(unknown[0], known)}. Its prompts are {', '.join(known)}.",
+            setting=unknown[0],
+        )
 
 
 def _refused(reason: str, *, setting: str = "context_prompt") -> ConfigurationError:

@@ -2,11 +2,12 @@
 
 `Project.as_query_engine` and `Project.as_chat_engine` gather their keywords in an `EngineOptions`; the functions here
 turn it into an engine. Keywords that only LlamaIndex's `RetrieverQueryEngine` has are in `StockOptions`: any of them
-selects that engine instead of a grounded one.
+selects that engine instead of a grounded one, with a warning that it checks no citations.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
@@ -17,7 +18,9 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.chat_engine.types import ChatMode as LlamaIndexChatMode
 from llama_index.core.llms import LLM
+from llama_index.core.memory.types import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
@@ -25,6 +28,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
 from llama_index.core.storage.chat_store.base import BaseChatStore
 from pydantic import BaseModel
 
+from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
@@ -41,6 +45,9 @@ from llama_index_contextual.retrievers.live import ProjectRetriever
 from llama_index_contextual.retrievers.response import RetrievalResponse
 
 T = TypeVar("T")
+
+_CALLER = 4
+"""Stack level of the code that calls `Project.as_query_engine`, which checks its keywords, from `query_engine`."""
 
 Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
 """Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans."""
@@ -63,6 +70,8 @@ class EngineOptions:
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
     small_talk: str = SMALL_TALK
+    system_prompt: str | None = None
+    text_qa_template: BasePromptTemplate | None = None
     weights: BlendWeights | None = None
     reference_date: date | Callable[[], date] | None = None
     intents: Intents | None = None
@@ -80,16 +89,18 @@ class EngineOptions:
         return sorted(field.name for field in fields(self) if getattr(self, field.name) != field.default)
 
 
-_OPTIONS_OF_BOTH = frozenset({"intents", "node_postprocessors", "streaming", "callback_manager"})
+_OPTIONS_OF_BOTH = frozenset({"intents", "text_qa_template", "node_postprocessors", "streaming", "callback_manager"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class StockOptions:
-    """Keywords of `RetrieverQueryEngine.from_args` that the grounded engines do not have; None means not given."""
+    """Keywords of `RetrieverQueryEngine.from_args` that the grounded engines do not have; None means not given.
+
+    The response mode "compact" means the grounded engine: like that mode, it puts all passages into one prompt.
+    """
 
     response_synthesizer: BaseSynthesizer | None = None
     response_mode: ResponseMode | str | None = None
-    text_qa_template: BasePromptTemplate | None = None
     refine_template: BasePromptTemplate | None = None
     summary_template: BasePromptTemplate | None = None
     simple_template: BasePromptTemplate | None = None
@@ -101,9 +112,10 @@ class StockOptions:
     multimodal: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that were given, by name."""
+        """Return the options that were given, by name; the mode "compact" alone is none."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {} if given == {"response_mode": ResponseMode.COMPACT} else given
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
@@ -136,12 +148,23 @@ def query_engine(
             f"`{min(named)}` selects LlamaIndex's own engine, which has no `{foreign[0]}`: omit one of them.",
             setting=foreign[0],
         )
+    mode = named.get("response_mode")
+    if mode is not None and mode not in list(ResponseMode):
+        known = ", ".join(one.value for one in ResponseMode)
+        raise ConfigurationError(f"response_mode={mode!r} is unknown: use {known}.", setting="response_mode")
+    warnings.warn(
+        f"`{min(named)}` selects LlamaIndex's own engine: its answers are not checked for citations and quotations, and"
+        f" a search without results is not answered with `not_found`.",
+        UserWarning,
+        stacklevel=_CALLER,
+    )
     engine: BaseQueryEngine = RetrieverQueryEngine.from_args(
         by_intent(retriever, _given(options.intents, retriever.config.intents), lambda: llm),
         llm=llm,
         node_postprocessors=list(options.node_postprocessors),
         callback_manager=options.callback_manager,
         streaming=options.streaming,
+        text_qa_template=options.text_qa_template,
         **named,
     )
     return engine
@@ -165,6 +188,7 @@ def grounded_engine(
         min_confidence=_given(options.min_confidence, config.min_confidence),
         not_found=options.not_found,
         small_talk=options.small_talk,
+        system_prompt=options.system_prompt,
     )
     conversational = partial(
         ConversationalRetriever,
@@ -187,6 +211,7 @@ def grounded_engine(
         guards=_instance("guards", _given(options.guards, config.guards), Guards, Guards),
         cache=_instance("cache", options.cache, AnswerCache, AnswerCache),
         judge=_instance("judge", judge, Judge, lambda: Judge(llm, timeouts=timeouts)),
+        text_qa_template=options.text_qa_template,
         callback_manager=options.callback_manager,
     )
 
@@ -198,10 +223,12 @@ def chat_engine(
     options: EngineOptions,
     *,
     mode: ChatMode,
+    chat_mode: LlamaIndexChatMode | str | None,
     turns: int,
     history_tokens: int,
     chat_store: BaseChatStore | None,
     chat_store_key: str,
+    memory: BaseMemory | None,
 ) -> GroundedChatEngine:
     """Return a chat engine over a grounded engine; without `options.weights`, the defaults with `turns` are used.
 
@@ -211,12 +238,49 @@ def chat_engine(
     weights = options.weights or BlendWeights(turns=turns)
     return GroundedChatEngine(
         grounded_engine(retriever, load_embed_model, llm, replace(options, weights=weights)),
-        mode=mode,
+        mode=mode if chat_mode is None else _mode_of(chat_mode, mode),
         turns=turns,
         history_tokens=history_tokens,
         chat_store=chat_store,
         chat_store_key=chat_store_key,
+        memory=memory,
     )
+
+
+_CHAT_MODES: Mapping[str, ChatMode] = {
+    "best": "blend",
+    "condense_question": "condense",
+    "condense_plus_context": "condense",
+    "context": "simple",
+    "blend": "blend",
+    "condense": "condense",
+}
+"""Modes of the grounded engine by LlamaIndex's names, and by their own where both mean the same."""
+
+
+def _mode_of(chat_mode: LlamaIndexChatMode | str, mode: ChatMode) -> ChatMode:
+    name = str(getattr(chat_mode, "value", chat_mode))
+    if name == "simple":
+        raise ConfigurationError(
+            "chat_mode='simple' is a chat without documents: use LlamaIndex's SimpleChatEngine, or chat_mode='context',"
+            " which searches for each message as it is.",
+            setting="chat_mode",
+        )
+    if name in ("react", "openai"):
+        raise ConfigurationError(
+            f"chat_mode={name!r} is an agent: pass project.as_tool() to LlamaIndex's FunctionAgent or ReActAgent.",
+            setting="chat_mode",
+        )
+    if name not in _CHAT_MODES:
+        known = ", ".join(_CHAT_MODES)
+        raise ConfigurationError(
+            f"chat_mode={name!r} is unknown{nearest(name, _CHAT_MODES)}. Its values are {known}.", setting="chat_mode"
+        )
+    if mode not in ("blend", _CHAT_MODES[name]):
+        raise ConfigurationError(
+            f"mode={mode!r} and chat_mode={name!r} contradict each other: omit one of them.", setting="chat_mode"
+        )
+    return _CHAT_MODES[name]
 
 
 # ---- parts of an engine ----------------------------------------------------------------------------------------------

@@ -11,12 +11,17 @@ from typing import Any, Literal, cast
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
+from llama_index.core.memory.types import BaseChatStoreMemory, BaseMemory
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
+from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual.answering.prompts import condense_messages
+from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual.answering.prompts import CONDENSE, condense_messages, require_template
 from llama_index_contextual.answering.query_engine import Draft, GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import STOPPED, Completion
@@ -30,6 +35,7 @@ from llama_index_contextual.storage.storable import storable_text
 ChatMode = Literal["blend", "condense", "simple"]
 
 _MODES = ("blend", "condense", "simple")
+_ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
 
 
 @dataclass
@@ -47,8 +53,23 @@ class GroundedChatStream(StreamingAgentChatResponse):
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class GroundedChatEngine(BaseChatEngine):
+class _StoredHistory(BaseChatStoreMemory):
+    """All messages of a conversation in a chat store."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "_StoredHistory"
+
+    @classmethod
+    def from_defaults(cls, *args: Any, **kwargs: Any) -> _StoredHistory:
+        return cls(**kwargs)
+
+
+class GroundedChatEngine(BaseChatEngine, PromptMixin):
     """Chat engine over passages: the search and the prompt include the last exchanges, as far as they fit.
+
+    `get_prompts` and `update_prompts` give access to "condense_prompt" ({history} and {question}) and to the prompts
+    of the query engine, whose names begin with "query_engine:".
 
     Args:
         engine: The query engine; its retriever should accept `ConversationQuery` objects.
@@ -58,9 +79,12 @@ class GroundedChatEngine(BaseChatEngine):
         history_tokens: Maximum number of tokens of the exchanges in the prompt; the oldest are dropped first.
         chat_store: The store of the history.
         chat_store_key: Key of this conversation in the store.
+        memory: LlamaIndex's memory of the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store. The
+            prompt contains what the memory returns for the question, and `history_tokens` has no effect; searches
+            still use the last `turns` exchanges.
 
     Raises:
-        ConfigurationError: The mode is unknown, or a number is negative.
+        ConfigurationError: The mode is unknown, a number is negative, or both a store and a memory are given.
 
     Example:
         >>> chat = project.as_chat_engine()  # doctest: +SKIP
@@ -79,7 +103,19 @@ class GroundedChatEngine(BaseChatEngine):
         history_tokens: int = 1000,
         chat_store: BaseChatStore | None = None,
         chat_store_key: str = "chat_history",
+        memory: BaseMemory | None = None,
     ) -> None:
+        if not isinstance(memory, BaseMemory | None):
+            raise ConfigurationError(
+                f"memory is of type {type(memory).__name__}: pass a memory of LlamaIndex, such as"
+                f" Memory.from_defaults().",
+                setting="memory",
+            )
+        if memory is not None and chat_store is not None:
+            raise ConfigurationError(
+                "chat_store and memory both hold the conversation: pass one of them, or a memory over the store.",
+                setting="memory",
+            )
         if mode not in _MODES:
             raise ConfigurationError(f"Chat mode {mode!r} is unknown: use {', '.join(_MODES)}.", setting="mode")
         if min(turns, history_tokens) < 0:
@@ -88,8 +124,21 @@ class GroundedChatEngine(BaseChatEngine):
         self.mode = mode
         self.turns = turns
         self.history_tokens = history_tokens
-        self._store = chat_store or SimpleChatStore()
-        self._key = chat_store_key
+        self._has_own_memory = memory is not None
+        store = SimpleChatStore() if chat_store is None else chat_store
+        self.memory = memory or _StoredHistory(chat_store=store, chat_store_key=chat_store_key)
+        self._condense_prompt: BasePromptTemplate = PromptTemplate(CONDENSE)
+
+    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
+        return {"condense_prompt": self._condense_prompt}
+
+    def _get_prompt_modules(self) -> dict[str, PromptMixin]:
+        return {"query_engine": self.engine}
+
+    def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
+        require_known(prompts_dict, self._get_prompts())
+        if "condense_prompt" in prompts_dict:
+            self._condense_prompt = require_template("condense_prompt", prompts_dict["condense_prompt"])
 
     @property
     def callback_manager(self) -> CallbackManager:
@@ -101,11 +150,11 @@ class GroundedChatEngine(BaseChatEngine):
     @property
     def chat_history(self) -> list[ChatMessage]:
         """All messages so far."""
-        return list(self._store.get_messages(self._key))
+        return list(self.memory.get_all())
 
     def reset(self) -> None:
         """Clear the conversation."""
-        self._store.set_messages(self._key, [])
+        self.memory.reset()
 
     def save(self, path: str | Path) -> None:
         """Write the conversation to a JSON file, atomically."""
@@ -126,13 +175,13 @@ class GroundedChatEngine(BaseChatEngine):
             messages = [ChatMessage(role=row["role"], content=row["content"]) for row in json.loads(content)]
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not a conversation written by `save`.", value=str(path)) from error
-        self._store.set_messages(self._key, messages)
+        self.memory.set(messages)
 
-    def _recent(self) -> list[ChatMessage]:
+    def _recent(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the last exchanges, oldest first, beginning with a question."""
-        questions = [at for at, message in enumerate(self.chat_history) if message.role == MessageRole.USER]
+        questions = [at for at, message in enumerate(messages) if message.role == MessageRole.USER]
         last = questions[len(questions) - min(self.turns, len(questions)) :]
-        return self.chat_history[last[0] :] if last else []
+        return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the last exchanges that fit `history_tokens`."""
@@ -143,32 +192,42 @@ class GroundedChatEngine(BaseChatEngine):
                 return messages
         return []
 
-    def _remember(self, question: str, response: GroundedResponse) -> None:
-        for role, content in ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response)):
-            self._store.add_message(self._key, ChatMessage(role=role, content=content))
+    async def _aremembered(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the part of the conversation for the prompt."""
+        if not self._has_own_memory:
+            return self._within_budget(recent)
+        messages = await self.memory.aget(input=message)
+        return [one for one in messages if one.role in _ROLES and (one.content or "").strip()]
 
-    def _begin(self, message: str, chat_history: list[ChatMessage] | None) -> list[ChatMessage]:
+    def _exchange(self, question: str, response: GroundedResponse) -> list[ChatMessage]:
+        texts = ((MessageRole.USER, shortened(question)), (MessageRole.ASSISTANT, response.response))
+        return [ChatMessage(role=role, content=content) for role, content in texts]
+
+    async def _abegin(self, message: str, chat_history: list[ChatMessage] | None) -> list[ChatMessage]:
+        """Return the last exchanges before a message; those of `chat_history`, if given, replace the conversation."""
         if not isinstance(message, str):
             raise InputError(f"The message is of type {type(message).__name__}: pass a string.", value=message)
         if not message.strip():
             raise InputError("The message is empty: ask a question.", value=message)
         if chat_history is not None:
-            self._store.set_messages(self._key, list(chat_history))
-        return self._recent()
+            await self.memory.aset(list(chat_history))
+        return self._recent(await self.memory.aget_all())
 
     # ---- Search ------------------------------------------------------------------------------------------------------
 
-    async def _adraft(self, message: str, recent: Sequence[ChatMessage]) -> Draft:
+    async def _adraft(self, message: str, chat_history: list[ChatMessage] | None) -> Draft:
+        recent = await self._abegin(message, chat_history)
         history = () if self.mode == "simple" else tuple(recent)
         query = ConversationQuery(message, history=history, rewrite=await self._arewrite(message, recent))
-        return await self.engine.adraft(query, history=self._within_budget(recent))
+        return await self.engine.adraft(query, history=await self._aremembered(message, recent))
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
         """Return the standalone question; None if it is not needed or the model failed."""
         if self.mode != "condense" or not recent:
             return None
         try:
-            completion = await self.engine.answer_stream.acomplete(condense_messages(shortened(message), recent))
+            messages = condense_messages(shortened(message), recent, self._condense_prompt)
+            completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
             return None  # fall back to "blend", which needs no model; the response's `blend` shows it
         rewritten = completion.text.strip().strip('"“”')
@@ -191,18 +250,19 @@ class GroundedChatEngine(BaseChatEngine):
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatResponse:
         """Answer a message like `chat`, without blocking the event loop."""
-        draft = await self._adraft(message, self._begin(message, chat_history))
-        response = cast(GroundedResponse, await self.engine.aanswer(draft))
-        self._remember(message, response)
+        with self.callback_manager.as_trace("chat"):
+            draft = await self._adraft(message, chat_history)
+            response = cast(GroundedResponse, await self.engine.aanswer(draft))
+        await self.memory.aput_messages(self._exchange(message, response))
         return GroundedChatResponse(
             response=str(response), source_nodes=response.source_nodes, metadata=response.metadata, grounded=response
         )
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
         """Stream the answer to a message: read `response_gen`; at its end the turn is added to the history."""
-        recent = self._begin(message, chat_history)
-        draft = run_sync(lambda: self._adraft(message, recent))
-        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+        with self.callback_manager.as_trace("chat"):
+            draft = run_sync(lambda: self._adraft(message, chat_history))
+            stream = self._stream_of(draft)
         completion = Completion()
 
         def pieces() -> Generator[ChatResponse, None, None]:
@@ -219,8 +279,9 @@ class GroundedChatEngine(BaseChatEngine):
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
         """Stream the answer to a message like `stream_chat`: read `async_response_gen`."""
-        draft = await self._adraft(message, self._begin(message, chat_history))
-        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+        with self.callback_manager.as_trace("chat"):
+            draft = await self._adraft(message, chat_history)
+            stream = self._stream_of(draft)
         completion = Completion()
 
         async def pieces() -> AsyncGenerator[ChatResponse, None]:
@@ -235,6 +296,13 @@ class GroundedChatEngine(BaseChatEngine):
         stream.achat_stream = pieces()
         return stream
 
+    def _stream_of(self, draft: Draft) -> GroundedChatStream:
+        stream = GroundedChatStream(source_nodes=draft.hits, is_writing_to_memory=False)
+        asked = {EventPayload.QUERY_STR.value: draft.question}
+        with self.callback_manager.event(CBEventType.SYNTHESIZE, payload=asked) as event:
+            event.on_end(payload={EventPayload.RESPONSE: stream})
+        return stream
+
     def _stop(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         """Record a partial answer if any of it was shown; with a judge, nothing is shown before the verdict."""
         judging = self.engine.judge is not None and completion.answer is None
@@ -245,7 +313,7 @@ class GroundedChatEngine(BaseChatEngine):
     def _end(self, stream: GroundedChatStream, message: str, draft: Draft, completion: Completion) -> None:
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
-        self._remember(message, stream.grounded)
+        self.memory.put_messages(self._exchange(message, stream.grounded))
 
 
 def _as_response(piece: str) -> ChatResponse:

@@ -14,12 +14,14 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms import LLM
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.templates import fill
+from llama_index_contextual._utils.templates import require_known
+from llama_index_contextual.answering.prompts import require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ModelError
@@ -220,10 +222,12 @@ What does the question want? Answer with one word of this list and nothing else:
 Question: {question}"""
 
 
-def intent_messages(question: str) -> list[ChatMessage]:
+INTENT_PROMPT = PromptTemplate(_ASK)
+
+
+def intent_messages(question: str, template: BasePromptTemplate = INTENT_PROMPT) -> list[ChatMessage]:
     """Return the messages that ask a model for an intent."""
-    prompt = fill(_ASK, {"intents": ", ".join(INTENTS), "question": question[:_MAX_CHARS]})
-    return [ChatMessage(role=MessageRole.USER, content=prompt)]
+    return template.format_messages(intents=", ".join(INTENTS), question=question[:_MAX_CHARS])
 
 
 def read_intent(answer: str) -> Intent | None:
@@ -287,6 +291,15 @@ class IntentRetriever(CheckedRetriever):
         self._make = make
         self.plans: dict[Intent, SearchPlan] = {**PLANS, **(plans or {})}
         self._answer_stream = None if llm is None else AnswerStream(llm)
+        self._prompt: BasePromptTemplate = INTENT_PROMPT
+
+    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
+        return {} if self._answer_stream is None else {"intent_prompt": self._prompt}
+
+    def _update_prompts(self, prompts: dict[str, BasePromptTemplate]) -> None:
+        require_known(prompts, self._get_prompts())
+        if "intent_prompt" in prompts:
+            self._prompt = require_template("intent_prompt", prompts["intent_prompt"])
 
     async def aguess(self, question: str) -> IntentGuess:
         """Return the probable intent of a question."""
@@ -294,7 +307,7 @@ class IntentRetriever(CheckedRetriever):
         if guess.tier != "default" or self._answer_stream is None:
             return guess
         try:
-            completion = await self._answer_stream.acomplete(intent_messages(question))
+            completion = await self._answer_stream.acomplete(intent_messages(question, self._prompt))
         except ModelError:
             return guess  # the search works without the model
         intent = read_intent(completion.text)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.llms import LLM
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from llama_index_contextual._utils.calls import run_sync
-from llama_index_contextual._utils.templates import fill
 from llama_index_contextual.answering.prompts import passages_prompt
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.answering.streaming import AnswerStream, Timeouts
@@ -38,6 +37,8 @@ Reply with one JSON object and nothing else:
 {"grounded": true if every statement of the answer is borne out by the Text of a source, "hallucinated": true if it \
 states what no source says, "relevant": true if it answers the question, "confidence": how sure you are, 0 to 1, \
 "cited_sources": [numbers of the sources that bear it out]}"""
+
+JUDGE_PROMPT = PromptTemplate(_PROMPT)
 
 
 class Verdict(BaseModel):
@@ -71,6 +72,7 @@ class Judge:
         fallback: The text that replaces a blocked answer.
         on_failure: Whether to show or block the answer if the judge cannot be reached or its reply is not a verdict.
         timeouts: How long to wait.
+        prompt: Template with {passages}, {question} and {answer}; the reply must be the same JSON object.
     """
 
     llm: LLM = field(repr=False)
@@ -78,13 +80,14 @@ class Judge:
     fallback: str = FALLBACK
     on_failure: Literal["show", "block"] = "show"
     timeouts: Timeouts | None = None
+    prompt: BasePromptTemplate = field(default_factory=lambda: JUDGE_PROMPT, repr=False, hash=False)
 
     @property
     def settings(self) -> str:
         """The settings on which the shown answer depends, as part of the cache key."""
         name = model_name(self.llm)
         name = name if is_named(name) else f"{name} {id(self.llm)}"
-        return f"{name} {self.min_confidence} {self.fallback} {self.on_failure}"
+        return f"{name} {self.min_confidence} {self.fallback} {self.on_failure} {self.prompt.get_template()}"
 
     async def ajudge(self, question: str, answer: str, hits: Sequence[NodeWithScore]) -> Verdict:
         """Return the verdict on an answer.
@@ -92,9 +95,10 @@ class Judge:
         Raises:
             ModelError: The judge cannot be reached, or its reply is not a verdict.
         """
-        prompt = fill(_PROMPT, {"passages": passages_prompt(hits), "question": question, "answer": answer})
-        message = ChatMessage(role=MessageRole.USER, content=prompt)
-        reply = (await AnswerStream(self.llm, self.timeouts).acomplete([message])).text
+        messages = self.prompt.format_messages(
+            llm=self.llm, passages=passages_prompt(hits), question=question, answer=answer
+        )
+        reply = (await AnswerStream(self.llm, self.timeouts).acomplete(messages)).text
         start, end = reply.find("{"), reply.rfind("}")
         try:
             return Verdict.model_validate(json.loads(reply[start : end + 1]))

@@ -1,6 +1,7 @@
 """Prompts of answers: the rules of a style, the passages, the conversation and the question.
 
-The texts are part of cache and ledger keys: changing one invalidates the stored replies.
+Each is a LlamaIndex template, so that `update_prompts` of an engine can replace it; `default_prompts` returns them. The
+texts are part of cache and ledger keys: changing one invalidates the stored replies.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.llms import LLM
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
 from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import metadata as keys
-from llama_index_contextual._utils.templates import fill
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.retrievers.response import RetrievalResponse, Source
 
@@ -39,27 +41,75 @@ STYLES: Mapping[str, str] = {
 
 ANSWER_MARK = "Answer:"
 
+ANSWER = """\
+Sources:
+
+{context_str}
+
+Question: {query_str}"""
+
 _SOURCE_MARK = re.compile(r"\[(\s*sources?:?\s*\d[^\[\]]*)\]", re.IGNORECASE)
 
 
-def system_prompt(style: str, not_found: str) -> str:
-    """Return the rules of a style.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "system_prompt": (),
+    "text_qa_template": ("context_str", "query_str"),
+    "clarify_prompt": (),
+    "condense_prompt": ("history", "question"),
+    "intent_prompt": ("intents", "question"),
+    "judge_prompt": ("passages", "question", "answer"),
+}
+"""Variables that a template must have, by the name of the prompt."""
+
+
+def default_prompts(style: str, system_prompt: str | None = None) -> dict[str, BasePromptTemplate]:
+    """Return the templates of the prompts of a query engine.
 
     Args:
         style: A name in `STYLES`, or your own rules, which are used unchanged.
-        not_found: The answer to give if the sources do not answer the question.
+        system_prompt: Text before the rules, such as a role.
 
     Raises:
         ConfigurationError: The style is a single word and not a name in `STYLES`.
 
     Example:
-        >>> system_prompt("Answer in rhymes, from the sources only.", "Alas.")
+        >>> default_prompts("Answer in rhymes, from the sources only.")["system_prompt"].get_template()
         'Answer in rhymes, from the sources only.'
     """
     if style not in STYLES and len(style.split()) < 2:
         known = ", ".join(STYLES)
         raise ConfigurationError(f"Style {style!r} is unknown: use {known}, or write your own rules.", setting="style")
-    return STYLES.get(style, style).replace("{not_found}", not_found)
+    rules = STYLES.get(style, style)
+    return {
+        "system_prompt": PromptTemplate(f"{system_prompt}\n\n{rules}" if system_prompt else rules),
+        "text_qa_template": PromptTemplate(ANSWER),
+        "clarify_prompt": PromptTemplate(CLARIFY),
+    }
+
+
+def require_template(name: str, template: object) -> BasePromptTemplate:
+    """Return a template that replaces the prompt of this name.
+
+    Raises:
+        ConfigurationError: It is not a template, or it lacks a variable in `REQUIRED`.
+    """
+    if not isinstance(template, BasePromptTemplate):
+        raise ConfigurationError(
+            f"{name} is of type {type(template).__name__}: pass a LlamaIndex template, such as PromptTemplate(...).",
+            setting=name,
+        )
+    renamed, computed = template.template_var_mappings or {}, template.function_mappings or {}
+    missing = [
+        variable
+        for variable in REQUIRED[name]
+        if variable not in computed and renamed.get(variable, variable) not in template.template_vars
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"{name} lacks {{{missing[0]}}}: its variables are {', '.join(f'{{{one}}}' for one in REQUIRED[name])}.",
+            setting=name,
+        )
+    return template
 
 
 def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> str:
@@ -112,30 +162,43 @@ def answer_messages(
     question: str,
     hits: Sequence[NodeWithScore],
     *,
-    style: str,
+    prompts: Mapping[str, BasePromptTemplate],
     not_found: str,
     history: Sequence[ChatMessage] = (),
     context: bool = True,
     confidence: str = "",
+    llm: LLM | None = None,
 ) -> list[ChatMessage]:
     """Return the messages that ask a model to answer a question.
 
     Args:
         question: The question.
         hits: The passages; the first is Source 1.
-        style: As in `system_prompt`.
-        not_found: As in `system_prompt`.
+        prompts: As from `default_prompts`.
+        not_found: The answer to give if the sources do not answer the question.
         history: The conversation before the question.
         context: Whether to include the generated context.
         confidence: The line from `confidence_line`.
+        llm: The model, for templates that depend on it.
     """
-    parts = ["Sources:", passages_prompt(hits, context=context), confidence, f"Question: {question}"]
-    prompt = "\n\n".join(part for part in parts if part)
-    return [
-        ChatMessage(role=MessageRole.SYSTEM, content=system_prompt(style, not_found)),
-        *history,
-        ChatMessage(role=MessageRole.USER, content=prompt),
-    ]
+    passages = "\n\n".join(part for part in (passages_prompt(hits, context=context), confidence) if part)
+    asked = prompts["text_qa_template"].format_messages(llm=llm, context_str=passages, query_str=question)
+    rules = _text_of(prompts["system_prompt"], not_found)
+    return with_system(rules, [*history, *asked])
+
+
+def _text_of(rules: BasePromptTemplate, not_found: str) -> str:
+    return "\n\n".join(message.content or "" for message in rules.format_messages(not_found=not_found))
+
+
+def with_system(rules: str, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return messages after one system message: the rules, and below them the system messages among the others.
+
+    Many models accept only one system message, as the first one; a template and a memory may have their own.
+    """
+    others = [message for message in messages if message.role != MessageRole.SYSTEM]
+    below = [message.content for message in messages if message.role == MessageRole.SYSTEM and message.content]
+    return [ChatMessage(role=MessageRole.SYSTEM, content="\n\n".join([rules, *below])), *others]
 
 
 CLARIFY = """\
@@ -144,14 +207,12 @@ other words and as plainly as you can; add nothing to it, and leave out the numb
 does not answer it, write exactly: {not_found}"""
 
 
-def clarification_messages(question: str, history: Sequence[ChatMessage], *, not_found: str) -> list[ChatMessage]:
+def clarification_messages(
+    question: str, history: Sequence[ChatMessage], *, prompts: Mapping[str, BasePromptTemplate], not_found: str
+) -> list[ChatMessage]:
     """Return the messages that ask a model to explain its previous answer."""
-    rules = fill(CLARIFY, {"not_found": not_found})
-    return [
-        ChatMessage(role=MessageRole.SYSTEM, content=rules),
-        *history,
-        ChatMessage(role=MessageRole.USER, content=question),
-    ]
+    rules = _text_of(prompts["clarify_prompt"], not_found)
+    return with_system(rules, [*history, ChatMessage(role=MessageRole.USER, content=question)])
 
 
 CONDENSE = """\
@@ -164,8 +225,7 @@ Conversation:
 Last question: {question}"""
 
 
-def condense_messages(question: str, history: Sequence[ChatMessage]) -> list[ChatMessage]:
+def condense_messages(question: str, history: Sequence[ChatMessage], template: BasePromptTemplate) -> list[ChatMessage]:
     """Return the messages that ask a model for a standalone question."""
     conversation = "\n".join(f"{message.role.value}: {message.content}" for message in history)
-    prompt = fill(CONDENSE, {"history": conversation, "question": question})
-    return [ChatMessage(role=MessageRole.USER, content=prompt)]
+    return template.format_messages(history=conversation, question=question)

@@ -7,8 +7,8 @@ can run the search and the answer separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -16,16 +16,21 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import RESPONSE_TYPE
-from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.base import CallbackManager, EventContext
+from llama_index.core.callbacks.schema import CBEventType, EventPayload
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.settings import Settings
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
 from llama_index_contextual.answering.citations import Passage, check_citations
 from llama_index_contextual.answering.guards import Guards
+from llama_index_contextual.answering.intent import IntentRetriever
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import (
     NOT_FOUND,
@@ -33,11 +38,13 @@ from llama_index_contextual.answering.prompts import (
     answer_messages,
     clarification_messages,
     confidence_line,
-    system_prompt,
+    default_prompts,
+    require_template,
 )
 from llama_index_contextual.answering.response import AsyncGroundedStream, GroundedResponse, GroundedStream
 from llama_index_contextual.answering.streaming import AnswerStream, Completion, StreamFilter, Timeouts, split_reasoning
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import settings_llm
 from llama_index_contextual.postprocessor import AdjacentChunkMerger, ContextWindowPacker
 from llama_index_contextual.retrievers.base import without_span
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever
@@ -60,6 +67,7 @@ class AnswerOptions:
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
+        system_prompt: Text before the rules of the style, such as a role; the rules still apply.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -72,6 +80,7 @@ class AnswerOptions:
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
     small_talk: str = SMALL_TALK
+    system_prompt: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("answer_tokens", "max_passages"):
@@ -111,9 +120,13 @@ class GroundedQueryEngine(BaseQueryEngine):
     without a call to the model; otherwise the model decides whether the passages answer the question, and its prompt
     states the confidence of the search.
 
+    `get_prompts` and `update_prompts` give access to "system_prompt" (the rules, with {not_found}), "text_qa_template"
+    ({context_str} and {query_str}) and "clarify_prompt", and, if the engine has them, "intent_prompt" and
+    "judge_prompt". Citations are checked whatever the prompts.
+
     Args:
         retriever: The retriever; a `ConversationalRetriever` accepts `ConversationQuery` objects.
-        llm: The model that writes the answer.
+        llm: The model that writes the answer; None uses the LLM assigned to LlamaIndex's `Settings.llm`.
         wider: A retriever with more candidates and results, used if the confidence of the search is low.
         merging: Return the postprocessor that merges adjacent hits of a search; None merges hits that touch.
         options: Options of the answer.
@@ -123,6 +136,11 @@ class GroundedQueryEngine(BaseQueryEngine):
         guards: Clean every answer before it is shown; None shows the text of the model as it is.
         cache: Cache of answers; None asks the model every time.
         judge: Judge every answer before it is shown, including streamed and partial ones; None shows answers at once.
+        text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str}.
+        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
+
+    Raises:
+        ConfigurationError: There is no LLM, or a template lacks a variable.
 
     Example:
         >>> engine = project.as_query_engine(style="persona")  # doctest: +SKIP
@@ -133,7 +151,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     def __init__(
         self,
         retriever: BaseRetriever,
-        llm: LLM,
+        llm: LLM | None = None,
         *,
         wider: BaseRetriever | None = None,
         merging: Callable[[RetrievalResponse], BaseNodePostprocessor] | None = None,
@@ -144,25 +162,57 @@ class GroundedQueryEngine(BaseQueryEngine):
         guards: Guards | None = None,
         cache: AnswerCache | None = None,
         judge: Judge | None = None,
+        text_qa_template: BasePromptTemplate | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        super().__init__(callback_manager)
+        super().__init__(callback_manager or Settings.callback_manager)
+        if (llm := llm or settings_llm()) is None:
+            raise ConfigurationError("The engine has no LLM: pass llm=, or assign Settings.llm.", setting="llm")
+        if self.callback_manager.handlers and not llm.callback_manager.handlers:
+            llm.callback_manager = self.callback_manager
         self.retriever = _conversational(retriever)
         self.wider = None if wider is None else _conversational(wider)
         self.options = options or AnswerOptions()
         self.streaming = streaming
         self.answer_stream = AnswerStream(llm, timeouts)
+        self._llm = llm
         self.guards = guards
         self.cache = cache
         self.judge = judge
         self._merging = merging or (lambda _: AdjacentChunkMerger())
         self._postprocessors = list(node_postprocessors)
+        for postprocessor in self._postprocessors if self.callback_manager.handlers else ():
+            postprocessor.callback_manager = self.callback_manager
         most = self.options.answer_tokens
         self._packer = _AnswerPacker(max_tokens=most, compress=True, min_tokens=min(64, most))
-        system_prompt(self.options.style, self.options.not_found)  # raise for an unknown style now, not at a query
+        self._prompts = default_prompts(self.options.style, self.options.system_prompt)
+        if text_qa_template is not None:
+            self._update_prompts({"text_qa_template": text_qa_template})
+
+    # ---- Prompts and events ------------------------------------------------------------------------------------------
 
     def _get_prompt_modules(self) -> dict[str, Any]:
         return {}
+
+    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
+        judge = {} if self.judge is None else {"judge_prompt": self.judge.prompt}
+        intents = self.retriever.retriever
+        return {**self._prompts, **(intents.get_prompts() if isinstance(intents, IntentRetriever) else {}), **judge}
+
+    def _update_prompts(self, prompts: dict[str, BasePromptTemplate]) -> None:
+        require_known(prompts, self._get_prompts())
+        checked = {name: require_template(name, template) for name, template in prompts.items()}
+        if (template := checked.pop("judge_prompt", None)) is not None and self.judge is not None:
+            self.judge = replace(self.judge, prompt=template)
+        if (template := checked.pop("intent_prompt", None)) is not None:
+            self.retriever.retriever.update_prompts({"intent_prompt": template})
+        self._prompts |= checked
+
+    @contextmanager
+    def _event(self, kind: CBEventType, query: str) -> Iterator[EventContext]:
+        """Send an event of LlamaIndex's callbacks, which precede its instrumentation."""
+        with self.callback_manager.event(kind, payload={EventPayload.QUERY_STR: query}) as event:
+            yield event
 
     @without_span
     def query(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
@@ -194,17 +244,21 @@ class GroundedQueryEngine(BaseQueryEngine):
             InputError: The question is empty, or not a question.
         """
         query, notes = bounded(query)  # the part that is not searched does not go into the prompt either
-        response = self.retriever.respond(query)
-        if self.wider is not None and self._needs_wider(response):
-            response = _better(response, self.wider.respond(query))
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+            response = self.retriever.respond(query)
+            if self.wider is not None and self._needs_wider(response):
+                response = _better(response, self.wider.respond(query))
+            event.on_end(payload={EventPayload.NODES: list(response.results)})
         return self._prepare(query, with_warnings(response, notes), history)
 
     async def adraft(self, query: QueryBundle, *, history: Sequence[ChatMessage] = ()) -> Draft:
         """Search like `draft`, without blocking the event loop."""
         query, notes = await asyncio.to_thread(bounded, query)
-        response = await self.retriever.arespond(query)
-        if self.wider is not None and self._needs_wider(response):
-            response = _better(response, await self.wider.arespond(query))
+        with self._event(CBEventType.RETRIEVE, query.query_str) as event:
+            response = await self.retriever.arespond(query)
+            if self.wider is not None and self._needs_wider(response):
+                response = _better(response, await self.wider.arespond(query))
+            event.on_end(payload={EventPayload.NODES: list(response.results)})
         return await asyncio.to_thread(self._prepare, query, with_warnings(response, notes), history)
 
     def _needs_wider(self, response: RetrievalResponse) -> bool:
@@ -220,22 +274,31 @@ class GroundedQueryEngine(BaseQueryEngine):
         too_low = least is not None and response.confidence is not None and response.confidence < least
         return too_low or not response.results
 
-    def _prepare(self, query: QueryBundle, response: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
+    def _prepare(
+        self,
+        query: QueryBundle,
+        response: RetrievalResponse,
+        history: Sequence[ChatMessage],
+        *,
+        postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+    ) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._is_refused(response) else self._pack(query, response)
+        chosen = self._postprocessors if postprocessors is None else postprocessors
+        hits = [] if self._is_refused(response) else self._pack(query, response, chosen)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
                 question,
                 hits,
-                style=options.style,
+                prompts=self._prompts,
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
                 confidence=confidence_line(response),
+                llm=self._llm,
             )
         elif history and response.intent == "clarification" and response.mode_used == "none":
-            messages = clarification_messages(question, history, not_found=options.not_found)
+            messages = clarification_messages(question, history, prompts=self._prompts, not_found=options.not_found)
         else:
             text = options.small_talk if response.intent == "chitchat" else options.not_found
             no_answer = GroundedResponse(text, [], found=False, retrieval=response)
@@ -244,10 +307,12 @@ class GroundedQueryEngine(BaseQueryEngine):
         ready = None if cached is None else _with_metadata(replace(cached, retrieval=response, from_cache=True))
         return Draft(question, response, hits, messages, ready)
 
-    def _pack(self, query: QueryBundle, response: RetrievalResponse) -> list[NodeWithScore]:
+    def _pack(
+        self, query: QueryBundle, response: RetrievalResponse, postprocessors: Sequence[BaseNodePostprocessor]
+    ) -> list[NodeWithScore]:
         """Return the passages that fit the budget, after the postprocessors."""
         hits = response.to_nodes()
-        for postprocessor in self._postprocessors:
+        for postprocessor in postprocessors:
             hits = postprocessor.postprocess_nodes(hits, query_bundle=query)
         # Pack before merging too: trimming a passage that was merged from many hits could remove the best of them.
         packed = self._packer.postprocess_nodes(hits, query_bundle=query)
@@ -257,10 +322,48 @@ class GroundedQueryEngine(BaseQueryEngine):
     # ---- Answer ------------------------------------------------------------------------------------------------------
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self.answer(self.draft(query_bundle), streaming=self.streaming)
+        with self._event(CBEventType.QUERY, query_bundle.query_str) as event:
+            response = self.answer(self.draft(query_bundle), streaming=self.streaming)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return await self.aanswer(await self.adraft(query_bundle), streaming=self.streaming)
+        with self._event(CBEventType.QUERY, query_bundle.query_str) as event:
+            response = await self.aanswer(await self.adraft(query_bundle), streaming=self.streaming)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
+
+    def synthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Answer a question from the given passages, without a search and without the engine's postprocessors.
+
+        Args:
+            query_bundle: The question.
+            nodes: The passages; those that fit the budget go into the prompt.
+            additional_source_nodes: Nodes to add to the `source_nodes` of the answer; they cannot be cited.
+        """
+        response = self.answer(self._draft_from(query_bundle, nodes), streaming=self.streaming)
+        return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
+
+    async def asynthesize(
+        self,
+        query_bundle: QueryBundle,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+    ) -> RESPONSE_TYPE:
+        """Answer like `synthesize`, without blocking the event loop."""
+        draft = await asyncio.to_thread(self._draft_from, query_bundle, nodes)
+        response = await self.aanswer(draft, streaming=self.streaming)
+        return replace(response, source_nodes=[*response.source_nodes, *(additional_source_nodes or ())])
+
+    def _draft_from(self, query: QueryBundle, nodes: list[NodeWithScore]) -> Draft:
+        query, notes = bounded(query)
+        response = RetrievalResponse.of_nodes(query.query_str, nodes)
+        return self._prepare(query, with_warnings(response, notes), (), postprocessors=())
 
     def answer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | GroundedStream:
         """Return the answer to a prepared prompt.
@@ -268,23 +371,34 @@ class GroundedQueryEngine(BaseQueryEngine):
         Raises:
             ModelError: The model cannot be reached, or does not begin to answer in time.
         """
-        if streaming:
-            completion = Completion()
-            pieces = self.stream(draft, completion)
-            return GroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
-        if draft.ready is not None:
-            return draft.ready
-        return self.finish(draft, run_sync(lambda: self.answer_stream.acomplete(draft.messages)))
+        with self._event(CBEventType.SYNTHESIZE, draft.question) as event:
+            response: GroundedResponse | GroundedStream
+            if streaming:
+                completion = Completion()
+                pieces = self.stream(draft, completion)
+                response = GroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
+            elif draft.ready is not None:
+                response = draft.ready
+            else:
+                response = self.finish(draft, run_sync(lambda: self.answer_stream.acomplete(draft.messages)))
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
 
     async def aanswer(self, draft: Draft, *, streaming: bool = False) -> GroundedResponse | AsyncGroundedStream:
         """Answer like `answer`, without blocking the event loop."""
-        if streaming:
-            completion = Completion()
-            pieces = self.astream(draft, completion)
-            return AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
-        if draft.ready is not None:
-            return draft.ready
-        return await asyncio.to_thread(self.finish, draft, await self.answer_stream.acomplete(draft.messages))
+        with self._event(CBEventType.SYNTHESIZE, draft.question) as event:
+            response: GroundedResponse | AsyncGroundedStream
+            if streaming:
+                completion = Completion()
+                pieces = self.astream(draft, completion)
+                response = AsyncGroundedStream(pieces, draft.hits, finish=lambda: self.finish(draft, completion))
+            elif draft.ready is not None:
+                response = draft.ready
+            else:
+                completion = await self.answer_stream.acomplete(draft.messages)
+                response = await asyncio.to_thread(self.finish, draft, completion)
+            event.on_end(payload={EventPayload.RESPONSE: response})
+        return response
 
     def stream(self, draft: Draft, completion: Completion) -> Generator[str, None, None]:
         """Yield the pieces of an answer that can be shown."""

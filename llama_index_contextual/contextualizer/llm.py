@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import BasePromptTemplate, PromptTemplate
+from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.schema import BaseNode
 from pydantic import Field, PrivateAttr, field_validator
 
-from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable
+from llama_index_contextual._utils.calls import RetryPolicy, describe, is_retryable, run_to_completion
 from llama_index_contextual._utils.clients import own_client
-from llama_index_contextual._utils.templates import ContextPrompt, check_template
+from llama_index_contextual._utils.templates import ContextPrompt, check_template, require_known
 from llama_index_contextual.contextualizer.base import (
     ChunkContext,
     Contextualizer,
@@ -57,8 +61,9 @@ from llama_index_contextual.contextualizer.scheduler import (
 )
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.errors import ConfigurationError, ContextualError, ContextualizationError
-from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of
+from llama_index_contextual.models import llm_identity, load_llm, preload, provider_of, settings_llm
 from llama_index_contextual.retirement import default_llm
+from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import Ledger, LedgerEntry
 
 
@@ -352,9 +357,10 @@ class Engine:
 
 
 _CALLS_PER_BATCH = 64
+_PROMPT_NAME = "context_prompt"
 
 
-class LLMContextualizer(Contextualizer):
+class LLMContextualizer(Contextualizer, PromptMixin):
     """Ask an LLM for one or two sentences that situate each chunk in its segment.
 
     An answer of fewer than 15 words (30 characters in scripts without spaces) is asked for once more; if it stays that
@@ -365,8 +371,11 @@ class LLMContextualizer(Contextualizer):
     affected. An error that concerns all calls, such as an invalid key, an unknown model, an exhausted quota or an
     unreachable provider, raises `ModelError`.
 
+    `get_prompts` and `update_prompts` give access to the template as "context_prompt".
+
     Args:
-        llm: Any LlamaIndex LLM; None loads `model` before the first call.
+        llm: Any LlamaIndex LLM; None loads `model` before the first call. Without both, it is the LLM that was assigned
+            to LlamaIndex's `Settings.llm`, if any.
         model: Name of the LLM, as in `ProjectConfig.llm`; taken from `llm` if that is given.
         model_id: Name for the model of `llm`, such as "my-model@2", if it has no name of its own or its name does not
             change with its weights. The ledger and LlamaIndex's cache distinguish models by it.
@@ -382,14 +391,15 @@ class LLMContextualizer(Contextualizer):
         on_structure: Whether to put the structural line (title, section, opening, characteristic terms) before the
             LLM's sentences: the line identifies the document, the sentences the place in it.
         on_error: "structural" to use the structural context for a chunk whose call failed, "raise" to raise the error.
-        ledger: Store of contexts already paid for.
+        ledger: Store of contexts already paid for: a file, which is created if it does not exist, or a `Ledger`. Pass
+            one in an `IngestionPipeline`, whose own cache asks for all contexts again if any document changes.
         budget: Approves each call before it is sent.
         sender: Answers requests instead of the LLM.
         replies: Replies of the provider's batches; the LLM writes the rest.
 
     Raises:
         ConfigurationError: The prompt template lacks a required variable, or has an unknown one.
-        ModelError: `llm` has no model name, and no `model_id` was given.
+        ModelError: The LLM has no model name, and no `model_id` was given.
 
     Example:
         >>> from llama_index.core.llms import MockLLM
@@ -419,8 +429,8 @@ class LLMContextualizer(Contextualizer):
     on_error: Literal["structural", "raise"] = Field(
         default="structural", description="Fallback for a chunk whose call finally failed."
     )
-    ledger: Ledger | None = Field(
-        default=None, exclude=True, repr=False, description="Store of contexts already paid for."
+    ledger: Ledger | Path | None = Field(
+        default=None, exclude=True, repr=False, description="Store of contexts already paid for, or its file."
     )
     budget: Budget | None = Field(default=None, exclude=True, repr=False, description="Approves each call.")
     sender: Sender | None = Field(default=None, exclude=True, repr=False, description="Answers instead of the LLM.")
@@ -436,12 +446,16 @@ class LLMContextualizer(Contextualizer):
     _engine: Engine | None = PrivateAttr(default=None)
 
     def __init__(self, *, model_id: str | None = None, **values: Any) -> None:
+        if values.get("llm") is None and "model" not in values:
+            values["llm"] = settings_llm()
         if isinstance(llm := values.get("llm"), LLM):
             values["model"] = llm_identity(llm, model_id)
         elif model_id is not None:
             raise ConfigurationError(
                 "model_id names the object passed as llm=: pass that too, or omit model_id.", setting="model_id"
             )
+        if isinstance(values.get("ledger"), str | os.PathLike):
+            values["ledger"] = Path(values["ledger"])
         prompt_value = values.get("prompt")
         if isinstance(prompt_value, PromptTemplate):
             values = {
@@ -458,6 +472,31 @@ class LLMContextualizer(Contextualizer):
     def class_name(cls) -> str:
         """Return the name under which LlamaIndex serialises this class."""
         return "LLMContextualizer"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the settings for `from_dict`, with the file of the ledger but without the LLM and other objects."""
+        data: dict[str, Any] = super().to_dict(**kwargs)
+        return {**data, "ledger": str(self.ledger)} if isinstance(self.ledger, Path) else data
+
+    def _get_prompts(self) -> dict[str, BasePromptTemplate]:
+        return {_PROMPT_NAME: PromptTemplate(self.prompt).partial_format(**self.variables)}
+
+    def _get_prompt_modules(self) -> dict[str, PromptMixin]:
+        return {}
+
+    def _update_prompts(self, prompts_dict: dict[str, BasePromptTemplate]) -> None:
+        """Replace the template and its variables, and with them the keys of the ledger."""
+        require_known(prompts_dict, [_PROMPT_NAME])
+        if (template := prompts_dict.get(_PROMPT_NAME)) is None:
+            return
+        if not isinstance(template, PromptTemplate):
+            kind = type(template).__name__
+            raise ConfigurationError(
+                f"The context prompt is a {kind}: pass a PromptTemplate, whose beginning providers can cache.",
+                setting=_PROMPT_NAME,
+            )
+        self.prompt = check_template(template.template, template.kwargs)
+        self.variables = dict(template.kwargs)
 
     @field_validator("chunks_per_call")
     @classmethod
@@ -492,12 +531,27 @@ class LLMContextualizer(Contextualizer):
         Args:
             nodes: All chunks of one or more documents.
         """
-        for segment in segments(nodes, segment_size=self.segment_size):
-            chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
-            by_key = keyed(segment, chunks, prompt=self.template, model=self.model)
-            contexts = {} if self.ledger is None else self.ledger.contexts(list(by_key))
-            known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
-            yield segment, [chunk for chunk in chunks if chunk.node_id not in known], known
+        with self._open_ledger(read_only=True) as ledger:
+            for segment in segments(nodes, segment_size=self.segment_size):
+                chunks = [chunk for chunk in segment.chunks if not has_given_context(chunk)]
+                by_key = keyed(segment, chunks, prompt=self.template, model=self.model)
+                contexts = {} if ledger is None else ledger.contexts(list(by_key))
+                known = {chunk.node_id: contexts[key] for key in contexts for chunk in by_key[key]}
+                yield segment, [chunk for chunk in chunks if chunk.node_id not in known], known
+
+    @contextmanager
+    def _open_ledger(self, *, read_only: bool = False) -> Iterator[Ledger | None]:
+        """Provide the ledger; one that is given by its file is open for the duration of the `with` block only."""
+        if not isinstance(self.ledger, Path):
+            yield self.ledger
+            return
+        if not read_only:
+            files.make_directory(self.ledger.parent)
+        ledger = Ledger(self.ledger, read_only=read_only)
+        try:
+            yield ledger
+        finally:
+            ledger.close()
 
     def requests(
         self, segment: Segment, chunks: Sequence[BaseNode], chunks_per_call: ChunksPerCall | None = None
@@ -525,6 +579,7 @@ class LLMContextualizer(Contextualizer):
         # The limiter belongs to the running event loop.
         limiter = Limiter(requests_per_minute=self.requests_per_minute, tokens_per_minute=self.tokens_per_minute)
         async with AsyncExitStack() as stack:
+            ledger = await run_to_completion(partial(stack.enter_context, self._open_ledger()))
             sender = self.sender or _LazySender(self, stack, limiter)
             scheduler = Scheduler(
                 sender if self.replies is None else self.replies.with_fallback(sender),
@@ -542,7 +597,7 @@ class LLMContextualizer(Contextualizer):
                 prompt=self.template,
                 model=self.model,
                 chunks_per_call=self.chunks_per_call,
-                ledger=self.ledger,
+                ledger=ledger,
             )
             await stack.enter_async_context(engine.session())
             ready = self.model_copy()

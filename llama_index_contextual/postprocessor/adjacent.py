@@ -18,6 +18,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import without_secrets
 from llama_index_contextual._utils.redaction import watch
 from llama_index_contextual.errors import ConfigurationError
+from llama_index_contextual.models import settings_embed_model
 from llama_index_contextual.node_parser.tokens import count_tokens
 from llama_index_contextual.retrievers.response import RetrievedChunk
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
@@ -272,7 +273,7 @@ class AdjacentChunkMerger(BaseNodePostprocessor):
     def _similarity(self, query: QueryBundle | None) -> Callable[[str], float] | None:
         if not self.expand or query is None:
             return None
-        model = _require(self.embed_model, "embed_model", "expand")
+        model = _require(self.embed_model or settings_embed_model(), "embed_model", "expand")
         watch(model)
         question = query.query_str
         of_query = np.asarray(query.embedding or without_secrets(lambda: model.get_query_embedding(question)))

@@ -23,8 +23,10 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.chat_engine.types import ChatMode as LlamaIndexChatMode
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.llms import LLM
+from llama_index.core.memory.types import BaseMemory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode
@@ -37,6 +39,7 @@ from pydantic import BaseModel
 
 from llama_index_contextual._utils.calls import blocking, in_thread, run_to_completion
 from llama_index_contextual._utils.forks import cached_property
+from llama_index_contextual._utils.keywords import suggests_keywords
 from llama_index_contextual.answering.build import (
     EngineOptions,
     Intents,
@@ -74,6 +77,7 @@ from llama_index_contextual.models import (
     load_llm,
     missing_for,
     require_independent_vectors,
+    settings_llm,
 )
 from llama_index_contextual.project.info import ProjectInfo, VersionInfo, describe_project, list_versions, project_cost
 from llama_index_contextual.readers import ReadLimits
@@ -173,12 +177,19 @@ class Project:
         return live.embed_model if live.has_semantic else self.embed_model
 
     def _answering_llm(self) -> LLM:
-        """Return the LLM for questions and answers: the given object, or the LLM of the settings."""
+        """Return the LLM for questions and answers: the given object, or the LLM of the settings.
+
+        If the key or the package of the latter is missing, it is the LLM assigned to LlamaIndex's `Settings.llm`.
+        """
+        name = self.config.answer_llm or self.config.llm
+        if self._llm is None and missing_for(name, setting="llm") and (assigned := settings_llm()) is not None:
+            return assigned
         return self._llm or load_llm(
-            self.config.answer_llm or self.config.llm,
+            name,
             temperature=self.config.answer_temperature,
             timeout=self.config.call_timeout,
-            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, or an object passed as `llm=`",
+            advice="use another LLM: the setting `answer_llm`, such as ollama:llama3.1, one assigned to LlamaIndex's"
+            " `Settings.llm`, or an object passed as `llm=`",
         )
 
     # ---- documents ---------------------------------------------------------------------------------------------------
@@ -206,6 +217,7 @@ class Project:
             raise InputError(f"Project {self.name!r} has no document {doc_id!r}.", value=doc_id)
         return version.read_text(record, start, end)
 
+    @suggests_keywords
     async def aingest(
         self,
         inputs: Iterable[IngestInput] | IngestInput,
@@ -281,6 +293,7 @@ class Project:
 
     ingest = blocking(aingest)
 
+    @suggests_keywords
     def estimate(
         self,
         inputs: Iterable[IngestInput] | IngestInput = (),
@@ -360,6 +373,7 @@ class Project:
 
     aremove = in_thread(remove, finish=True)
 
+    @suggests_keywords
     async def arebuild(
         self,
         *,
@@ -469,6 +483,7 @@ class Project:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
+    @suggests_keywords
     def retrieve(
         self,
         query: QueryType,
@@ -495,6 +510,7 @@ class Project:
         retriever = self._retriever(mode, top_k, filters)
         return retriever.respond(as_bundle(query), explain=explain)
 
+    @suggests_keywords
     async def aretrieve(
         self,
         query: QueryType,
@@ -508,6 +524,7 @@ class Project:
         retriever = self._retriever(mode, top_k, filters)
         return await retriever.arespond(as_bundle(query), explain=explain)
 
+    @suggests_keywords
     def retrieve_many(
         self,
         queries: Sequence[QueryType],
@@ -540,6 +557,7 @@ class Project:
         intents: Intents,
     ) -> BaseRetriever: ...
 
+    @suggests_keywords
     def as_retriever(
         self,
         *,
@@ -564,6 +582,7 @@ class Project:
     def _retriever(self, mode: Mode | None, top_k: int | None, filters: MetadataFilters | None) -> ProjectRetriever:
         return ProjectRetriever(self._live, self.config, mode=mode, similarity_top_k=top_k, filters=filters)
 
+    @suggests_keywords
     def as_query_engine(
         self,
         *,
@@ -579,6 +598,8 @@ class Project:
         min_confidence: float | None = None,
         not_found: str = NOT_FOUND,
         small_talk: str = SMALL_TALK,
+        system_prompt: str | None = None,
+        text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
         adjacent: Adjacent | None = None,
@@ -591,7 +612,6 @@ class Project:
         callback_manager: CallbackManager | None = None,
         response_synthesizer: BaseSynthesizer | None = None,
         response_mode: ResponseMode | str | None = None,
-        text_qa_template: BasePromptTemplate | None = None,
         refine_template: BasePromptTemplate | None = None,
         summary_template: BasePromptTemplate | None = None,
         simple_template: BasePromptTemplate | None = None,
@@ -606,9 +626,10 @@ class Project:
 
         Options that are None have the value of the project's setting of the same name; `cache` is off by default.
 
-        The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, the
-        result is a `RetrieverQueryEngine` over the same search. Of the other options, it supports only llm, mode,
-        similarity_top_k, filters, intents, node_postprocessors, streaming and callback_manager.
+        The options from `response_synthesizer` on are those of LlamaIndex's own engine: if any of them is given, except
+        `response_mode="compact"`, the result is a `RetrieverQueryEngine` over the same search, which does not check
+        citations; a UserWarning says so. Of the other options, it supports only llm, mode, similarity_top_k, filters,
+        intents, text_qa_template, node_postprocessors, streaming and callback_manager.
 
         Args:
             llm: LLM that writes the answer; None uses the project's.
@@ -626,6 +647,9 @@ class Project:
                 0, or no value here and in the settings, leaves the decision to the model.
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
+            system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+            text_qa_template: Template of the message with {context_str}, the numbered passages, and {query_str};
+                citations are required and checked as before.
             weights: Weights of the conversation in the search for a follow-up question.
             reference_date: Current date, or a function that returns it, to resolve time words such as "last quarter".
             adjacent: "merge" joins neighbouring hits, "bridge" also reads a chunk between two hits, and "expand"
@@ -639,8 +663,7 @@ class Project:
             streaming: Whether `query` returns a stream.
             callback_manager: Receives LlamaIndex's events.
             response_synthesizer: As in `RetrieverQueryEngine.from_args`, like all following options.
-            response_mode: How LlamaIndex's own engine writes its answer.
-            text_qa_template: Its prompt for an answer.
+            response_mode: How LlamaIndex's own engine writes its answer; "compact" is the grounded engine's way.
             refine_template: Its prompt to refine an answer.
             summary_template: Its prompt for a summary.
             simple_template: Its prompt without passages.
@@ -667,6 +690,8 @@ class Project:
                 min_confidence=min_confidence,
                 not_found=not_found,
                 small_talk=small_talk,
+                system_prompt=system_prompt,
+                text_qa_template=text_qa_template,
                 weights=weights,
                 reference_date=reference_date,
                 intents=intents,
@@ -682,7 +707,6 @@ class Project:
             StockOptions(
                 response_synthesizer=response_synthesizer,
                 response_mode=response_mode,
-                text_qa_template=text_qa_template,
                 refine_template=refine_template,
                 summary_template=summary_template,
                 simple_template=simple_template,
@@ -695,11 +719,13 @@ class Project:
             ),
         )
 
+    @suggests_keywords
     def as_chat_engine(
         self,
         *,
         llm: LLM | None = None,
         mode: ChatMode = "blend",
+        chat_mode: LlamaIndexChatMode | str | None = None,
         search_mode: Mode | None = None,
         similarity_top_k: int | None = None,
         filters: MetadataFilters | None = None,
@@ -708,6 +734,7 @@ class Project:
         history_tokens: int = 1000,
         chat_store: BaseChatStore | None = None,
         chat_store_key: str = "chat_history",
+        memory: BaseMemory | None = None,
         style: str | None = None,
         answer_tokens: int | None = None,
         max_passages: int | Literal["usual"] | None = "usual",
@@ -715,6 +742,8 @@ class Project:
         min_confidence: float | None = None,
         not_found: str = NOT_FOUND,
         small_talk: str = SMALL_TALK,
+        system_prompt: str | None = None,
+        text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
         adjacent: Adjacent | None = None,
@@ -733,6 +762,8 @@ class Project:
         Args:
             llm: LLM that writes the answers; None uses the project's.
             mode: How follow-up questions are searched: "blend", "condense" or "simple".
+            chat_mode: The same in LlamaIndex's words: "best" is "blend", "condense_question" and
+                "condense_plus_context" are "condense", "context" is "simple".
             search_mode: As `mode` in `retrieve`.
             similarity_top_k: Number of results of the search.
             filters: As in `retrieve`.
@@ -741,6 +772,8 @@ class Project:
             history_tokens: Maximum number of tokens of exchanges in the prompt; the oldest are left out first.
             chat_store: Store of the history.
             chat_store_key: Name of this conversation in the store.
+            memory: LlamaIndex's memory of the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store;
+                it decides what the prompt contains, and `history_tokens` has no effect.
             style: As in `as_query_engine`, like all following options.
             answer_tokens: Maximum number of passage tokens.
             max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
@@ -749,6 +782,8 @@ class Project:
             min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
+            system_prompt: Text before the rules of the style.
+            text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search; None uses the default weights with `turns`.
             reference_date: Current date, or a function that returns it.
             adjacent: Treatment of neighbouring hits.
@@ -776,6 +811,8 @@ class Project:
                 min_confidence=min_confidence,
                 not_found=not_found,
                 small_talk=small_talk,
+                system_prompt=system_prompt,
+                text_qa_template=text_qa_template,
                 weights=weights,
                 reference_date=reference_date,
                 intents=intents,
@@ -789,10 +826,12 @@ class Project:
                 callback_manager=callback_manager,
             ),
             mode=mode,
+            chat_mode=chat_mode,
             turns=turns,
             history_tokens=history_tokens,
             chat_store=chat_store,
             chat_store_key=chat_store_key,
+            memory=memory,
         )
 
     def _usual_passages(self, intents: Intents | None) -> int | None:
@@ -804,6 +843,7 @@ class Project:
         """The cache that the project's engines with `cache=True` share."""
         return AnswerCache()
 
+    @suggests_keywords
     def as_tool(
         self,
         *,
@@ -990,7 +1030,7 @@ class Project:
         """
         from llama_index_contextual.storage.export import export_version
 
-        export_version(self._live.current(), Path(directory))
+        export_version(self._live.current().storage_context, Path(directory))
 
     def export_contexts(self, path: str | Path) -> int:
         """Write the contexts of the ledger as JSON lines, and return their number."""
@@ -1026,6 +1066,7 @@ class Project:
 
         return generate_questions(self._live.current(), self._answering_llm(), number=number, seed=seed)
 
+    @suggests_keywords
     def compare(
         self,
         questions: Questions | None = None,
@@ -1078,6 +1119,7 @@ class Project:
             progress=progress,
         )
 
+    @suggests_keywords
     def sweep(
         self,
         questions: Questions,
@@ -1124,6 +1166,7 @@ class Project:
             progress=progress,
         )
 
+    @suggests_keywords
     def sweep_answers(
         self,
         questions: Sequence[QA],
@@ -1144,6 +1187,8 @@ class Project:
         min_confidence: float | None = None,
         not_found: str = NOT_FOUND,
         small_talk: str = SMALL_TALK,
+        system_prompt: str | None = None,
+        text_qa_template: BasePromptTemplate | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
         adjacent: Adjacent | None = None,
@@ -1177,6 +1222,8 @@ class Project:
             min_confidence: Searches with a lower confidence are answered with `not_found`.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
+            system_prompt: Text before the rules of the style.
+            text_qa_template: Template of the message with passages and question.
             weights: Weights of the conversation in a search.
             reference_date: Current date, or a function that returns it.
             adjacent: Treatment of neighbouring hits.
@@ -1212,6 +1259,8 @@ class Project:
                 min_confidence=min_confidence,
                 not_found=not_found,
                 small_talk=small_talk,
+                system_prompt=system_prompt,
+                text_qa_template=text_qa_template,
                 weights=weights,
                 reference_date=reference_date,
                 intents=intents,

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_check
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined]
     DISPATCHER_SPAN_DECORATED_ATTR,
     get_dispatcher,
@@ -24,6 +25,7 @@ from llama_index.core.instrumentation.event_handlers import NullEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.span_handlers import NullSpanHandler
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.settings import Settings
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
@@ -201,7 +203,14 @@ def without_span(method: F) -> F:
 
 
 class CheckedRetriever(BaseRetriever):
-    """A retriever that checks the type of the query before LlamaIndex uses it."""
+    """A retriever that checks the type of the query before LlamaIndex uses it.
+
+    Args:
+        callback_manager: Receives LlamaIndex's events; None uses `Settings.callback_manager`.
+    """
+
+    def __init__(self, callback_manager: CallbackManager | None = None, **options: Any) -> None:
+        super().__init__(callback_manager or Settings.callback_manager, **options)
 
     @without_span
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:

@@ -9,8 +9,17 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
 
-from llama_index.core.schema import BaseNode, NodeWithScore
-from pydantic import Field
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    ImageDocument,
+    ImageNode,
+    IndexNode,
+    Node,
+    NodeWithScore,
+    TextNode,
+)
+from pydantic import Field, field_validator
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.text import excerpt, pluralize
@@ -22,6 +31,8 @@ LEGS = ("semantic", "lexical", "document")
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of writing."""
+
+_NODE_CLASSES = {kind.class_name(): kind for kind in (TextNode, Node, IndexNode, ImageNode, Document, ImageDocument)}
 
 _WIDTH = 400
 """Maximum number of characters of a query that are shown."""
@@ -121,6 +132,13 @@ class RetrievedChunk(NodeWithScore):
     def class_name(cls) -> str:
         """Return the name by which LlamaIndex serialises this class."""
         return "RetrievedChunk"
+
+    @field_validator("node", mode="before")
+    @classmethod
+    def _node_of_its_class(cls, value: Any) -> Any:
+        """Restore a node from `to_dict`: the field is declared with LlamaIndex's abstract class."""
+        kind = _NODE_CLASSES.get(value.get("class_name", "")) if isinstance(value, dict) else None
+        return value if kind is None else kind.from_dict(value)
 
     @classmethod
     def of(cls, rank: int, scored: NodeWithScore) -> RetrievedChunk:

@@ -79,6 +79,11 @@ class SQLiteDocumentStore(KVDocumentStore):
         """Whether changes raise `ReadOnlyVersionError`."""
         return self._kv.access == "read"
 
+    @property
+    def path(self) -> Path | None:
+        """The file; None if the store is in memory."""
+        return self._kv.path
+
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def add_documents(

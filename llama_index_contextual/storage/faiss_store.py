@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import faiss
 import numpy as np
@@ -73,6 +73,7 @@ class UnitFaissVectorStore(FaissVectorStore):
 
     _docstore: SQLiteDocumentStore = PrivateAttr()
     _owns_docstore: bool = PrivateAttr()
+    _file: Path | None = PrivateAttr(default=None)
 
     def __init__(self, faiss_index: Any = None, *, docstore: SQLiteDocumentStore | None = None) -> None:
         super().__init__(faiss_index=faiss_index)
@@ -148,6 +149,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             require_storable(nodes)  # before anything is removed
             self._remove(known)
         self._docstore.add_documents([_without_embedding(node) for node in nodes])
+        self._file = None
         if self._faiss_index is None:
             self._faiss_index = faiss.IndexFlatIP(vectors.shape[1])
         self._faiss_index.add(np.ascontiguousarray(vectors, dtype=np.float32))
@@ -177,6 +179,7 @@ class UnitFaissVectorStore(FaissVectorStore):
             if not issubclass(kind, faiss.IndexFlat):
                 raise InputError(f"Nodes of a {kind.__name__} cannot be removed or replaced: build a new one.")
             self._ids()
+            self._file = None
             self._faiss_index.remove_ids(np.asarray(self._docstore.rows(node_ids), dtype=np.int64))
         for node_id in node_ids:
             self._docstore.delete_document(node_id)
@@ -269,6 +272,7 @@ class UnitFaissVectorStore(FaissVectorStore):
     def compact(self, kind: FaissIndex) -> None:
         """Replace an exact index by a compact one if `kind` allows it and it is accurate enough; see `compact.py`."""
         if isinstance(self._faiss_index, faiss.IndexFlat):
+            self._file = None
             self._faiss_index = compact.compress(self._faiss_index, kind)
 
     # ---- files -----------------------------------------------------------------------------------------------------
@@ -282,6 +286,34 @@ class UnitFaissVectorStore(FaissVectorStore):
         write_index(self._faiss_index, path)
         if self._owns_docstore:
             self._docstore.persist(str(_nodes_beside(path)))
+        self._file = path
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return what `from_dict` needs to open the store again: the files of index and nodes, not their content."""
+        data: dict[str, Any] = super().to_dict(**kwargs)
+        shared = None if self._owns_docstore else self._docstore.path
+        if self._file is not None and (self._owns_docstore or shared is not None):
+            data |= {"persist_path": str(self._file), "docstore_path": None if shared is None else str(shared)}
+        return {**data, "vectors": len(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """Open the store that `to_dict` describes.
+
+        Raises:
+            InputError: The store was not empty, and it had not been persisted since its last change.
+        """
+        values = {**data, **kwargs}
+        if values.get("persist_path") is None:
+            if values.get("vectors"):
+                raise InputError(
+                    f"The vector store had {values['vectors']} vectors that were in memory only: call `persist` after"
+                    f" the last change and before `to_dict`, and persist a shared document store too."
+                )
+            return cls()
+        nodes = values.get("docstore_path")
+        docstore = None if nodes is None else SQLiteDocumentStore(Path(nodes), access="read")
+        return cls.from_persist_path(values["persist_path"], docstore=docstore)
 
     def to_stock(self) -> FaissVectorStore:
         """Return the index as LlamaIndex's own vector store, which identifies nodes by row."""
@@ -294,7 +326,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         fs: AbstractFileSystem | None = None,
         *,
         docstore: SQLiteDocumentStore | None = None,
-    ) -> UnitFaissVectorStore:
+    ) -> Self:
         """Load an index; without `docstore`, load the nodes next to it into memory, where they can be changed.
 
         Raises:
@@ -308,6 +340,7 @@ class UnitFaissVectorStore(FaissVectorStore):
         index = read_index(path, mapped=nodes.read_only)  # a published file never changes
         store = cls(index, docstore=nodes)
         store._owns_docstore = docstore is None
+        store._file = path
         return store
 
 

@@ -175,7 +175,7 @@ class _LiveVectors:
 
 
 class Ledger:
-    """The ledger of one project.
+    """The ledger of one project, or of an `LLMContextualizer` in a pipeline.
 
     Damaged rows are treated as missing, so their contexts and embeddings are requested again. SQLite errors are raised
     as errors of this package. All errors can be raised on opening and on use.
@@ -197,7 +197,8 @@ class Ledger:
         receipts: The costs of all runs.
     """
 
-    def __init__(self, path: Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
+    def __init__(self, path: str | Path | None, *, read_only: bool = False, identity: str | None = None) -> None:
+        path = None if path is None else Path(path)
         self.path = path or Path("ledger in memory")
         self._kv = LedgerFile(path, read_only=read_only, identity=identity)
         self.batches = BatchJournal(self._kv)

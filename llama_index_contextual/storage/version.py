@@ -11,13 +11,13 @@ from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.graph_stores.simple import SimpleGraphStore
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
-from llama_index.core.storage.storage_context import StorageContext
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
 from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.export import INDEX_ID, VersionStorageContext
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
     DOCSTORE,
@@ -25,8 +25,6 @@ from llama_index_contextual.storage.manifest import (
     FAISS_FILE,
     DocumentRecord,
 )
-
-INDEX_ID = "contextual"
 
 _DOCUMENTS = "contextual/documents"
 
@@ -113,7 +111,7 @@ class OpenVersion:
         return SQLiteDocumentStore(self.directory / DOCSTORE, access="read")
 
     @cached_property
-    def storage_context(self) -> StorageContext:
+    def storage_context(self) -> VersionStorageContext:
         """The version as a LlamaIndex StorageContext that cannot be changed.
 
         The index struct is kept in memory, because LlamaIndex writes to it when an index is loaded.
@@ -126,8 +124,13 @@ class OpenVersion:
             path = str(self.directory / FAISS_FILE)
             vector_stores = {DEFAULT_VECTOR_STORE: UnitFaissVectorStore.from_persist_path(path, docstore=self.docstore)}
             index_store.add_index_struct(IndexDict(index_id=INDEX_ID))
-        return StorageContext(
-            docstore=self.docstore, index_store=index_store, vector_stores=vector_stores, graph_store=SimpleGraphStore()
+        return VersionStorageContext(
+            docstore=self.docstore,
+            index_store=index_store,
+            vector_stores=vector_stores,
+            graph_store=SimpleGraphStore(),
+            has_semantic=self.has_semantic,
+            has_lexical=self.has_lexical,
         )
 
     def frame(self, doc_id: str) -> DocumentFrame | None:
@@ -177,7 +180,7 @@ class OpenVersion:
             self.docstore.close()
 
 
-def open_storage_context(version_dir: str | Path) -> StorageContext:
+def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
     """Open a version as a LlamaIndex StorageContext that cannot be changed.
 
     Args:

@@ -100,7 +100,9 @@ def test_every_option_of_the_stock_engine_can_be_given() -> None:
 
 
 def test_options_that_both_engines_have_go_with_either(reports: Project) -> None:
-    stock = reports.as_query_engine(llm=MockLLM(), response_mode="refine", streaming=True, intents=True)
+    with pytest.warns(UserWarning, match="not checked for citations") as warned:
+        stock = reports.as_query_engine(llm=MockLLM(), response_mode="refine", streaming=True, intents=True)
+    assert Path(warned[0].filename).name == "test_build.py"
     assert type(stock) is RetrieverQueryEngine
     assert grounded(reports, streaming=True).streaming
 

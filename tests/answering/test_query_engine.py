@@ -352,7 +352,8 @@ def test_invalid_numbers_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_options_of_the_stock_engine_give_the_stock_engine(reports: Project) -> None:
-    engine = reports.as_query_engine(llm=MockLLM(), response_mode="tree_summarize")
+    with pytest.warns(UserWarning, match="not checked for citations"):
+        engine = reports.as_query_engine(llm=MockLLM(), response_mode="tree_summarize")
     assert type(engine) is RetrieverQueryEngine
 
 

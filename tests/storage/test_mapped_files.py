@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -151,15 +153,15 @@ def test_no_operation_modifies_or_truncates_a_published_file(tmp_path: Path) -> 
     stored.close()
 
 
-def test_persisting_a_version_in_place_does_not_change_mapped_files(tmp_path: Path) -> None:
+def test_a_version_is_not_persisted_over_its_own_files(tmp_path: Path) -> None:
     project = ProjectManager(tmp_path).create("p", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
     project.ingest(documents("pump", "motor"))
     stored = OpenFiles(tmp_path)
     stored.look()
     before = project.retrieve("pump").to_dict()
-    project.storage_context.persist(str(project._live.current().directory))
-    # LlamaIndex writes these two by itself; nobody maps them.
-    assert {Path(name).name for name in stored.changed()} <= {"index_store.json", "graph_store.json"}
+    with pytest.raises(InputError, match="is a published version: persist into another directory"):
+        project.storage_context.persist(str(project._live.current().directory))
+    assert stored.changed() == []
     assert project.retrieve("pump").to_dict() == before
     stored.close()
 
