@@ -195,7 +195,10 @@ class GroundedChatEngine(BaseChatEngine):
         response = cast(GroundedResponse, await self.engine.aanswer(draft))
         self._remember(message, response)
         return GroundedChatResponse(
-            response=str(response), source_nodes=response.source_nodes, metadata=response.metadata, grounded=response
+            response=response.response or "",
+            source_nodes=response.source_nodes,
+            metadata=response.metadata,
+            grounded=response,
         )
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:

@@ -39,7 +39,7 @@ STYLES: Mapping[str, str] = {
 
 ANSWER_MARK = "Answer:"
 
-_SOURCE_MARK = re.compile(r"\[(\s*sources?:?\s*\d[^\[\]]*)\]", re.IGNORECASE)
+_SOURCE_MARK = re.compile(r"[\[［【〔](\s*sources?\s*[:：]?\s*\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE)
 
 
 def system_prompt(style: str, not_found: str) -> str:

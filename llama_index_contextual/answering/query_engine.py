@@ -24,7 +24,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryT
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
-from llama_index_contextual.answering.citations import Passage, check_citations
+from llama_index_contextual.answering.citations import Passage, check_citations, fold
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import (
@@ -291,11 +291,11 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter = StreamFilter(self.options.style, self.guards)
+        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
         for piece in self.answer_stream.stream(draft.messages, completion):
             if (part := stream_filter.feed(piece)) and self.judge is None:
                 yield part
-        if part := stream_filter.rest() if self.judge is None else str(self.finish(draft, completion)):
+        if part := stream_filter.rest() if self.judge is None else self.finish(draft, completion).response or "":
             yield part
 
     async def astream(self, draft: Draft, completion: Completion) -> AsyncGenerator[str, None]:
@@ -303,7 +303,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter = StreamFilter(self.options.style, self.guards)
+        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
         async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
             async for piece in pieces:
                 if (part := stream_filter.feed(piece)) and self.judge is None:
@@ -311,7 +311,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if self.judge is None:
             part = stream_filter.rest()
         else:
-            part = str(await asyncio.to_thread(self.finish, draft, completion))
+            part = (await asyncio.to_thread(self.finish, draft, completion)).response or ""
         if part:
             yield part
 
@@ -321,7 +321,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             return draft.ready
         if completion.answer is None:
             answer = self._response(draft, completion)
-            if self.judge is not None:
+            if self.judge is not None and not self._is_refusal(answer):
                 answer = self.judge.review(self._mask(draft.question), answer)
             completion.answer = _with_metadata(answer)
             if self.cache is not None:
@@ -331,20 +331,25 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
         reasoning, text = split_reasoning(completion.text, self.options.style)
         passages = [self._passage(hit.node) for hit in draft.hits]
-        clean = text if self.guards is None else self.guards.clean(text)
-        # An answer from the conversation alone has no passages to cite.
-        report = check_citations(clean, passages, question=self._mask(draft.question)) if passages else None
-        shown = clean if report is None else report.text
+        # The text that a stream shows, whatever its pieces; the check removes the invalid citations from it.
+        stream_filter = StreamFilter(self.options.style, self.guards)
+        clean = stream_filter.feed(completion.text) + stream_filter.rest()
+        report = check_citations(clean, passages, question=self._mask(draft.question))
+        shown = report.text
         return GroundedResponse(
             shown,
             draft.hits,
             found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
-            partial=completion.problem,
-            citations=report,
+            partial=completion.problem or (None if shown else "The model returned an empty answer."),
+            citations=report if passages else None,  # an answer from the conversation alone cites nothing
             retrieval=draft.retrieval,
             original=None if completion.text == shown else self._mask(completion.text),
             reasoning=None if reasoning is None else self._mask(reasoning),
         )
+
+    def _is_refusal(self, answer: GroundedResponse) -> bool:
+        """Return whether an answer only says that the passages do not answer the question."""
+        return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
 
     def _passage(self, node: BaseNode) -> Passage:
         head = str(node.metadata.get(keys.TABLE_HEAD) or "")
