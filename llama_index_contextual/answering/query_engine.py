@@ -7,9 +7,9 @@ can run the search and the answer separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -60,6 +60,7 @@ class AnswerOptions:
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
+        replies: The answers if nothing was searched or found, by intent; for the others, `not_found` or `small_talk`.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -72,6 +73,7 @@ class AnswerOptions:
     min_confidence: float | None = None
     not_found: str = NOT_FOUND
     small_talk: str = SMALL_TALK
+    replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("answer_tokens", "max_passages"):
@@ -237,7 +239,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         elif history and response.intent == "clarification" and response.mode_used == "none":
             messages = clarification_messages(question, history, not_found=options.not_found)
         else:
-            text = options.small_talk if response.intent == "chitchat" else options.not_found
+            replies = {"chitchat": options.small_talk, **options.replies}
+            text = replies.get(response.intent or "", options.not_found)
             no_answer = GroundedResponse(text, [], found=False, retrieval=response)
             return Draft(question, response, [], [], _with_metadata(no_answer))
         cached = None if self.cache is None else self.cache.get(self._key(messages, response))
@@ -372,9 +375,9 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response with hits, or with the higher confidence if both have some."""
+    """Return the response with hits, or with the higher confidence if both have some; the intent is the first one's."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
-    return second if order[1] > order[0] else first
+    return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:

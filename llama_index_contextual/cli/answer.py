@@ -24,6 +24,7 @@ from llama_index_contextual.cli.options import (
     Guard,
     Json,
     Judged,
+    LLMIntents,
     Name,
     Root,
     SearchMode,
@@ -85,6 +86,7 @@ def ask(
     guard: Guard = False,
     judge: Judged = False,
     intents: ByIntent = False,
+    llm_intents: LLMIntents = False,
     reference_date: Day = None,
     first_token_timeout: FirstToken = 30.0,
     between_tokens_timeout: BetweenTokens = 10.0,
@@ -102,7 +104,7 @@ def ask(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
-            intents=intents,
+            intents="llm" if llm_intents else intents,
             reference_date=reference_date,
         )
         try:
@@ -127,6 +129,7 @@ def chat(
     guard: Guard = False,
     judge: Judged = False,
     intents: ByIntent = False,
+    llm_intents: LLMIntents = False,
     reference_date: Day = None,
     first_token_timeout: FirstToken = 30.0,
     between_tokens_timeout: BetweenTokens = 10.0,
@@ -148,7 +151,7 @@ def chat(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
-            intents=intents,
+            intents="llm" if llm_intents else intents,
             reference_date=reference_date,
         )
         try:
@@ -294,7 +297,7 @@ def _show_findings(answer: GroundedResponse) -> None:
     elif answer.verdict and not answer.found:
         say("[yellow]The judge withheld the answer: the passages do not support it.[/]", to=err)
     for number in dict.fromkeys(report.invalid if report else ()):
-        say(f"[yellow]Source {number} does not exist.[/]", to=err)
+        say(f"[yellow]A citation of Source {number}, which does not exist, was removed.[/]", to=err)
     for quotation in report.quotations if report else ():
         if quotation.status != "verified":
             status = quotation.status.replace("_", " ")

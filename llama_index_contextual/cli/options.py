@@ -99,6 +99,13 @@ ByIntent = Annotated[
         help="Adapt the search to the kind of question.",
     ),
 ]
+LLMIntents = Annotated[
+    bool,
+    typer.Option(
+        "--llm-intents",
+        help="As --intents; if the wording does not decide the kind of question, the LLM is asked.",
+    ),
+]
 Day = Annotated[
     date | None,
     typer.Option(
