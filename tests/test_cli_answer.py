@@ -71,7 +71,8 @@ def test_an_answer_is_shown_with_its_sources_and_problems(root: Path, provider: 
         "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
     )
     assert result.err == (
-        "A citation of Source 8, which does not exist, was removed.\nQuotation not found: It costs a lot now\nNot in any cited passage: 77\n"
+        "A citation of Source 8, which does not exist, was removed.\n"
+        "Quotation not found: It costs a lot now\nNot in any cited passage: 77\n"
     )
 
 

@@ -91,17 +91,23 @@ def _defused(text: str) -> str:
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 
-def confidence_line(response: RetrievalResponse) -> str:
+def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:
     """Return the line of the prompt with the confidence of a search; empty if the search has none.
+
+    Args:
+        response: The response of the search.
+        min_confidence: As in `RetrievalResponse.doubt`.
 
     Example:
         >>> modes = {"mode_requested": "hybrid", "mode_used": "hybrid"}
-        >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.07, confidence_level="low", **modes)
+        >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.7, confidence_level="medium", **modes)
         >>> confidence_line(response)
-        'Confidence of the search: low (0.07 of 1), estimated from matching words. Decide by what the sources say.'
+        'Confidence of the search: medium (0.70 of 1), estimated from matching words. Decide by what the sources say.'
     """
     if response.confidence is None:
         return ""
+    if doubt := response.doubt(min_confidence):
+        return f"{doubt} Decide by what the sources say."
     return (
         f"Confidence of the search: {response.confidence_level} ({response.confidence:.2f} of 1), estimated from"
         " matching words. Decide by what the sources say."

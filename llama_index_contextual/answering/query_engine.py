@@ -54,9 +54,9 @@ class AnswerOptions:
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         max_passages: Maximum number of passages in the prompt; None for as many as fit.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model. It
-            also applies to follow-up questions, each of which then needs a second search. None leaves the decision to
-            the model, whose prompt states the confidence. Searches without a confidence are always answered.
+        min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
+            that the answer is probably not in the documents; the model decides in any case. It also applies to
+            follow-up questions, each of which then needs a second search. None applies the level "low".
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
@@ -212,19 +212,11 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either
             return False
-        if self.options.min_confidence is None:
-            return not response.results or response.confidence_level in ("low", "none")
-        return self._is_refused(response)
-
-    def _is_refused(self, response: RetrievalResponse) -> bool:
-        """Return whether to answer without the model: there are no hits, or the confidence is below the minimum."""
-        least = self.options.min_confidence
-        too_low = least is not None and response.confidence is not None and response.confidence < least
-        return too_low or not response.results
+        return not response.results or bool(response.doubt(self.options.min_confidence))
 
     def _prepare(self, query: QueryBundle, response: RetrievalResponse, history: Sequence[ChatMessage]) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
-        hits = [] if self._is_refused(response) else self._pack(query, response)
+        hits = self._pack(query, response)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
@@ -234,7 +226,7 @@ class GroundedQueryEngine(BaseQueryEngine):
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
-                confidence=confidence_line(response),
+                confidence=confidence_line(response, options.min_confidence),
             )
         elif history and response.intent == "clarification" and response.mode_used == "none":
             messages = clarification_messages(question, history, not_found=options.not_found)

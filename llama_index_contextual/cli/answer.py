@@ -290,6 +290,8 @@ def _show_findings(answer: GroundedResponse) -> None:
     report = answer.citations
     for warning in answer.retrieval.warnings if answer.retrieval else ():
         say(f"[yellow]{safe(warning)}[/]", to=err)
+    if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
+        say(f"[yellow]{safe(doubt)}[/]", to=err)
     if answer.partial:
         say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:

@@ -69,7 +69,8 @@ Confidence = Annotated[
     typer.Option(
         envvar="LLAMA_INDEX_CONTEXTUAL_MIN_CONFIDENCE",
         show_envvar=False,
-        help="Minimum confidence of the search for an answer, 0 to 1; by default, the LLM decides.",
+        help="Confidence of the search, 0 to 1, below which the LLM is told that the answer is probably not in the"
+        " documents.",
     ),
 ]
 Guard = Annotated[

@@ -613,8 +613,8 @@ class Project:
             max_passages: Maximum number of passages that the model reads; None reads as many as fit.
             context: Whether the model sees the generated contexts, marked as background; None uses the project's
                 setting.
-            min_confidence: Searches with a lower confidence are answered with `not_found`, without a call to the model;
-                None leaves the decision to the model.
+            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says that the
+                answer is probably not in the documents; None applies the level "low".
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in the search for a follow-up question.
@@ -736,7 +736,7 @@ class Project:
             max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
                 `intents` all that are found; None reads as many as fit.
             context: Whether the model sees the generated contexts.
-            min_confidence: Searches with a lower confidence are answered with `not_found`.
+            min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in a search; None uses the default weights with `turns`.
@@ -1113,7 +1113,7 @@ class Project:
             answer_tokens: Maximum number of passage tokens.
             max_passages: Maximum number of passages that the model reads.
             context: Whether the model sees the generated contexts.
-            min_confidence: Searches with a lower confidence are answered with `not_found`.
+            min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
             weights: Weights of the conversation in a search.

@@ -153,15 +153,15 @@ def test_min_confidence_applies_to_follow_ups(reports: Project) -> None:
     engine, llm = chat(reports, min_confidence=0.4)
     engine.chat("Hello there.", chat_history=[])
     llm.history.clear()
-    refused = engine.chat("What is the colour of it?").grounded
-    assert refused is not None
-    assert (refused.found, llm.history) == (False, [])
+    engine.chat("What is the colour of it?")
+    assert "The answer is probably not in these documents" in llm.history[0]
     assert engine.chat("What does error TS-999 mean?").grounded.found  # type: ignore[union-attr]
     follow_up = engine.chat("And why?").grounded
     assert follow_up is not None
     assert follow_up.found
     assert follow_up.retrieval is not None
     assert (follow_up.retrieval.confidence or 0.0) >= 0.4
+    assert "probably not in these documents" not in llm.history[-1]
 
 
 def test_condense_falls_back_to_blend_if_the_model_fails(reports: Project) -> None:
@@ -342,8 +342,8 @@ def test_if_the_reader_stops_the_partial_answer_is_in_the_history(
 
 
 def test_an_answer_without_a_model_is_in_the_history_if_the_reader_stops_after_it(reports: Project) -> None:
-    engine, _ = chat(reports, min_confidence=1.0)
-    stream: Any = engine.stream_chat("What does TS-999 mean?")
+    engine, _ = chat(reports, intents=True)
+    stream: Any = engine.stream_chat("Thank you!")
     shown = next(stream.chat_stream).delta
     stream.chat_stream.close()
-    assert contents(engine) == ["What does TS-999 mean?", shown]
+    assert contents(engine) == ["Thank you!", shown]
