@@ -31,6 +31,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "lexical_weight": 0.5,
     "llm": "openai:gpt-4.1",
     "context_on_structure": False,
+    "name_facts": False,
     "pdf_engine": "pypdf",
 }
 """Values of settings that are missing from the record of a version or a project.
@@ -120,6 +121,12 @@ class ProjectConfig(BaseModel):
         default=True,
         description="Whether the structural context is put before the context that an LLM writes; the prompts and their"
         " cost are the same.",
+    )
+    name_facts: bool = Field(
+        default=True,
+        description="Whether the facts of a document (`file_metadata`, or the metadata of your own Documents) are"
+        " embedded with their names, and shown to the LLM that writes contexts; contexts of documents with facts are"
+        " then requested again if a fact changes.",
     )
     chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         default=1,

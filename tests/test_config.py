@@ -23,6 +23,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "embed_model": "openai:text-embedding-3-small",
         "context": "llm",
         "context_on_structure": True,
+        "name_facts": True,
         "llm": "openai:gpt-4.1",
         "context_prompt": None,
         "context_variables": {},

@@ -76,6 +76,8 @@ def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> s
 
 def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
     lines = [f"[Source {number}]", f"Source: {Source.of(hit.node)}"]
+    if facts := hit.node.metadata.get(keys.FACTS):
+        lines.append(f"Facts: {_defused(str(facts))}")
     # The structural part would repeat the source line.
     _, background = keys.context_parts(hit.node.metadata)
     if context and background:

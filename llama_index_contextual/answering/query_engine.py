@@ -347,7 +347,8 @@ class GroundedQueryEngine(BaseQueryEngine):
         return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
 
     def _passage(self, node: BaseNode) -> Passage:
-        head = str(node.metadata.get(keys.TABLE_HEAD) or "")
+        # The model reads the facts and the head with the text, so their figures count as those of the passage.
+        head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
         return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head))
 
     def _mask(self, text: str) -> str:
