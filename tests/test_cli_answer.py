@@ -249,3 +249,21 @@ def test_a_reset_conversation_is_removed_from_its_file(root: Path, provider: Loo
     result = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")
     assert "The conversation was cleared." in result.err
     assert json.loads(talk.read_text()) == []
+
+
+def test_answers_can_be_evaluated(root: Path, provider: LoopbackProvider, tmp_path: Path) -> None:
+    questions = tmp_path / "qa.jsonl"
+    questions.write_text(f'{{"question": "{QUESTION}", "answers": ["the pump runs dry"]}}\n', encoding="utf-8")
+    provider.enqueue("The pump runs dry [Source 1].")
+    report = tmp_path / "out.csv"
+    result = command(root, "evaluate", str(questions), "--answers", "--yes", "--report", str(report))
+    assert result.out == (
+        "exact match: 100.0 per cent\nF1: 100.0 per cent\n"
+        "1 question: 0 not found, 0 failed, 0 without the evidence among the passages\n"
+    )
+    assert "gpt-4.1" in report.read_text(encoding="utf-8")
+    refused = command(root, "evaluate", str(questions), "--answers", "--compare", "none,structural")
+    assert refused.code == 1
+    assert "omit --compare and --sweep" in refused.err
+    questions.write_text("{}\n", encoding="utf-8")
+    assert 'qa.jsonl, line 1: has no "question"' in command(root, "evaluate", str(questions), "--answers").err
