@@ -252,6 +252,12 @@ class ProjectConfig(BaseModel):
         " documents, and the reverse, in the lexical search.",
         json_schema_extra=_NO_REBUILD,
     )
+    acronym_table: dict[str, str] = Field(
+        default_factory=dict,
+        description='Acronyms with their long forms, such as {"SLA": "service level agreement"}: a question with one is'
+        " also searched for the other, in the lexical search.",
+        json_schema_extra=_NO_REBUILD,
+    )
     rerank: str | None = Field(
         default=None,
         description="Reranker for the best hits: the name of a cross-encoder, such as"
@@ -323,6 +329,14 @@ class ProjectConfig(BaseModel):
         known = [*Stemmer.algorithms(), "none"]
         if value not in known:
             raise ValueError(f"must be one of {', '.join(sorted(known))}")
+        return value
+
+    @field_validator("acronym_table")
+    @classmethod
+    def _whole_acronyms(cls, value: dict[str, str]) -> dict[str, str]:
+        for short, long in value.items():
+            if not short or len(short.split()) != 1 or short != short.strip() or not any(map(str.isalnum, long)):
+                raise ValueError(f"{short!r}: {long!r} is not an acronym of one word with its long form")
         return value
 
     @field_validator("prices")

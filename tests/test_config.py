@@ -55,6 +55,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "sibling_weight": 0.5,
         "rrf_k": 10.0,
         "acronyms": False,
+        "acronym_table": {},
         "rerank": None,
         "rerank_candidates": 50,
         "rerank_threshold": None,
@@ -129,7 +130,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Known settings: acronyms, answer_temperature, answer_tokens, bm25, call_timeout",
+        "Unknown setting 'chunk_sise'. Known settings: acronym_table, acronyms, answer_temperature, answer_tokens",
     ),
 ]
 

@@ -700,7 +700,7 @@ class Project:
         chat_store_key: str = "chat_history",
         style: str = "instruction",
         answer_tokens: int | None = None,
-        max_passages: int | Literal["usual"] | None = "usual",
+        max_passages: int | None = None,
         context: bool | None = None,
         min_confidence: float | None = None,
         not_found: str = NOT_FOUND,
@@ -733,8 +733,7 @@ class Project:
             chat_store_key: Name of this conversation in the store.
             style: As in `as_query_engine`, like all following options.
             answer_tokens: Maximum number of passage tokens.
-            max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
-                `intents` all that are found; None reads as many as fit.
+            max_passages: Maximum number of passages that the model reads; None reads as many as fit.
             context: Whether the model sees the generated contexts.
             min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
@@ -761,7 +760,7 @@ class Project:
             EngineOptions(
                 style=style,
                 answer_tokens=answer_tokens,
-                max_passages=(None if intents else 3) if max_passages == "usual" else max_passages,
+                max_passages=max_passages,
                 context=context,
                 min_confidence=min_confidence,
                 not_found=not_found,

@@ -86,10 +86,16 @@ def test_predictions_carry_model_style_and_settings(reports: Project, tmp_path: 
     engine = reports.as_query_engine(llm=ScriptedLLM(default="Dry [Source 1]."), style="persona", mode="lexical")
     assert isinstance(engine, GroundedQueryEngine)
     answers = answer_many(engine, [QA(question="What does error TS-999 mean?", answers=["dry"])])
-    expected = {"model": "scripted", "style": "persona", "mode": "lexical", "answer_tokens": 8000, "top_k": 20}
+    expected = {
+        "model": "ScriptedLLM:scripted",
+        "style": "persona",
+        "mode": "lexical",
+        "answer_tokens": 8000,
+        "top_k": 20,
+    }
     assert {name: answers.settings[name] for name in expected} == expected
     (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
-    assert (row["model"], row["style"]) == ("scripted", "persona")
+    assert (row["model"], row["style"]) == ("ScriptedLLM:scripted", "persona")
     assert json.loads(row["settings"]) == json.loads(json.dumps(answers.settings))
     answers.write(tmp_path / "out.json")
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))

@@ -69,7 +69,7 @@ def defaults(function: Any) -> dict[str, Any]:
     ("name", "different"),
     [
         ("as_query_engine", set()),
-        ("as_chat_engine", {"max_passages"}),  # three, unless the question's intent decides
+        ("as_chat_engine", set()),
         ("sweep_answers", {"streaming"}),  # nobody reads along
     ],
 )

@@ -55,10 +55,12 @@ def test_a_follow_up_is_searched_and_answered_with_the_previous_exchange(reports
     assert contents(engine) == ["What does error TS-999 mean?", str(first), "And why is that?", str(second)]
 
 
-def test_the_prompt_has_the_three_best_passages(reports: Project) -> None:
-    engine, llm = chat(reports)
-    assert len(engine.chat("What does it say of pumps, revenue and duty?").source_nodes) <= 3
+def test_the_number_of_passages_in_the_prompt_can_be_limited(reports: Project) -> None:
+    question = "What does it say of pumps, revenue and duty?"
+    engine, llm = chat(reports, max_passages=3)
+    assert len(engine.chat(question).source_nodes) <= 3
     assert engine.engine.options.max_passages == 3
+    assert len(chat(reports)[0].chat(question).source_nodes) > 3
     assert "[Source 4]" not in llm.history[0].partition("Sources:")[2]
 
 
