@@ -119,7 +119,15 @@ def filter_keys(filters: MetadataFilters) -> set[str]:
 
 # Keys that are useless in a filter.
 _INNER_KEYS = frozenset(
-    {keys.CONTEXT, keys.SOURCE_LINE, keys.SEGMENT_START, keys.SEGMENT_END, keys.TOKEN_COUNT, keys.TABLE_HEAD}
+    {
+        keys.CONTEXT,
+        keys.SOURCE_LINE,
+        keys.SEGMENT_START,
+        keys.SEGMENT_END,
+        keys.TOKEN_COUNT,
+        keys.TABLE_HEAD,
+        keys.FACTS,
+    }
 )
 
 

@@ -199,6 +199,8 @@ class _Tools:
 
 def _with_sources(answer: GroundedResponse) -> str:
     lines = [str(answer)]
+    if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
+        lines.append(doubt)
     if answer.partial:
         lines.append(f"The answer is incomplete: {answer.partial}")
     lines += [f"[Source {number}] {source} ({place(source)})" for number, source in answer.shown_sources]

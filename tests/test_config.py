@@ -23,6 +23,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "embed_model": "openai:text-embedding-3-small",
         "context": "llm",
         "context_on_structure": True,
+        "name_facts": True,
         "llm": "openai:gpt-4.1",
         "context_prompt": None,
         "context_variables": {},
@@ -65,6 +66,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "sibling_weight": 0.5,
         "rrf_k": 10.0,
         "acronyms": False,
+        "acronym_table": {},
         "rerank": None,
         "rerank_candidates": 50,
         "rerank_threshold": None,
@@ -149,7 +151,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronyms, adjacent, answer_llm, ",
+        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronym_table, acronyms, ",
     ),
 ]
 

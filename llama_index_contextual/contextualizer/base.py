@@ -46,6 +46,7 @@ class Segment:
         opening: Beginning of the document, taken from the first chunk of the call.
         begins_document: Whether the segment starts with that chunk.
         section: Path of headings at the beginning of the segment, or None.
+        facts: Facts about the document with their names, or an empty text.
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
         starts: Offset of each chunk in `text`.
@@ -60,6 +61,7 @@ class Segment:
     text: str
     chunks: tuple[BaseNode, ...]
     starts: tuple[int, ...] = ()
+    facts: str = ""
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -99,6 +101,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             text=text,
             chunks=tuple(group),
             starts=starts,
+            facts=str(first.metadata.get(keys.FACTS) or ""),
         )
 
 
