@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from llama_index_contextual.answering.streaming import Timeouts
     from llama_index_contextual.config import ProjectConfig, TokenPrice
     from llama_index_contextual.contextualizer import Contextualizer, LLMContextualizer, StructuralContextualizer
+    from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+    from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
     from llama_index_contextual.embeddings.wordllama import WordLlamaEmbedding
     from llama_index_contextual.errors import ContextualError
     from llama_index_contextual.evaluation.compare import Comparison, compare
@@ -51,6 +53,7 @@ __all__ = [
     "ChunkNodeParser",
     "Comparison",
     "ContextWindowPacker",
+    "ContextualEmbedding",
     "ContextualError",
     "Contextualizer",
     "ConversationQuery",
@@ -84,6 +87,7 @@ __all__ = [
     "Timeouts",
     "TokenPrice",
     "UnitFaissVectorStore",
+    "VoyageContextualEmbedding",
     "WordLlamaEmbedding",
     "__version__",
     "aanswer_many",
@@ -106,6 +110,7 @@ _MODULES = {
     "ChunkNodeParser": "node_parser",
     "Comparison": "evaluation.compare",
     "ContextWindowPacker": "postprocessor",
+    "ContextualEmbedding": "embeddings.contextual",
     "ContextualError": "errors",
     "Contextualizer": "contextualizer",
     "ConversationQuery": "retrievers",
@@ -140,6 +145,7 @@ _MODULES = {
     "Timeouts": "answering.streaming",
     "TokenPrice": "config",
     "UnitFaissVectorStore": "storage.faiss_store",
+    "VoyageContextualEmbedding": "embeddings.voyage",
     "WordLlamaEmbedding": "embeddings.wordllama",
     "aanswer_many": "answering.batch",
     "answer_many": "answering.batch",

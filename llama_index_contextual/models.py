@@ -19,6 +19,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
 from llama_index_contextual.config import LOCAL
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import ModelError
 
 HIDDEN_TOKENS: Mapping[str | None, int] = {
@@ -182,6 +183,14 @@ PROVIDERS: Mapping[str, Provider] = {
         cache="slot",
         min_cached_tokens=0,
     ),
+    "voyage": Provider(
+        embedding="llama_index_contextual.embeddings.voyage:VoyageContextualEmbedding",
+        pip="llama-index-contextual",
+        key="VOYAGE_API_KEY",
+        address=("VOYAGE_API_BASE",),
+        class_names=frozenset({"VoyageContextualEmbedding"}),
+        late_import="httpx",
+    ),
 }
 
 
@@ -320,7 +329,8 @@ def preload(model: BaseEmbedding | LLM) -> None:
 def _split(name: str, *, setting: str) -> tuple[str, str]:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in PROVIDERS:
-        known = ", ".join(f"{p}:…" for p in PROVIDERS)
+        has_model = {p: t.embedding if setting == "embed_model" else t.llm for p, t in PROVIDERS.items()}
+        known = ", ".join(f"{p}:…" for p, target in has_model.items() if target)
         local = f", {LOCAL}" if setting == "embed_model" else ""
         raise ModelError(
             f"Setting {setting!r} is {name!r}, which is not the name of a model: use one of {known}{local},"
@@ -444,23 +454,33 @@ def embedding_identity(model: BaseEmbedding) -> str:
             f' another: name it, as in {kind}(model_name="my-embedding@1"), and change the name when it changes.',
             setting="embed_model",
         )
-    return require_independent_vectors(name)
+    return name if isinstance(model, ContextualEmbedding) else require_independent_vectors(name)
 
 
 def require_independent_vectors(name: str) -> str:
-    """Return the name of an embedding model if each of its vectors depends only on its own text.
+    """Return the name of an embedding model if each of its vectors depends only on texts of the same document.
 
     Raises:
         ModelError: The vectors depend on the other texts in the request.
     """
-    if _VECTORS_BY_REQUEST.search(name):
+    if _VECTORS_BY_REQUEST.search(name) and not name.startswith("voyage:"):
         raise ModelError(
             f"{name!r} embeds each text together with the others in the same request, which may be chunks of other"
-            f" documents, so its vectors cannot be stored: contextual embedding models are not supported yet; use"
-            f" another model, such as voyage-3-large.",
+            f" documents, so its vectors cannot be stored: use the name voyage:{re.split('[:/]', name.lower())[-1]}, or"
+            f" an object of a subclass of ContextualEmbedding, which keep documents apart.",
             setting="embed_model",
         )
     return name
+
+
+def contextual_model(name: str) -> ContextualEmbedding | None:
+    """Return the contextual embedding model with a given name, or None for other models; no key is needed."""
+    provider, _, model = name.partition(":")
+    if provider != "voyage" or not model:
+        return None
+    from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
+
+    return VoyageContextualEmbedding(model_name=model)
 
 
 def is_same_model(built: str | None, loaded: str) -> bool:

@@ -609,6 +609,7 @@ def samples(tmp_path: Path) -> dict[str, BaseComponent]:
         "SegmentNodeParser": SegmentNodeParser(segment_size=999, segment_overlap=9),
         "StructuralContextualizer": package.StructuralContextualizer(max_tokens=50),
         "UnitFaissVectorStore": store,
+        "VoyageContextualEmbedding": package.VoyageContextualEmbedding(api_key="secret", dimensions=512),
         "WordLlamaEmbedding": package.WordLlamaEmbedding(embed_batch_size=7),
     }
 
@@ -629,6 +630,7 @@ def test_every_component_can_be_restored(tmp_path: Path, name: str) -> None:
     restored = type(original).from_dict(original.to_dict())
     assert type(restored) is type(original)
     assert restored.to_dict() == original.to_dict()
+    assert "secret" not in original.to_json()
     again = type(original).from_json(original.to_json())
     assert again.to_dict() == original.to_dict()
     if isinstance(restored, UnitFaissVectorStore):

@@ -77,7 +77,7 @@ def test_a_name_without_a_known_provider_is_refused(name: str) -> None:
         f"Setting 'llm' is {name!r}, which is not the name of a model: use one of openai:…, openai-like:…, anthropic:…,"
         f" ollama:…, or pass a LlamaIndex object."
     )
-    with pytest.raises(ModelError, match="ollama:…, local, or pass a LlamaIndex object") as raised:
+    with pytest.raises(ModelError, match="ollama:…, voyage:…, local, or pass a LlamaIndex object") as raised:
         load_embed_model(name)
     assert raised.value.setting == "embed_model"
 
@@ -217,7 +217,10 @@ def test_other_objects_are_named_by_class_and_model() -> None:
 
 def test_only_classes_of_the_table_are_created() -> None:
     targets = [target for p in models.PROVIDERS.values() for target in (p.llm, p.embedding) if target]
-    assert all(target.startswith(("llama_index.llms.", "llama_index.embeddings.")) for target in targets)
+    assert all(
+        target.startswith(("llama_index.llms.", "llama_index.embeddings.", "llama_index_contextual.embeddings."))
+        for target in targets
+    )
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------
@@ -347,7 +350,7 @@ def test_vectors_of_an_unnamed_embedding_model_are_not_stored(manager: ProjectMa
 @pytest.mark.parametrize("name", ["voyage-context-3", "Voyage-Context-4", "voyageai/voyage-context-3"])
 def test_an_embedding_whose_vectors_depend_on_the_request_is_refused(name: str, manager: ProjectManager) -> None:
     model = MockEmbedding(embed_dim=3, model_name=name)
-    message = "together with the others in the same request, .* contextual embedding models are not supported yet"
+    message = f"together with the others in the same request, .* use the name voyage:{name.lower().split('/')[-1]}, or"
     with pytest.raises(ModelError, match=message):
         manager.create("a", ProjectConfig.local(), embed_model=model).ingest([TextNode(text=SENTENCE)])
     by_name = manager.create("b", ProjectConfig.local(embed_model=f"openai-like:{name}"))

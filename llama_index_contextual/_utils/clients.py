@@ -35,10 +35,10 @@ _DEFAULT_CLIENT = "AsyncHttpxClientWrapper"
 def unconnected(model: T) -> T:
     """Return a copy of a model that creates its clients at first use, and keeps them.
 
-    This applies to OpenAI's models (recognised by the field `reuse_client`), to Ollama's, and to models with a client
-    that can be copied, such as Anthropic's. Other models are returned unchanged, and so are models with an HTTP client
-    that the user has, or may have, configured: it cannot be copied, because httpx does not expose its certificates,
-    proxies and transport.
+    This applies to OpenAI's models and this package's for Voyage (recognised by the field `reuse_client`), to Ollama's,
+    and to models with a client that can be copied, such as Anthropic's. Other models are returned unchanged, and so are
+    models with an HTTP client that the user has, or may have, configured: it cannot be copied, because httpx does not
+    expose its certificates, proxies and transport.
     """
     watch(model)  # this function sees every model before it is called
     original: Any = model
@@ -90,7 +90,7 @@ async def _lend(model: T, on_headers: HeaderCallback | None = None) -> AsyncGene
         client = getattr(copy, "_aclient", None) or getattr(copy, "_async_client", None)
         # A client passed by the user stays open.
         if copy is not model and client is not None and getattr(copy, "_async_http_client", None) is None:
-            await client.close()
+            await (client.aclose if hasattr(client, "aclose") else client.close)()
 
 
 def _watch(model: Any, on_headers: HeaderCallback) -> None:

@@ -43,6 +43,10 @@ def evaluate_project(
     compare: Annotated[
         str | None, typer.Option(metavar="KINDS", help="Kinds of context to compare: none,structural,llm.")
     ] = None,
+    contextual_embedding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Contextual embedding for --compare, such as voyage:voyage-context-3."),
+    ] = None,
     sweep: Annotated[
         str | None, typer.Option(metavar="SIZES", help="Chunk sizes to try in each mode: 400,800,1200.")
     ] = None,
@@ -82,6 +86,12 @@ def evaluate_project(
         from llama_index_contextual.evaluation.run import evaluate
         from llama_index_contextual.storage import files
 
+        if contextual_embedding is not None and (compare is None or sweep is not None):
+            raise InputError(
+                "--contextual-embedding adds a variant to --compare: pass --compare none,structural as well, without"
+                " --sweep.",
+                value=contextual_embedding,
+            )
         project = open_project(root, name)
         if answers:
             if compare is not None or sweep is not None:
@@ -105,6 +115,7 @@ def evaluate_project(
                 result = interruptible(project, lambda: project.sweep(loaded, **trying, **building))
             elif compare is not None:
                 trying = {"variants": _names(compare), "ks": numbers, "metric": metric}
+                trying["contextual_embedding"] = contextual_embedding
                 result = interruptible(project, lambda: project.compare(loaded, **trying, **building))
             else:
                 for note in absent_files(project.documents(), loaded):
@@ -232,17 +243,20 @@ def _show(result: Result) -> None:
 
 
 def _show_comparison(result: Comparison) -> None:
+    from llama_index_contextual.evaluation.compare import CONTEXTUAL_EMBEDDING
+
     for note in result.notes:
         say(f"[dim]{safe(note)}[/]")
     _show_figures(result.evaluations)
     for difference in result.differences():
         mark = "[bold green]*[/] " if difference.significant else "  "
         say(f"{mark}{safe(f'{difference.variant} − {difference.baseline}, {difference.metric}: {difference}')}")
+    what = "contexts and embeddings" if CONTEXTUAL_EMBEDDING in result.names else "contexts"
     for name, cost in result.costs.items():
         if cost != 0:
             per_point = result.cost_per_point(name)
             points = "" if per_point is None else f", ${per_point:.4f} per point of {result.metric}"
-            say(f"  {safe(name)}: contexts {'of unknown cost' if cost is None else f'${cost:.4f}'}{safe(points)}")
+            say(f"  {safe(name)}: {what} {'of unknown cost' if cost is None else f'${cost:.4f}'}{safe(points)}")
     say(f"[bold]{safe(result.recommendation)}[/]")
 
 

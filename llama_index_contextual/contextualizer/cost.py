@@ -25,9 +25,10 @@ from llama_index_contextual.contextualizer.base import MAX_CONTEXT_TOKENS, Chunk
 from llama_index_contextual.contextualizer.prompts import RESPONSE_FORMAT, ContextRequest
 from llama_index_contextual.contextualizer.structural import StructuralContextualizer
 from llama_index_contextual.embeddings.batching import embedding_tokens
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding, document_parts
 from llama_index_contextual.models import HIDDEN_TOKENS, Reasoning, provider_of
 from llama_index_contextual.node_parser.tokens import count_tokens
-from llama_index_contextual.storage.ledger import Ledger, vector_key
+from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ FACTORS: Mapping[SenderKind, float] = {"live": 1.0, "flex": 0.5, "batch": 0.5}
 FREE = TokenPrice(input=0.0, cached=0.0, output=0.0)
 
 _PACKAGE = "genai-prices"
-_PROVIDERS = frozenset({"openai", "anthropic"})
+_PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "voyage": "voyageai"}
 _MILLION = 1_000_000
 # Small enough for the lowest tier: some models charge more for very long prompts.
 _SAMPLE = 1_000
@@ -153,7 +154,7 @@ def _listed(model: str) -> TokenPrice | None:
     from genai_prices import Usage, calc_price
 
     def per_million(**tokens: int) -> float:
-        price = calc_price(Usage(**tokens), model_ref=name, provider_id=provider)
+        price = calc_price(Usage(**tokens), model_ref=name, provider_id=_PROVIDERS[provider])
         return float(price.total_price) * _MILLION / _SAMPLE
 
     try:
@@ -385,17 +386,24 @@ class EmbeddingCount:
         model: Name of the embedding model, or None without one.
         dimensions: Requested length of the vectors, or None for the model's default.
         ledger: Store of vectors already paid for, or None.
+        contextual: The model if it embeds the chunks of a document together, which are then counted by
+            `end_document`; else None.
         tokens: Tokens of the texts to embed.
     """
 
     model: str | None
     dimensions: int | None
     ledger: Ledger | None
+    contextual: ContextualEmbedding | None = None
     tokens: int = 0
+    _document: list[tuple[BaseNode, float]] = field(default_factory=list)
 
     def add(self, nodes: Sequence[BaseNode]) -> None:
         """Count chunks with their contexts, except those whose vector is in the ledger."""
         if self.model is None:
+            return
+        if self.contextual is not None:
+            self._document += [(node, 0.0) for node in nodes]
             return
         texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         keys = [vector_key(text, self.model, self.dimensions) for text in texts]
@@ -428,7 +436,29 @@ class EmbeddingCount:
         if structural is not None:
             written = structural.below(segment, of_llm, written)
         by_id = {chunk.node_id: context for chunk, context in zip(of_llm, written, strict=True)}
+        if self.contextual is not None:
+            self._document += [
+                (with_context(node, by_id.get(node.node_id)), context_tokens if node.node_id in missing else 0.0)
+                for node in segment.chunks
+            ]
+            return
         self.add([with_context(n, by_id.get(n.node_id)) for n in segment.chunks if n.node_id not in missing])
         expected = (with_context(chunk, by_id[chunk.node_id]) for chunk in chunks)
         texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in expected)
         self.tokens += sum(map(embedding_tokens, texts)) + round(context_tokens * len(chunks))
+
+    def end_document(self) -> None:
+        """Count the chunks added since the last call, which belong to one document, for a contextual model.
+
+        All chunks that are embedded together are counted unless all of their vectors are in the ledger.
+        """
+        if self.contextual is None or self.model is None:
+            return
+        nodes, extra = [node for node, _ in self._document], [tokens for _, tokens in self._document]
+        self._document = []
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        for part in document_parts(self.contextual, nodes, texts):
+            keys = document_keys([texts[at] for at in part], self.model, self.contextual.dimensions)
+            known = {} if self.ledger is None or any(extra[at] for at in part) else self.ledger.vectors(keys)
+            if len(known) < len(keys):
+                self.tokens += sum(embedding_tokens(texts[at]) for at in part) + round(sum(extra[at] for at in part))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -16,6 +17,8 @@ from llama_index_contextual._utils.clients import own_client, sort_vectors
 from llama_index_contextual.config import LOCAL
 from llama_index_contextual.errors import ContextualError, InputError, ModelError
 from llama_index_contextual.node_parser.tokens import count_tokens, get_tokenizer
+
+T = TypeVar("T")
 
 MAX_INPUTS = 2_048
 MAX_TOKENS_PER_REQUEST = 300_000
@@ -114,8 +117,9 @@ async def aembed_parts(
             todo = list(range(part.start, part.stop))
             for attempt in range(1, TIMES + 1):
                 tokens = sum(counts[at] for at in todo)
-                rows = await _one_request(connected, [texts[at] for at in todo], name, policy, partial(booking, tokens))
-                raw = await asyncio.to_thread(_stacked, rows)
+                send = partial(connected.aget_text_embedding_batch, [texts[at] for at in todo])
+                rows = await one_request(send, name, policy, partial(booking, tokens))
+                raw = await asyncio.to_thread(stacked, rows)
                 lengths.update(raw.shape[1:])
                 if len(raw) != len(todo) or raw.ndim != 2 or len(lengths) != 1:
                     raise ModelError(
@@ -144,7 +148,7 @@ async def aembed_parts(
                 )
 
 
-def _stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+def stacked(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
     """Return vectors as the rows of a matrix, or an empty array if they are invalid or differ in length."""
     try:
         # Row by row, so that other threads can run in between. Numbers that are too large become infinite.
@@ -185,19 +189,30 @@ def cut_to_input(text: str) -> str:
     return text[: len(tokenizer.decode(encoded[:_CUT_TOKENS], errors="ignore"))]
 
 
-async def _one_request(
-    model: BaseEmbedding,
-    texts: list[str],
+async def one_request(
+    send: Callable[[], Awaitable[T]],
     name: str,
     policy: RetryPolicy,
     booking: Callable[[], AbstractAsyncContextManager[None]],
-) -> list[list[float]]:
-    async def send() -> list[list[float]]:
+) -> T:
+    """Return the answer to a request for embeddings.
+
+    Args:
+        send: Sends the request.
+        name: Name of the model, as in the settings.
+        policy: Retry policy.
+        booking: Returns a context manager around each attempt that books its cost.
+
+    Raises:
+        ModelError: The model finally failed.
+    """
+
+    async def attempt() -> T:
         async with booking():
-            return await model.aget_text_embedding_batch(texts)
+            return await send()
 
     try:
-        return await acall(send, policy)
+        return await acall(attempt, policy)
     except ContextualError:
         raise
     except Exception as error:  # any embedding class may raise anything

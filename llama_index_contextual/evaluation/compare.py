@@ -17,13 +17,16 @@ from pathlib import Path
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.schema import MetadataMode
 
 from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import LOCAL, ContextKind, Mode, ProjectConfig
 from llama_index_contextual.contextualizer.cost import PriceTable, Tokens
-from llama_index_contextual.errors import InputError
+from llama_index_contextual.embeddings.batching import embedding_tokens
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
+from llama_index_contextual.errors import ConfigurationError, InputError
 from llama_index_contextual.evaluation.generate import QUESTIONS, generate_questions
 from llama_index_contextual.evaluation.metrics import bootstrap_interval, permutation_p_value
 from llama_index_contextual.evaluation.questions import Evidence, Question, absent_files, ids_by_name, require_files
@@ -44,7 +47,7 @@ from llama_index_contextual.ingestion.pipeline import make_stages
 from llama_index_contextual.ingestion.plan import RunOptions
 from llama_index_contextual.ingestion.report import ReportProgress
 from llama_index_contextual.ingestion.run import arun
-from llama_index_contextual.models import embedding_identity, load_llm, model_name
+from llama_index_contextual.models import embedding_identity, load_embed_model, load_llm, model_name
 from llama_index_contextual.retrievers.live import LiveIndexes, ProjectRetriever
 from llama_index_contextual.storage import files
 from llama_index_contextual.storage.ledger import LEDGER_FILE, Ledger
@@ -272,6 +275,7 @@ class Variant:
         chunks: Number of chunks.
         cost: Cost of its contexts in dollars, including those from earlier runs; None if unknown.
         failures: Number of chunks with a structural context because the LLM failed.
+        embed_model: Embedding model, if it is not the project's.
     """
 
     config: ProjectConfig
@@ -279,6 +283,7 @@ class Variant:
     chunks: int
     cost: float | None
     failures: int = 0
+    embed_model: BaseEmbedding | None = None
 
     def as_retriever(self, *, similarity_top_k: int, mode: Mode | None = None) -> BaseRetriever:
         """Return a retriever that returns `similarity_top_k` results."""
@@ -304,6 +309,7 @@ class Workspace:
         *,
         excluded: frozenset[str] = frozenset(),
         progress: ReportProgress | None = None,
+        embed_model: BaseEmbedding | None = None,
     ) -> Variant:
         """Build a variant with these settings; contexts and embeddings in the ledger are reused.
 
@@ -313,6 +319,7 @@ class Workspace:
             config: The settings.
             excluded: Ids of documents to exclude.
             progress: Called as the work proceeds.
+            embed_model: Embedding model; None for the project's.
 
         Raises:
             ModelError: A model cannot be loaded or reached; the replies received so far are in the ledger.
@@ -323,7 +330,7 @@ class Workspace:
         with ExitStack() as stack:
             stack.enter_context(write_lock(origin.directory))
             ledger = stack.enter_context(project_ledger(origin.directory))
-            if not excluded and not config.rebuild_fields(built_with):
+            if embed_model is None and not excluded and not config.rebuild_fields(built_with):
                 records = version.manifest.documents
                 failures = sum(len(record.fallback_chunks) for record in records)
                 cost = _cost(version, config, origin.llm_name, ledger)
@@ -332,10 +339,8 @@ class Workspace:
             self._built += 1
             directory = self._directory / str(self._built)
             files.make_directory(directory)
-            embed_model = origin.load_embed_model() if config.faiss else None
-            stages = make_stages(
-                config, ledger=ledger, llm=origin.llm, embed_model=embed_model, model_id=origin.model_id
-            )
+            own_model = embed_model or (origin.load_embed_model() if config.faiss else None)
+            stages = make_stages(config, ledger=ledger, llm=origin.llm, embed_model=own_model, model_id=origin.model_id)
             report = run_sync(
                 lambda: arun(
                     [],
@@ -347,7 +352,7 @@ class Workspace:
                     progress=progress,
                 )
             )
-            live = LiveIndexes(directory, origin.directory.name, lambda _: origin.load_embed_model())
+            live = LiveIndexes(directory, origin.directory.name, lambda _: embed_model or origin.load_embed_model())
             built = live.current()
             self._open.callback(built.close)
             return Variant(
@@ -356,6 +361,7 @@ class Workspace:
                 chunks=report.chunks,
                 cost=_cost(built, config, origin.llm_name, ledger),
                 failures=len(report.failures),
+                embed_model=embed_model,
             )
 
     def close(self) -> None:
@@ -390,7 +396,23 @@ def _cost(version: OpenVersion, config: ProjectConfig, llm: str, ledger: Ledger)
     return PriceTable(config.prices).dollars(llm, tokens, sender=config.service_tier or "live")
 
 
-def price(origin: Origin, config: ProjectConfig, *, excluded: frozenset[str] = frozenset()) -> float | None:
+def _embedding_cost(variant: Variant) -> float | None:
+    """Return the cost of embedding the chunks of a variant in dollars, including earlier runs; None if unknown."""
+    version = variant.live.current()
+    name = version.manifest.embed_model
+    if name in (None, LOCAL):
+        return 0.0
+    texts = (node.get_content(metadata_mode=MetadataMode.EMBED) for node in version.docstore.iterate())
+    return PriceTable(variant.config.prices).dollars(name, Tokens(input_tokens=sum(map(embedding_tokens, texts))))
+
+
+def price(
+    origin: Origin,
+    config: ProjectConfig,
+    *,
+    excluded: frozenset[str] = frozenset(),
+    embed_model: BaseEmbedding | None = None,
+) -> float | None:
     """Return the cost of building a variant now in dollars, or None if a price is unknown.
 
     Contexts and embeddings in the project's ledger cost nothing.
@@ -399,8 +421,9 @@ def price(origin: Origin, config: ProjectConfig, *, excluded: frozenset[str] = f
         origin: The project.
         config: The settings of the variant.
         excluded: Ids of documents to exclude.
+        embed_model: Embedding model; None for the project's.
     """
-    model = origin.load_embed_model() if config.faiss else None
+    model = embed_model or (origin.load_embed_model() if config.faiss else None)
     name = None if model is None else embedding_identity(model)
     if config.context != "llm" and name in (None, LOCAL):
         return 0.0
@@ -414,12 +437,16 @@ def price(origin: Origin, config: ProjectConfig, *, excluded: frozenset[str] = f
             dimensions=getattr(model, "dimensions", None),
             before=origin.version,
             sender=config.service_tier or "live",
+            contextual=model if isinstance(model, ContextualEmbedding) else None,
         ).dollars
 
 
 def price_of_all(origin: Origin, configs: Iterable[ProjectConfig], *, excluded: frozenset[str]) -> float | None:
     """Return the cost of building several variants now in dollars, or None if a price is unknown."""
-    prices = [price(origin, config, excluded=excluded) for config in configs]
+    return _sum([price(origin, config, excluded=excluded) for config in configs])
+
+
+def _sum(prices: Sequence[float | None]) -> float | None:
     known = [dollars for dollars in prices if dollars is not None]
     return sum(known) if len(known) == len(prices) else None
 
@@ -528,12 +555,16 @@ def _documents_of(version: OpenVersion, questions: Sequence[Question]) -> list[f
 KINDS: tuple[ContextKind, ...] = ("none", "structural", "llm")
 """The kinds of context, from the cheapest to the most expensive."""
 
+CONTEXTUAL_EMBEDDING = "contextual embedding"
+"""Name of the variant without contexts whose embedding model embeds the chunks of a document together."""
+
 
 def compare_variants(
     origin: Origin,
     questions: Questions | None = None,
     *,
     variants: Sequence[ContextKind] = KINDS,
+    contextual_embedding: str | BaseEmbedding | None = None,
     sample: int | None = None,
     ks: Sequence[int] = KS,
     metric: str | None = None,
@@ -551,7 +582,10 @@ def compare_variants(
     Args:
         origin: The project.
         questions: Questions, or the path of a question file; None has the project's LLM write some.
-        variants: Kinds of context, at least two; the first is the baseline.
+        variants: Kinds of context, at least two; the first is the baseline. With `contextual_embedding`, one is enough.
+        contextual_embedding: Contextual embedding model, or its name, for one more variant: without contexts, with the
+            vectors of this model. It comes before "llm", which is more expensive. The costs of all variants then
+            include their embeddings.
         sample: Maximum number of documents to build, preferring those with evidence; None for all.
         ks: Numbers of results to evaluate.
         metric: Metric of the recommendation; None for recall@10.
@@ -564,11 +598,12 @@ def compare_variants(
     Raises:
         InputError: A variant is unknown or there are fewer than two, no question has its evidence in the sample, or
             the cost is higher than `max_cost`.
-        ModelError: A variant or the questions need an LLM that cannot be loaded or reached.
+        ModelError: A variant or the questions need a model that cannot be loaded or reached.
         NoVersionError: Nothing has been ingested yet.
         ProjectLockedError: Another process is writing to the project.
     """
-    kinds = _check_variants(variants)
+    kinds = _check_variants(variants, at_least=2 if contextual_embedding is None else 1)
+    contextual = None if contextual_embedding is None else _contextual_model(origin, contextual_embedding)
     report = progress or (lambda _: None)
     if questions is None:
         report(VariantProgress(stage="questions", total=number))
@@ -577,34 +612,78 @@ def compare_variants(
     else:
         loaded = read(questions)
     subset = draw_sample(origin.version, loaded, sample, seed=seed)
-    configs = {kind: origin.config.changed(context=kind) for kind in kinds}
-    dollars = price_of_all(origin, configs.values(), excluded=subset.excluded)
+    plans: dict[str, tuple[ProjectConfig, BaseEmbedding | None]] = {
+        kind: (origin.config.changed(context=kind), None) for kind in kinds
+    }
+    if contextual is not None:
+        last = {"llm": plans.pop("llm")} if kinds[-1] == "llm" and len(kinds) > 1 else {}
+        changed = origin.config.changed(context="none", embed_model=model_name(contextual))
+        plans |= {CONTEXTUAL_EMBEDDING: (changed, contextual), **last}
+    dollars = _sum(
+        [price(origin, config, excluded=subset.excluded, embed_model=model) for config, model in plans.values()]
+    )
     require_affordable(dollars, max_cost, subset.documents)
     report(VariantProgress(stage="price", dollars=dollars))
     with workspace(origin) as space:
         built: dict[str, Variant] = {}
-        for kind in kinds:
-            built[kind] = space.build(configs[kind], excluded=subset.excluded, progress=build_progress(report, kind))
+        for name, (config, model) in plans.items():
+            shown = build_progress(report, name)
+            built[name] = space.build(config, excluded=subset.excluded, progress=shown, embed_model=model)
+        costs = {name: variant.cost for name, variant in built.items()}
+        if contextual is not None:
+            costs = {name: _sum([cost, _embedding_cost(built[name])]) for name, cost in costs.items()}
         return compare(
             built,
             subset.questions,
             ks=ks,
             metric=metric,
-            costs={kind: variant.cost for kind, variant in built.items()},
+            costs=costs,
             notes=_notes(origin, loaded, subset, built, generated=questions is None),
             seed=seed,
             progress=lambda done, total: report(VariantProgress(stage="ask", done=done, total=total)),
         )
 
 
-def _check_variants(variants: Sequence[ContextKind]) -> Sequence[ContextKind]:
+def _check_variants(variants: Sequence[ContextKind], *, at_least: int) -> Sequence[ContextKind]:
     unknown = [kind for kind in variants if kind not in KINDS]
-    if unknown or len(set(variants)) < 2 or len(set(variants)) < len(variants):
+    if unknown or len(set(variants)) < at_least or len(set(variants)) < len(variants):
+        number = "one to three" if at_least == 1 else "two or three"
         raise InputError(
-            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use two or three of none, structural, llm.",
+            f"The variants are {', '.join(map(repr, variants)) or 'none'}: use {number} of none, structural, llm.",
             value=variants,
         )
     return variants
+
+
+def _contextual_model(origin: Origin, wanted: str | BaseEmbedding) -> ContextualEmbedding:
+    """Return the model of the variant with a contextual embedding.
+
+    Raises:
+        ConfigurationError: The project has no semantic index.
+        InputError: It is not a contextual embedding model, or it is the project's own.
+        ModelError: The model cannot be loaded.
+    """
+    if not origin.config.faiss:
+        raise ConfigurationError(
+            "The project has no semantic index, so embedding models make no difference: set faiss=True and rebuild, or"
+            " leave out the contextual embedding.",
+            setting="faiss",
+        )
+    model = load_embed_model(wanted) if isinstance(wanted, str) else wanted
+    name = model_name(model)
+    if not isinstance(model, ContextualEmbedding):
+        raise InputError(
+            f"{name!r} is not a contextual embedding model: use one such as 'voyage:voyage-context-3', or an object of"
+            f" a subclass of ContextualEmbedding.",
+            value=wanted,
+        )
+    if name == origin.version.manifest.embed_model:
+        raise InputError(
+            f"{name!r} is the project's own embedding model, which the variant 'none' measures: leave it out, or"
+            f" compare in a project with another embedding model.",
+            value=wanted,
+        )
+    return model
 
 
 def _notes(
@@ -618,7 +697,9 @@ def _notes(
         outside = pluralize(len(questions) - len(sample.questions), "question")
         notes[0] += f" Left out because of evidence outside the sample: {outside}."
         notes.append("Fewer documents compete in a sample: compare the differences, not the levels.")
-        prices = {name: price(origin, variant.config) for name, variant in built.items()}
+        prices = {
+            name: price(origin, variant.config, embed_model=variant.embed_model) for name, variant in built.items()
+        }
         notes += [_whole(name, dollars, total) for name, dollars in prices.items() if dollars != 0]
     notes += absent_files(origin.version.manifest.documents, sample.questions)
     if generated:

@@ -31,6 +31,7 @@ from llama_index_contextual.contextualizer.cost import (
 )
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import ChunksPerCall, ContextRequest
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.ingestion.pipeline import Stages, model_notices
 from llama_index_contextual.ingestion.plan import IngestInput, RunOptions, jobs_of, make_reader, plan_run
 from llama_index_contextual.models import provider_of
@@ -224,6 +225,7 @@ def estimate(
     before: OpenVersion | None,
     sender: SenderKind,
     project: str = "NAME",
+    contextual: ContextualEmbedding | None = None,
 ) -> CostEstimate:
     """Read and chunk the documents of a call, and count the calls that its ingestion would send.
 
@@ -237,9 +239,10 @@ def estimate(
         before: The previous version, or None.
         sender: How the run would send its calls.
         project: Name of the project, for commands in messages.
+        contextual: The embedding model if it embeds the chunks of a document together, else None.
     """
     intake, plan = plan_run(inputs, options, config, before)
-    counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger))
+    counter = _Counter(stages, EmbeddingCount(embed_model, dimensions, stages.ledger, contextual))
     with make_reader(options, config, page_store=stages.ledger) as reader:
         for job in jobs_of(plan, intake, reader, before, plan.to_read, []):
             counter.add(stages.parse(job))
@@ -288,6 +291,7 @@ class _Counter:
             contextualizer = self._stages.contextualizer
             contextualized = nodes if contextualizer is None else contextualizer.contextualize(nodes).nodes
             self.embedding.add([with_context(node, None) for node in contextualized])
+            self.embedding.end_document()
             return
         for segment, chunks, contexts in self.writer.missing(nodes):
             self.known_contexts += len(contexts)
@@ -295,6 +299,7 @@ class _Counter:
                 requests = self.writer.requests(segment, chunks, count.chunks_per_call)
                 count.add(requests, self._form, self._limit, self._context_tokens)
             self.embedding.add_segment(segment, chunks, contexts, self._context_tokens, structural=self.writer.lines)
+        self.embedding.end_document()
 
     def chosen(self, options: Sequence[CostOption], sender: SenderKind) -> CostOption | None:
         """Return the option selected by the settings."""

@@ -36,14 +36,15 @@ from llama_index_contextual.contextualizer.cost import (
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.prompts import DEFAULT_PROMPT, ContextRequest
 from llama_index_contextual.contextualizer.spending import CallBudget, Spending
-from llama_index_contextual.embeddings.batching import aembed, aembed_parts, book_nothing
+from llama_index_contextual.embeddings.batching import Booking, aembed, aembed_parts, book_nothing
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding, aembed_documents, document_parts
 from llama_index_contextual.errors import ConfigurationError, ContextualError
 from llama_index_contextual.ingestion.builder import VersionBuilder
 from llama_index_contextual.ingestion.plan import Job, span_of
 from llama_index_contextual.models import embedding_identity, preload
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser
 from llama_index_contextual.retirement import retirement_notice
-from llama_index_contextual.storage.ledger import Ledger, vector_key
+from llama_index_contextual.storage.ledger import Ledger, document_keys, vector_key
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.storage.receipts import RunCost
 from llama_index_contextual.storage.version import DocumentFrame
@@ -101,7 +102,9 @@ class Stages:
             return
         model, context_tokens = writer.model, spending.context_tokens
         form = CallForm.of(model)
-        embedding = EmbeddingCount(None if self.embed_model_name == LOCAL else self.embed_model_name, None, self.ledger)
+        name = None if self.embed_model_name == LOCAL else self.embed_model_name
+        contextual = self.embed_model if isinstance(self.embed_model, ContextualEmbedding) else None
+        embedding = EmbeddingCount(name, None, self.ledger, contextual)
         for segment, chunks, contexts in writer.missing(nodes):
             live: list[ContextRequest] = []
             batch: list[ContextRequest] = []
@@ -112,6 +115,7 @@ class Stages:
             tokens = count_segment(batch, replace(form, cache=None), context_tokens=context_tokens)
             spending.estimated += spending.bill(model, tokens, sender="batch")
             embedding.add_segment(segment, chunks, contexts, context_tokens, structural=writer.lines)
+        embedding.end_document()
         if embedding.model is not None:
             spending.estimated += spending.embedding_bill(embedding.model, embedding.tokens)
 
@@ -129,6 +133,8 @@ class Stages:
         texts = await asyncio.to_thread(_texts_to_embed, nodes)
         if self.embed_model_name == LOCAL:
             return await aembed(self.embed_model, texts, name=LOCAL)
+        if isinstance(self.embed_model, ContextualEmbedding):
+            return await self._aembed_documents(self.embed_model, self.embed_model_name, nodes, texts)
         text_keys, known = await asyncio.to_thread(self._known_vectors, self.embed_model_name, texts)
         new = {key: text for key, text in zip(text_keys, texts, strict=True) if key not in known}
         if new:
@@ -139,6 +145,58 @@ class Stages:
             if others:
                 known.update(await self._aembed_new(self.embed_model, others, self.embed_model_name))
         return np.stack([known[key] for key in text_keys])
+
+    async def _aembed_documents(
+        self, model: ContextualEmbedding, name: str, nodes: Sequence[BaseNode], texts: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Return the unit vectors of chunks by a contextual model, from the ledger for documents it has completely."""
+        parts = await asyncio.to_thread(document_parts, model, nodes, texts)
+        sent = [[texts[at] for at in part] for part in parts]
+        keys_of = await asyncio.to_thread(
+            lambda: [document_keys(document, name, model.dimensions) for document in sent]
+        )
+        every = [key for document in keys_of for key in document]
+        known = await asyncio.to_thread(self.ledger.vectors, every, dimensions=model.dimensions)
+        new = {tuple(ks): document for ks, document in zip(keys_of, sent, strict=True) if not known.keys() >= {*ks}}
+        if new:
+            known.update(await self._aembed_new_documents(model, new, name))
+            length = len(known[next(iter(new))[0]])
+            # Stored vectors of another length do not fit into one index with those that the model returns now.
+            others = {
+                tuple(ks): document for ks, document in zip(keys_of, sent, strict=True) if len(known[ks[0]]) != length
+            }
+            if others:
+                known.update(await self._aembed_new_documents(model, others, name))
+        rows = np.empty((len(nodes), len(known[every[0]])), dtype=np.float32)
+        rows[[at for part in parts for at in part]] = [known[key] for key in every]
+        return rows
+
+    async def _aembed_new_documents(
+        self, model: ContextualEmbedding, new: Mapping[tuple[str, ...], list[str]], name: str
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of documents by key; each answer is stored in the ledger before the next call is sent."""
+        await asyncio.to_thread(preload, model)
+        text_keys = list(new)
+        by_key: dict[str, NDArray[np.float32]] = {}
+        requests = aembed_documents(model, list(new.values()), name=name, booking=self._booking(name))
+        async with aclosing(requests) as answers:
+            async for answer in answers:
+                answered = [key for at in answer for key in text_keys[at]]
+                by_key.update(await self._store(name, answered, np.concatenate(list(answer.values()))))
+        return by_key
+
+    def _booking(self, name: str) -> Booking:
+        return book_nothing if self.spending is None else partial(self.spending.embedding, name)
+
+    async def _store(
+        self, name: str, text_keys: Sequence[str], vectors: NDArray[np.float32]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Commit the vectors of an answer to the ledger, and return them by key."""
+        # A vector of zeros carries no information, and may be a mistake of the provider: do not store it.
+        nonzero = np.flatnonzero(vectors.any(axis=1)).tolist()
+        if nonzero:
+            await asyncio.to_thread(self.ledger.add_vectors, name, [text_keys[at] for at in nonzero], vectors[nonzero])
+        return dict(zip(text_keys, vectors, strict=True))
 
     def _known_vectors(self, model: str, texts: Sequence[str]) -> tuple[list[str], dict[str, NDArray[np.float32]]]:
         """Return the key of each text, and the vectors in the ledger."""
@@ -153,17 +211,10 @@ class Stages:
         """Return the vectors of texts by key; each answer is stored in the ledger before the next call is sent."""
         await asyncio.to_thread(preload, model)
         text_keys, texts = list(new), list(new.values())
-        booking = book_nothing if self.spending is None else partial(self.spending.embedding, name)
         by_key: dict[str, NDArray[np.float32]] = {}
-        async with aclosing(aembed_parts(model, texts, name=name, booking=booking)) as answers:
+        async with aclosing(aembed_parts(model, texts, name=name, booking=self._booking(name))) as answers:
             async for places, vectors in answers:
-                answer = {text_keys[at]: vector for at, vector in zip(places, vectors, strict=True)}
-                by_key.update(answer)
-                # A vector of zeros carries no information, and may be a mistake of the provider: do not store it.
-                nonzero = [key for key, vector in answer.items() if vector.any()]
-                if nonzero:
-                    rows = np.stack([answer[key] for key in nonzero])
-                    await asyncio.to_thread(self.ledger.add_vectors, name, nonzero, rows)
+                by_key.update(await self._store(name, [text_keys[at] for at in places], vectors))
         return by_key
 
 

@@ -55,6 +55,7 @@ from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Adjacent, ContextKind, Mode, ProjectConfig
+from llama_index_contextual.embeddings.contextual import ContextualEmbedding
 from llama_index_contextual.errors import (
     ConfigurationError,
     CorruptVersionError,
@@ -69,6 +70,7 @@ from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
 from llama_index_contextual.ingestion.run import arun, remove_documents
 from llama_index_contextual.models import (
     ModelSetting,
+    contextual_model,
     embedding_identity,
     is_same_model,
     load_embed_model,
@@ -323,16 +325,19 @@ class Project:
             before = self._version_to_build_on(embed_model, replace=replace)
             if before is not None:
                 stack.callback(before.close)
+            passed = self._passed_embed_model
+            contextual = contextual_model(embed_model or "") if passed is None else passed
             return estimate(
                 _items(inputs),
                 options,
                 config=self.config,
                 stages=self._stages(ledger, None),
                 embed_model=embed_model,
-                dimensions=getattr(self._passed_embed_model, "dimensions", None),
+                dimensions=getattr(passed, "dimensions", None),
                 before=before,
                 sender="batch" if batch else self.config.service_tier or "live",
                 project=self.name,
+                contextual=contextual if isinstance(contextual, ContextualEmbedding) else None,
             )
 
     aestimate = in_thread(estimate)
@@ -1022,6 +1027,7 @@ class Project:
         questions: Questions | None = None,
         *,
         variants: Sequence[ContextKind] = ("none", "structural", "llm"),
+        contextual_embedding: str | BaseEmbedding | None = None,
         sample: int | None = None,
         ks: Sequence[int] = (1, 5, 10, 20),
         metric: str | None = None,
@@ -1034,7 +1040,10 @@ class Project:
 
         Args:
             questions: Questions with evidence, or a file of them; None lets the project's LLM write some.
-            variants: Kinds of context, at least two; the others are compared with the first one.
+            variants: Kinds of context, at least two; the others are compared with the first one. With
+                `contextual_embedding`, one is enough.
+            contextual_embedding: Contextual embedding model, such as "voyage:voyage-context-3", for one more variant:
+                "contextual embedding", without contexts.
             sample: Maximum number of documents to build, those with evidence first; None uses all.
             ks: Numbers of results to evaluate.
             metric: Metric of the recommendation; None uses recall@10.
@@ -1055,6 +1064,7 @@ class Project:
             self._origin(),
             questions,
             variants=variants,
+            contextual_embedding=contextual_embedding,
             sample=sample,
             ks=ks,
             metric=metric,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from llama_index.core.schema import MetadataMode
@@ -65,10 +66,12 @@ def forget(project_dir: Path, live: OpenVersion, *, dry_run: bool = False) -> Fo
             files.sync_directory(project_dir)
         return ForgetReport(versions=others, contexts=0, embeddings=0)
     contexts: set[str] = set()
-    texts: list[str] = []
+    documents: dict[str, list[tuple[int, str]]] = {}
     for node in live.docstore.iterate():
         contexts.add(keys.context_parts(node.metadata)[1])
-        texts.append(node.get_content(metadata_mode=MetadataMode.EMBED))
+        entry = (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.EMBED))
+        documents.setdefault(node.ref_doc_id or node.node_id, []).append(entry)
+    texts = [[text for _, text in sorted(chunks, key=itemgetter(0))] for chunks in documents.values()]
     new = path.with_name(f"{LEDGER_FILE}{files.NEW}")
     with project_ledger(project_dir) as ledger:
         batched = ledger.info().batched_requests

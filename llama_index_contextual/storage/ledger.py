@@ -1,7 +1,8 @@
 """Permanent store of contexts, embeddings and scanned pages, so that nothing is paid for or read by OCR twice.
 
 The ledger is one SQLite file with rollback journal and full sync. A row is committed as soon as its answer has arrived,
-so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call.
+so a crash loses at most the calls in flight. The key of a row is a SHA-256 over the whole input of the call; for
+contextual embedding models, see `document_keys`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,53 @@ def vector_key(text: str, model: str, dimensions: int | None) -> str:
     return content_key(model, text) if dimensions is None else content_key(model, str(dimensions), text)
 
 
+def document_keys(texts: Sequence[str], model: str, dimensions: int | None) -> list[str]:
+    """Return the keys of the embeddings of texts that a contextual model embeds together.
+
+    A key contains the key of the text itself, a digest of all texts, the place of the text among them and their number:
+    the vector is used again only if all of them are the same.
+
+    Args:
+        texts: The texts, in the order in which they are sent.
+        model: Name of the model.
+        dimensions: Length of the vectors that was requested, or None.
+    """
+    digest = content_key(*texts)
+    return [f"{vector_key(text, model, dimensions)}:{digest}:{at}:{len(texts)}" for at, text in enumerate(texts)]
+
+
+class _LiveVectors:
+    """Keys of the embeddings of live documents.
+
+    Args:
+        documents: Texts of the chunks of each document, in the order of the document.
+        models: Names of models with the lengths of their vectors.
+    """
+
+    def __init__(self, documents: Sequence[Sequence[str]], models: Collection[tuple[str, int | None]]) -> None:
+        self._documents = documents
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        for of, texts in enumerate(documents):
+            for at, text in enumerate(texts):
+                for model in models:
+                    self._places.setdefault(vector_key(text, *model), []).append((of, at))
+        self._digest = cache(self._digest_of)
+
+    def __contains__(self, key: str) -> bool:
+        own, _, others = key.partition(":")
+        places = self._places.get(own, [])
+        match others.split(":"):
+            case [""]:
+                return bool(places)
+            case [digest, before, number] if before.isdecimal() and number.isdecimal():
+                starts = ((of, at - int(before)) for of, at in places)
+                return any(start >= 0 and self._digest(of, start, int(number)) == digest for of, start in starts)
+        return False
+
+    def _digest_of(self, document: int, start: int, number: int) -> str:
+        return content_key(*self._documents[document][start : start + number])
+
+
 class Ledger:
     """The ledger of one project, or of an `LLMContextualizer` in a pipeline.
 
@@ -213,7 +262,9 @@ class Ledger:
         with self._kv.transaction():
             self._kv.insert(table, rows, replace=False)
 
-    def keep_only(self, contexts: Collection[str], texts: Collection[str], *, dry_run: bool = False) -> tuple[int, int]:
+    def keep_only(
+        self, contexts: Collection[str], documents: Sequence[Sequence[str]], *, dry_run: bool = False
+    ) -> tuple[int, int]:
         """Remove all other rows, and return the number of contexts and of embeddings removed.
 
         Requests and replies of batches and scanned pages cannot be attributed to a document, so all of them are
@@ -223,18 +274,16 @@ class Ledger:
 
         Args:
             contexts: Contexts to keep.
-            texts: Texts whose embeddings to keep, of any model.
+            documents: Texts of the chunks of each document, in the order of the document, whose embeddings to keep, of
+                any model. Of those by contextual models, only embeddings among the same neighbours are kept.
             dry_run: Only count the rows.
         """
         storable = set(map(storable_text, contexts))
         context_keys = {key for key, context, *_ in self._contexts() if context in storable}
         models = self._kv.query("SELECT DISTINCT model, length(vector) / 4 FROM embeddings")
-        vector_keys = {
-            vector_key(text, *model)
-            for name, length in models
-            for model in ((name, None), (name, length))
-            for text in texts
-        }
+        vector_keys = _LiveVectors(
+            documents, {model for name, length in models for model in ((name, None), (name, length))}
+        )
         with self._kv.transaction() as connection:
             removed = []
             for table, keys_to_keep in (("contexts", context_keys), ("embeddings", vector_keys)):

@@ -65,7 +65,7 @@ def test_removed_data_is_not_in_a_copy_of_the_file(seed: int, kept: int) -> None
             ledger.add_vectors("m", [vector_key(name, "m", None) for name in names], vectors)
             chance.shuffle(names)
             stay, removed = names[:kept], names[kept:]
-            assert ledger.keep_only({f"<{name}>" for name in stay}, stay) == (len(removed), len(removed))
+            assert ledger.keep_only({f"<{name}>" for name in stay}, [stay]) == (len(removed), len(removed))
             ledger.copy_to(path.with_name("copy"))
         content = path.with_name("copy").read_bytes()
         assert [name for name in removed if f"<{name[:4]}".encode() in content] == []
@@ -81,7 +81,7 @@ def test_an_embedding_of_another_length_or_model_is_kept_with_its_text(ledger: L
     for model, dimensions in (("m", None), ("m", 4), ("n", None)):
         ledger.add_vectors(model, [vector_key("stays", model, dimensions)], rows)
         ledger.add_vectors(model, [vector_key("goes", model, dimensions)], rows)
-    assert ledger.keep_only((), ["stays"]) == (0, 3)
+    assert ledger.keep_only((), [["stays"]]) == (0, 3)
     assert len(ledger.vectors([vector_key("stays", "m", 4), vector_key("stays", "n", None)])) == 2
 
 

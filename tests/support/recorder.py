@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.records import CHAT_PATH, EMBEDDINGS_PATH, MODEL_PATHS, Answer, Record, Request
+from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, EMBEDDINGS_PATH, MODEL_PATHS, Answer, Record, Request
 
 PATIENCE = 60.0
 """Seconds for what takes milliseconds, on a machine that is busy with other things."""
@@ -105,6 +105,11 @@ class Recorder:
     def embedding_calls(self) -> list[Record]:
         """The recorded embedding calls."""
         return self.calls(EMBEDDINGS_PATH)
+
+    @property
+    def contextual_calls(self) -> list[Record]:
+        """The recorded calls for contextual embeddings."""
+        return self.calls(CONTEXTUAL_PATH)
 
     def totals(self) -> dict[str, int]:
         """Return the counts that `log_check` computes from the log on its own."""

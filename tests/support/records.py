@@ -9,7 +9,8 @@ from typing import Any
 
 CHAT_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
-MODEL_PATHS = frozenset({CHAT_PATH, EMBEDDINGS_PATH})
+CONTEXTUAL_PATH = "/v1/contextualizedembeddings"
+MODEL_PATHS = frozenset({CHAT_PATH, EMBEDDINGS_PATH, CONTEXTUAL_PATH})
 
 _CHUNK = re.compile(r"<chunk\b[^>]*>(.*?)</chunk>", re.DOTALL | re.IGNORECASE)
 _SECRET_HEADERS = frozenset({"authorization", "api-key"})
@@ -56,7 +57,9 @@ class Request:
 
     @property
     def inputs(self) -> list[Any]:
-        """The embedding inputs, a single text or token list wrapped in a list."""
+        """The embedding inputs, a single text or token list wrapped in a list, or the texts of all lists."""
+        if isinstance(lists := self.fields.get("inputs"), list):
+            return [text for texts in lists if isinstance(texts, list) for text in texts]
         original = self.fields.get("input")
         if isinstance(original, str) or (isinstance(original, list) and original and isinstance(original[0], int)):
             return [original]
@@ -127,7 +130,7 @@ class Record:
 
     @property
     def paid(self) -> bool:
-        """Whether a model ran: a 200 from the chat or the embeddings endpoint."""
+        """Whether a model ran: a 200 from the chat or an embeddings endpoint."""
         return self.status == 200 and self.path in MODEL_PATHS
 
     def as_dict(self) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from tests.support.faults import ERROR_KINDS, Fault, Faults
 from tests.support.files import Files
 from tests.support.limits import RateLimiter
 from tests.support.recorder import Recorder
-from tests.support.records import CHAT_PATH, MODEL_PATHS, Answer, ApiError, Request
+from tests.support.records import CHAT_PATH, CONTEXTUAL_PATH, MODEL_PATHS, Answer, ApiError, Request
 from tests.support.replies import Reply, ReplyFunction, default_reply
 from tests.support.tokens import DEFAULT_ENCODING, TOKEN_BYTES
+from tests.support.voyage import check_contextual, contextual_answer, voyage_error
 
 LISTED_MODELS = ("gpt-4o-mini", "gpt-4.1-mini", "text-embedding-3-small", "text-embedding-3-large")
 # Replies of tests may block (on an event, say); each needs a thread of its own then.
@@ -101,7 +102,7 @@ class Service(Recorder, Faults):
                 raise fault.error()
             return await self._route(request, fault)
         except ApiError as error:
-            return error.answer()
+            return voyage_error(error.answer()) if request.path == CONTEXTUAL_PATH else error.answer()
 
     def delay(self, request: Request, answer: Answer) -> float:
         """Return the seconds still to wait before an answer is sent."""
@@ -115,7 +116,7 @@ class Service(Recorder, Faults):
         if method == "POST" and request.body is None:
             raise ApiError(400, "We could not parse the JSON body of your request.")
         match (method, parts):
-            case ("POST", ["chat", "completions"] | ["embeddings"]):
+            case ("POST", ["chat", "completions"] | ["embeddings"] | ["contextualizedembeddings"]):
                 return await self._run_model(request, fault)
             case ("GET", ["models"]):
                 names = LISTED_MODELS if self.models is None else tuple(self.models)
@@ -167,6 +168,12 @@ class Service(Recorder, Faults):
         hide_usage = fault is not None and fault.kind == "missing_usage"
         if request.path == CHAT_PATH:
             return await self._chat(request, fault, hide_usage)
+        if request.path == CONTEXTUAL_PATH:
+            inputs, tokens = check_contextual(request, self.embedding_encoding)
+            headers = self._admit(request, tokens)
+            answer = contextual_answer(request, inputs, tokens, self.embedding_dimensions)
+            answer.headers = headers
+            return answer
         texts, tokens = check_embeddings(request, self.embedding_encoding)
         headers = self._admit(request, tokens)
         answer = embeddings_answer(request, texts, tokens, self.embedding_dimensions, hide_usage=hide_usage)

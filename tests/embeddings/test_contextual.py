@@ -1,0 +1,236 @@
+"""Contextual embedding models: what is embedded together, within which limits, and what is checked."""
+
+from __future__ import annotations
+
+import math
+import random
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from pydantic import Field, PrivateAttr
+
+from llama_index_contextual import ContextualEmbedding
+from llama_index_contextual._utils.calls import RetryPolicy
+from llama_index_contextual.embeddings.contextual import aembed_documents, document_parts
+from llama_index_contextual.errors import InputError, ModelError
+from tests.support.voyage import contextual_vectors
+
+QUICK = RetryPolicy(attempts=3, base_delay=0.001)
+
+
+class Neighbours(ContextualEmbedding):
+    """Vectors that depend on the whole list; a word is a token; remembers its requests."""
+
+    model_name: str = Field(default="neighbours@1")
+    _requests: list[list[list[str]]] = PrivateAttr(default_factory=list)
+    _answers: list[Any] = PrivateAttr(default_factory=list)
+
+    @property
+    def requests(self) -> list[list[list[str]]]:
+        return self._requests
+
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
+    def _get_document_embeddings(self, documents: list[list[str]]) -> list[list[list[float]]]:
+        self._requests.append(documents)
+        answer = self._answers.pop(0) if self._answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer or [contextual_vectors(texts, 16) for texts in documents]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return contextual_vectors([query], 16)[0]
+
+
+def chunk(text: str, doc: str, *, segment: int | None = None, start: int | None = None) -> TextNode:
+    return TextNode(
+        id_=f"{doc}-{text[:20]}-{start}",
+        text=text,
+        start_char_idx=start,
+        metadata={} if segment is None else {"segment_index": segment},
+        excluded_embed_metadata_keys=["segment_index"],
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
+    )
+
+
+def parts_of(model: ContextualEmbedding, nodes: list[TextNode]) -> list[list[int]]:
+    return document_parts(model, nodes, [node.text for node in nodes])
+
+
+# ---- what is embedded together -------------------------------------------------------------------------------------
+
+
+def test_the_chunks_of_a_document_are_embedded_together_in_the_order_of_the_text() -> None:
+    nodes = [
+        chunk("second", "a", start=10),
+        chunk("alone", "b"),
+        chunk("first", "a", start=0),
+        chunk("third", "a", start=20),
+        TextNode(text="no document"),
+    ]
+    assert parts_of(Neighbours(), nodes) == [[2, 0, 3], [1], [4]]
+
+
+def test_a_long_document_is_split_between_segments() -> None:
+    nodes = [chunk("w " * 4, "a", segment=at // 3, start=at) for at in range(9)]
+    assert parts_of(Neighbours(max_tokens_per_document=36), nodes) == [list(range(9))]
+    assert parts_of(Neighbours(max_tokens_per_document=35), nodes) == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
+    assert parts_of(Neighbours(max_tokens_per_document=23), nodes) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert parts_of(Neighbours(max_chunks_per_request=5), nodes) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+def test_a_segment_that_is_too_long_is_split_between_chunks() -> None:
+    nodes = [chunk("w " * 4, "a", segment=0, start=at) for at in range(5)]
+    assert parts_of(Neighbours(max_tokens_per_document=9), nodes) == [[0, 1], [2, 3], [4]]
+
+
+def test_a_chunk_that_is_too_long_is_an_error_before_anything_is_sent() -> None:
+    model = Neighbours(max_tokens_per_document=3)
+    message = "A chunk with its context has 4 tokens, but 'neighbours@1' accepts at most 3: lower chunk_size"
+    with pytest.raises(InputError, match=message):
+        parts_of(model, [chunk("one", "a"), chunk("w w w w", "a")])
+    with pytest.raises(InputError, match=message):
+        model.get_document_embeddings([["one"], ["w w w w"]])
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_parts_keep_to_the_limits_and_cover_each_chunk_once(seed: int) -> None:
+    draw = random.Random(seed)
+    limit = draw.randint(5, 40)
+    model = Neighbours(max_tokens_per_document=limit, max_chunks_per_request=draw.randint(1, 8))
+    nodes = []
+    for doc in "abc":
+        for at in range(draw.randint(0, 15)):
+            nodes.append(chunk("w " * draw.randint(0, 5), doc, segment=at // draw.randint(1, 4), start=at))
+    parts = parts_of(model, nodes)
+    assert sorted(at for part in parts for at in part) == list(range(len(nodes))), seed
+    for part in parts:
+        assert len({nodes[at].ref_doc_id for at in part}) == 1
+        assert part == sorted(part)
+        assert sum(len(nodes[at].text.split()) for at in part) <= limit
+        assert len(part) <= model.max_chunks_per_request
+
+
+# ---- the model as a LlamaIndex embedding ---------------------------------------------------------------------------
+
+
+async def test_documents_are_sent_in_requests_within_the_limits_and_returned_whole() -> None:
+    documents = [["a b", "c d e"], ["f"], [], ["g h i", "j k l", "m"], ["n"]]
+    model = Neighbours(max_tokens_per_document=6, max_tokens_per_request=7, max_documents_per_request=2)
+    sync = model.get_document_embeddings(documents)
+    assert model.requests == [[["a b", "c d e"], ["f"]], [["g h i", "j k l"], ["m"]], [["n"]]]
+    assert [len(vectors) for vectors in sync] == [2, 1, 0, 3, 1]
+    assert sync[0] == contextual_vectors(["a b", "c d e"], 16)
+    assert await model.aget_document_embeddings(documents) == sync
+    assert model.get_document_embeddings([]) == []
+
+
+async def test_single_texts_have_no_neighbours() -> None:
+    model = Neighbours()
+    expected = [contextual_vectors([text], 16)[0] for text in ("one", "two")]
+    assert model.get_text_embedding_batch(["one", "two"]) == expected
+    assert await model.aget_text_embedding_batch(["one", "two"]) == expected
+    assert model.get_text_embedding("one") == await model.aget_text_embedding("one") == expected[0]
+    assert model.get_query_embedding("one") == await model.aget_query_embedding("one") == expected[0]
+    assert all(len(texts) == 1 for request in model.requests for texts in request)
+
+
+async def test_a_pipeline_embeds_the_nodes_of_a_document_together() -> None:
+    nodes = [chunk("the pump", "a", start=0), chunk("the valve", "a", start=9), chunk("the pump", "b", start=0)]
+    model = Neighbours()
+    done = IngestionPipeline(transformations=[model], disable_cache=True).run(nodes=nodes)
+    expected = [*contextual_vectors(["the pump", "the valve"], 16), *contextual_vectors(["the pump"], 16)]
+    assert [node.embedding for node in done] == expected
+    again = await IngestionPipeline(transformations=[model], disable_cache=True).arun(nodes=nodes)
+    assert [node.embedding for node in again] == expected
+    requests = len(model.requests)
+    index = VectorStoreIndex(done, embed_model=model)
+    assert len(model.requests) == requests, "nodes that have an embedding are not embedded again"
+    assert index.as_retriever(similarity_top_k=1).retrieve("valve")[0].text == "the valve"
+
+
+@pytest.mark.parametrize("answer", [[[[1.0]]], [[[1.0], [1.0]], [[1.0]]], [[1.0], [1.0]], [3]])
+async def test_an_answer_without_one_vector_per_chunk_is_an_error(answer: Any) -> None:
+    for asynchronous in (False, True):
+        model = Neighbours()
+        model._answers.append(answer)
+        documents = [["one", "two"]]
+        with pytest.raises(ModelError, match="'neighbours@1' did not return one vector per chunk"):
+            await model.aget_document_embeddings(documents) if asynchronous else model.get_document_embeddings(
+                documents
+            )
+
+
+# ---- requests of a project -----------------------------------------------------------------------------------------
+
+
+async def rows(model: ContextualEmbedding, documents: list[list[str]], **options: Any) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    async for answer in aembed_documents(model, documents, name="n", policy=QUICK, **options):
+        assert not found.keys() & answer.keys()
+        found |= answer
+    return found
+
+
+async def test_unit_vectors_are_yielded_request_by_request_and_each_is_booked() -> None:
+    model = Neighbours(max_tokens_per_request=4)
+    booked: list[int] = []
+
+    @asynccontextmanager
+    async def booking(tokens: int) -> Any:
+        booked.append(tokens)
+        yield
+
+    documents = [["a b"], ["c", "d"], ["e f g"]]
+    found = await rows(model, documents, booking=booking)
+    assert booked == [4, 3], "as counted by OpenAI's embedding models"
+    assert sorted(found) == [0, 1, 2]
+    for at, texts in enumerate(documents):
+        assert found[at] == pytest.approx(np.array(contextual_vectors(texts, 16)), abs=1e-6)
+
+
+async def test_a_document_with_unusable_vectors_is_sent_again_and_the_others_are_not() -> None:
+    model = Neighbours()
+    good, nan = [[1.0, 0.0]], [[math.nan, 1.0]]
+    model._answers += [[good, nan], [[[0.0, 0.0]]], [good]]
+    found = await rows(model, [["one"], ["two"]])
+    assert model.requests == [[["one"], ["two"]], [["two"]], [["two"]]]
+    assert found[1].tolist() == good
+
+
+async def test_vectors_that_stay_zero_are_kept_and_those_that_stay_nan_are_an_error() -> None:
+    model = Neighbours()
+    model._answers += [[[[0.0, 0.0], [1.0, 0.0]]]] * 3
+    assert (await rows(model, [["one", "two"]]))[0].tolist() == [[0.0, 0.0], [1.0, 0.0]]
+    model._answers += [[[[math.inf, 0.0]]]] * 3
+    with pytest.raises(ModelError, match="not finite numbers 3 times"):
+        await rows(model, [["one"]])
+
+
+@pytest.mark.parametrize("answer", [[[[1.0], [1.0, 2.0]]], [[[], []]], [[["x"], ["y"]]], [[None, None]]])
+async def test_vectors_of_different_or_no_length_are_an_error(answer: Any) -> None:
+    model = Neighbours()
+    model._answers.append(answer)
+    with pytest.raises(ModelError, match="did not return vectors of the same number of dimensions"):
+        await rows(model, [["one", "two"]])
+
+
+async def test_vectors_of_another_length_than_requested_are_an_error() -> None:
+    with pytest.raises(ModelError, match="did not return vectors of 8 dimensions"):
+        await rows(Neighbours(dimensions=8), [["one"]])
+
+
+async def test_failed_requests_are_repeated_and_the_last_error_has_a_message() -> None:
+    model = Neighbours()
+    model._answers += [ConnectionError("gone"), TimeoutError("late")]
+    assert len(await rows(model, [["one"]])) == 1
+    model._answers += [ValueError("no such thing")]
+    with pytest.raises(ModelError, match="'n' failed: ValueError: no such thing"):
+        await rows(model, [["one"]])

@@ -1,0 +1,217 @@
+"""A contextual embedding as one more variant of a comparison, in Python and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document
+from typer.testing import CliRunner
+
+from llama_index_contextual.cli import app as cli
+from llama_index_contextual.config import ProjectConfig, TokenPrice
+from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
+from llama_index_contextual.errors import ConfigurationError, InputError, ModelError
+from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
+from llama_index_contextual.evaluation.report import to_dict, write_report
+from llama_index_contextual.evaluation.run import VariantProgress
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from tests.support.models import CountingEmbedding, ScriptedLLM
+from tests.support.server import LoopbackProvider
+
+NAME = "voyage:voyage-context-3"
+PRICES = {NAME: TokenPrice(input=1_000.0), "ScriptedLLM:scripted": TokenPrice(input=2.0, output=8.0)}
+YARDS = ["Orlen", "Marsk", "Tavira", "Kilrush", "Ostrava", "Lindau"]
+SUBJECTS = ["the crane is inspected", "the dock is flooded", "the gate is painted", "the pump is greased"]
+
+
+def documents() -> list[Document]:
+    """Return one document per yard: only the first sentence names it, all others are the same but for a number."""
+    return [
+        Document(
+            id_=f"{yard}.txt",
+            text=f"Rules of the yard {yard}.\n\n"
+            + "".join(f"Each month {thing} {at + 3} times by two people of the night shift.\n\n" for thing in SUBJECTS),
+            metadata={"file_name": f"{yard}.txt"},
+        )
+        for at, yard in enumerate(YARDS)
+    ]
+
+
+QUESTIONS = [
+    Question(
+        id=f"{yard} {thing}",
+        text=f"{yard}: how often is it that {thing}",
+        evidence=[Evidence(file=f"{yard}.txt", text=f"Each month {thing} {at + 3} times")],
+    )
+    for at, yard in enumerate(YARDS)
+    for thing in SUBJECTS
+]
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackProvider]:
+    with LoopbackProvider(embedding_dimensions=256, embedding_encoding="cl100k_base") as running:
+        monkeypatch.setenv("VOYAGE_API_KEY", "pa-a-key-of-the-tests-0123456789")
+        monkeypatch.setenv("VOYAGE_API_BASE", running.api_base)
+        yield running
+
+
+@pytest.fixture
+def yards(manager: ProjectManager, provider: LoopbackProvider) -> Project:
+    config = ProjectConfig.local(context="none", chunk_size=20, chunk_overlap=0, prices=PRICES, document_weight=0)
+    project = manager.create("yards", config, llm=ScriptedLLM())
+    project.ingest(documents())
+    return project
+
+
+def test_the_variant_is_built_with_the_named_model_and_without_contexts(
+    yards: Project, provider: LoopbackProvider
+) -> None:
+    versions = yards.versions()
+    comparison = yards.compare(
+        QUESTIONS, variants=["none", "structural"], contextual_embedding=NAME, ks=[1, 3], metric="recall@3"
+    )
+    assert comparison.names == ["none", "structural", "contextual embedding"]
+    chunks = [chunk for result in comparison["contextual embedding"].results for chunk in result.results]
+    assert all(chunk.context is None for chunk in chunks)
+    documents_of = [r.body["inputs"] for r in provider.contextual_calls if r.body["input_type"] == "document"]
+    assert [len(inputs) for inputs in documents_of] == [len(YARDS)]
+    queries = [r for r in provider.contextual_calls if r.body["input_type"] == "query"]
+    assert len(queries) == len(QUESTIONS)
+    assert comparison.difference("none", "contextual embedding").mean > 0.1, "the neighbours name the yard"
+    assert yards.versions() == versions
+    assert {path.name for path in yards.directory.parent.iterdir()} == {yards.name}
+
+
+def test_its_cost_is_shown_first_and_it_is_paid_for_once(yards: Project, provider: LoopbackProvider) -> None:
+    events: list[VariantProgress] = []
+    options: dict[str, Any] = {"variants": ["none"], "contextual_embedding": NAME, "ks": [3]}
+    first = yards.compare(QUESTIONS, **options, progress=events.append)
+    assert events[0].stage == "price"
+    cost = first.costs["contextual embedding"]
+    assert cost is not None
+    assert events[0].dollars == pytest.approx(cost)
+    assert first.costs["none"] == 0
+    assert ("build", "contextual embedding") in {(event.stage, event.name) for event in events}
+    (sent,) = [r.usage for r in provider.contextual_calls if r.body["input_type"] == "document"]
+    assert cost == pytest.approx(sent["total_tokens"] / 1_000, rel=0.05)  # type: ignore[index]
+    provider.clear_history()
+    events.clear()
+    again = yards.compare(QUESTIONS, **options, progress=events.append)
+    assert events[0].dollars == 0
+    assert not [r for r in provider.contextual_calls if r.body["input_type"] == "document"]
+    assert again.costs == first.costs
+
+
+def test_nothing_is_sent_if_it_would_cost_more_than_allowed(yards: Project, provider: LoopbackProvider) -> None:
+    with pytest.raises(InputError, match=r"6 documents would cost about \$0\.\d+, more than max_cost"):
+        yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=0.0001)
+    yards.config = yards.config.changed(prices={NAME: PRICES[NAME]})
+    assert provider.history == []
+    assert yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, max_cost=10).names[1:]
+
+
+def test_it_comes_before_the_llm_which_is_more_expensive(yards: Project) -> None:
+    comparison = yards.compare(QUESTIONS[:2], contextual_embedding=NAME, ks=[3])
+    assert comparison.names == ["none", "structural", "contextual embedding", "llm"]
+    assert all(cost is not None for name, cost in comparison.costs.items() if name != "llm")
+
+
+def test_a_sample_notes_the_cost_of_all_documents(yards: Project) -> None:
+    comparison = yards.compare(QUESTIONS[:4], variants=["none"], contextual_embedding=NAME, sample=2)
+    (note,) = [note for note in comparison.notes if "would cost" in note]
+    assert note.startswith("'contextual embedding' for all 6 documents would cost about $")
+
+
+def test_an_object_is_compared_too(yards: Project, provider: LoopbackProvider) -> None:
+    model = VoyageContextualEmbedding(api_base=provider.api_base, dimensions=512)
+    assert yards.compare(QUESTIONS[:4], variants=["structural"], contextual_embedding=model).names == [
+        "structural",
+        "contextual embedding",
+    ]
+    assert {r.body.get("output_dimension") for r in provider.contextual_calls} == {512}
+
+
+def test_reports_contain_the_variant(yards: Project, tmp_path: Path) -> None:
+    comparison = yards.compare(QUESTIONS[:4], variants=["none"], contextual_embedding=NAME)
+    assert to_dict(comparison)["costs"]["contextual embedding"] > 0  # type: ignore[index]
+    assert "contextual embedding" in write_report(comparison, tmp_path / "r.csv").read_text(encoding="utf-8")
+    pytest.importorskip("matplotlib", reason="needs the extra eval")
+    page = write_report(comparison, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<h2>Cost of the contexts and embeddings</h2>" in page
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_compared_is_an_error(
+    yards: Project, manager: ProjectManager, provider: LoopbackProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="use one to three of none, structural, llm"):
+        yards.compare(QUESTIONS, variants=[], contextual_embedding=NAME)
+    with pytest.raises(
+        InputError, match="is not a contextual embedding model: use one such as 'voyage:voyage-context-"
+    ):
+        yards.compare(QUESTIONS, contextual_embedding=CountingEmbedding())
+    with pytest.raises(ModelError, match="Setting 'embed_model' is 'voyage-context-3', which is not the name"):
+        yards.compare(QUESTIONS, contextual_embedding="voyage-context-3")
+    lexical = manager.create("lexical", ProjectConfig.local(faiss=False, context="none"))
+    lexical.ingest(documents())
+    with pytest.raises(ConfigurationError, match="The project has no semantic index"):
+        lexical.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME)
+    own = manager.create("own", ProjectConfig.local(embed_model=NAME, context="none"))
+    own.ingest(documents())
+    with pytest.raises(InputError, match="is the project's own embedding model, which the variant 'none' measures"):
+        own.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME)
+    monkeypatch.delenv("VOYAGE_API_KEY")
+    with pytest.raises(ModelError, match="needs VOYAGE_API_KEY, which is not set"):
+        yards.compare(QUESTIONS, contextual_embedding=NAME)
+
+
+@pytest.mark.parametrize("stage", ["price", "build", "ask"])
+def test_ctrl_c_leaves_nothing_behind(yards: Project, stage: str) -> None:
+    def interrupt(progress: VariantProgress) -> None:
+        if progress.stage == stage and progress.name in ("", "contextual embedding"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        yards.compare(QUESTIONS, variants=["none"], contextual_embedding=NAME, progress=interrupt)
+    assert {path.name for path in yards.directory.parent.iterdir()} == {yards.name}
+    assert yards.compare(QUESTIONS[:4], variants=["none"], contextual_embedding=NAME).names[1:]
+
+
+# ---- command line --------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: object, answer: str | None = None, code: int = 0) -> tuple[str, str]:
+    result = CliRunner().invoke(cli.app, ["evaluate", *map(str, arguments)], input=answer)
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result.stdout, result.stderr
+
+
+@pytest.fixture
+def questions(yards: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LLAMA_INDEX_CONTEXTUAL_ROOT", str(yards.directory.parent))
+    write_questions(QUESTIONS, tmp_path / "q.jsonl")
+    return tmp_path / "q.jsonl"
+
+
+def test_the_command_asks_before_it_pays_and_shows_what_it_cost(questions: Path, provider: LoopbackProvider) -> None:
+    arguments = ["yards", questions, "--compare", "none", "--contextual-embedding", NAME, "--k", "1,3"]
+    _, err = run(*arguments, answer="n\n", code=1)
+    assert "Contexts and embeddings will cost about $0." in err
+    assert provider.history == []
+    out, err = run(*arguments, "--yes")
+    assert "contextual embedding − none, recall@3" in out
+    assert "contextual embedding: contexts and embeddings $0." in out
+    assert "Building 'contextual embedding' …" in err
+
+
+def test_the_option_needs_a_comparison(questions: Path) -> None:
+    for others in ([], ["--compare", "none", "--sweep", "20,40"]):
+        _, err = run("yards", questions, "--contextual-embedding", NAME, *others, code=1)
+        assert "--contextual-embedding adds a variant to --compare: pass --compare none,structural as well" in err
