@@ -44,6 +44,7 @@ FORMER_DEFAULTS: Mapping[str, Any] = {
     "document_weight": 0.1,
     "sibling_weight": 0.5,
     "embed_window": None,
+    "name_facts": False,
     "pdf_engine": "pypdf",
 }
 """Values of settings that are missing from the record of a version or a project.
@@ -139,6 +140,12 @@ class ProjectConfig(BaseModel):
         default=True,
         description="Whether the structural context is put before the context that an LLM writes; the prompts and their"
         " cost are the same.",
+    )
+    name_facts: bool = Field(
+        default=True,
+        description="Whether the facts of a document (`file_metadata`, or the metadata of your own Documents) are"
+        " embedded with their names, and shown to the LLM that writes contexts; contexts of documents with facts are"
+        " then requested again if a fact changes.",
     )
     chunks_per_call: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         default=1,
@@ -338,6 +345,12 @@ class ProjectConfig(BaseModel):
         " documents, and the reverse, in the lexical search.",
         json_schema_extra=_NO_REBUILD,
     )
+    acronym_table: dict[str, str] = Field(
+        default_factory=dict,
+        description='Acronyms with their long forms, such as {"SLA": "service level agreement"}: a question with one is'
+        " also searched for the other, in the lexical search.",
+        json_schema_extra=_NO_REBUILD,
+    )
     rerank: str | None = Field(
         default=None,
         description="Reranker for the best hits: the name of a cross-encoder, such as"
@@ -426,6 +439,14 @@ class ProjectConfig(BaseModel):
         known = [*Stemmer.algorithms(), "none"]
         if value not in known:
             raise ValueError(f"must be one of {', '.join(sorted(known))}")
+        return value
+
+    @field_validator("acronym_table")
+    @classmethod
+    def _whole_acronyms(cls, value: dict[str, str]) -> dict[str, str]:
+        for short, long in value.items():
+            if not short or len(short.split()) != 1 or short != short.strip() or not any(map(str.isalnum, long)):
+                raise ValueError(f"{short!r}: {long!r} is not an acronym of one word with its long form")
         return value
 
     @field_validator("prices")

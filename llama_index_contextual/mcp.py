@@ -318,7 +318,9 @@ class _Tools:
             return _reply(answer, f"{reason} These passages may contain it:\n\n{result}")
         response = cast(GroundedResponse, await _with_progress(context, "ask", engine.aquery(question)))
         sources = [f"[Source {number}] {one} ({place(one)})" for number, one in response.shown_sources]
-        note = f"The answer is incomplete: {response.partial}" if response.partial else None
+        doubt = response.retrieval.doubt() if response.found and response.retrieval else ""
+        partial = f"The answer is incomplete: {response.partial}" if response.partial else ""
+        note = " ".join(filter(None, [doubt, partial])) or None
         answer = Answer(answer=str(response), note=note, sources=sources, passages=[])
         return _reply(answer, "\n\n".join(filter(None, [str(response), "\n".join(filter(None, [note, *sources]))])))
 

@@ -35,6 +35,7 @@ SEGMENT_END = "segment_end"
 CHUNK_INDEX = "chunk_index"
 TOKEN_COUNT = "token_count"
 TABLE_HEAD = "table_head"
+FACTS = "document_facts"
 
 PAGES = "_contextual_pages"
 HEADINGS = "_contextual_headings"
@@ -60,9 +61,10 @@ OWN_KEYS = (
     CHUNK_INDEX,
     TOKEN_COUNT,
     TABLE_HEAD,
+    FACTS,
 )
-_EMBEDDED = (CONTEXT, TABLE_HEAD)
-_READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD)
+_EMBEDDED = (CONTEXT, TABLE_HEAD, FACTS)
+_READ = (SOURCE_LINE, CONTEXT, TABLE_HEAD, FACTS)
 
 CONTINUED_TABLE = "Column head of the table that the Text continues"
 """Label of `TABLE_HEAD` for a model."""
@@ -275,6 +277,21 @@ def shape_fault(metadata: object) -> str | None:
             elif isinstance(item, (list, tuple)):
                 nested += [(below, depth + 1) for below in item]
     return None
+
+
+def facts_line(facts: Mapping[str, Any]) -> str:
+    """Return facts about a document with their names, on one line; empty values are left out.
+
+    Example:
+        >>> facts_line({"fund": "Halpha", "quarter": "Q4 2024", "tags": ["equity", "growth"], "note": None})
+        'fund: Halpha, quarter: Q4 2024, tags: equity; growth'
+    """
+    texts = {
+        name: "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        for name, value in facts.items()
+        if value is not None
+    }
+    return ", ".join(f"{name}: {' '.join(text.split())}" for name, text in texts.items() if text.strip())
 
 
 def user_metadata(node: BaseNode) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from llama_index_contextual.answering.judge import FALLBACK
+from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.cli.answer import wrapped
 from llama_index_contextual.config import ProjectConfig
@@ -68,10 +68,11 @@ def test_an_answer_is_shown_with_its_sources_and_problems(root: Path, provider: 
     provider.enqueue("“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].")
     result = command(root, "ask", QUESTION)
     assert result.out == (
-        "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1] [Source 8].\n[Source 1] manual.txt\n"
+        "“the pump runs dry” [Source 1]. “It costs a lot now” 77 [Source 1].\n[Source 1] manual.txt\n"
     )
     assert result.err == (
-        "Source 8 does not exist.\nQuotation not found: It costs a lot now\nNot in any cited passage: 77\n"
+        "A citation of Source 8, which does not exist, was removed.\n"
+        "Quotation not found: It costs a lot now\nNot in any cited passage: 77\n"
     )
 
 
@@ -116,7 +117,7 @@ def test_a_guarded_answer_hides_personal_data(root: Path, provider: LoopbackProv
             FALLBACK,
             "The judge withheld",
         ),
-        ("Well.", "The pump runs dry.", "Not judged: The reply of the judge does not contain a valid"),
+        ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
     ],
     ids=["passed", "blocked", "failed"],
 )
@@ -139,6 +140,12 @@ def test_reference_date_resolves_time_words(root: Path, provider: LoopbackProvid
     wrong = command(root, "ask", QUESTION, "--reference-date", "soon")
     assert wrong.code == 1
     assert "must be `today`, or a date such as 2026-11-22" in wrong.err
+
+
+def test_the_model_can_be_asked_for_the_intent(root: Path, provider: LoopbackProvider) -> None:
+    provider.enqueue("temporal", "The pump runs dry [Source 1].")
+    result = command(root, "ask", "Pumps TS-999", "--llm-intents", "--json")
+    assert result.json["retrieval"]["intent"] == "temporal"
 
 
 def test_a_question_can_be_searched_by_its_intent(root: Path, provider: LoopbackProvider) -> None:
@@ -243,3 +250,21 @@ def test_a_reset_conversation_is_removed_from_its_file(root: Path, provider: Loo
     result = command(root, "chat", "--history", talk, lines=f"{QUESTION}\n/reset\n/quit\n")
     assert "The conversation was cleared." in result.err
     assert json.loads(talk.read_text()) == []
+
+
+def test_answers_can_be_evaluated(root: Path, provider: LoopbackProvider, tmp_path: Path) -> None:
+    questions = tmp_path / "qa.jsonl"
+    questions.write_text(f'{{"question": "{QUESTION}", "answers": ["the pump runs dry"]}}\n', encoding="utf-8")
+    provider.enqueue("The pump runs dry [Source 1].")
+    report = tmp_path / "out.csv"
+    result = command(root, "evaluate", str(questions), "--answers", "--yes", "--report", str(report))
+    assert result.out == (
+        "exact match: 100.0 per cent\nF1: 100.0 per cent\n"
+        "1 question: 0 not found, 0 failed, 0 without the evidence among the passages\n"
+    )
+    assert "gpt-4.1" in report.read_text(encoding="utf-8")
+    refused = command(root, "evaluate", str(questions), "--answers", "--compare", "none,structural")
+    assert refused.code == 1
+    assert "omit --compare and --sweep" in refused.err
+    questions.write_text("{}\n", encoding="utf-8")
+    assert 'qa.jsonl, line 1: has no "question"' in command(root, "evaluate", str(questions), "--answers").err

@@ -24,6 +24,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "embed_window": "auto",
         "context": "llm",
         "context_on_structure": True,
+        "name_facts": True,
         "llm": "openai:gpt-4.1",
         "context_prompt": None,
         "context_variables": {},
@@ -67,6 +68,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         "document_idf": True,
         "rrf_k": 10.0,
         "acronyms": False,
+        "acronym_table": {},
         "rerank": None,
         "rerank_candidates": 50,
         "rerank_threshold": None,
@@ -151,7 +153,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"chunk_sise": 1},
         "chunk_sise",
-        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronyms, adjacent, answer_llm, ",
+        "Unknown setting 'chunk_sise'. Did you mean 'chunk_size'[?] Known settings: acronym_table, acronyms, ",
     ),
 ]
 

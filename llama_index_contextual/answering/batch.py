@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_contextual._utils.calls import run_sync
+from llama_index_contextual._version import __version__
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.errors import ContextualError, InputError
@@ -23,6 +25,9 @@ from llama_index_contextual.storage import files
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITATION = re.compile(r"\[sources? [^\]]*\]", re.IGNORECASE)
+_SEARCH_SETTINGS = {"embed_model", "context", "llm", "chunk_size", "fusion", "semantic_weight", "lexical_weight"} | {
+    *("document_weight", "sibling_weight", "candidates", "acronyms", "rerank", "answer_temperature"),
+}
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -135,9 +140,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The answers to many questions, in their order."""
+    """The answers to many questions, in their order.
+
+    Attributes:
+        rows: The answers.
+        settings: Model, style and other settings of the engine; see `engine_settings`.
+    """
 
     rows: Sequence[Prediction]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exact(self) -> float | None:
@@ -154,22 +165,58 @@ class Predictions:
         """The questions whose evidence is in no passage."""
         return [row for row in self.rows if row.retrieved is False]
 
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as JSON values; scores are None if no question has a correct answer."""
+        return {
+            "questions": len(self.rows),
+            "exact": self.exact,
+            "f1": self.f1,
+            "not_found": sum(row.response is not None and not row.response.found for row in self.rows),
+            "failed_retrievals": len(self.failed_retrievals),
+            "errors": sum(row.error is not None for row in self.rows),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings, figures and answers as JSON values."""
+        rows = [
+            {
+                "question": row.qa.question,
+                "answer": row.answer,
+                "truth": list(row.qa.answers),
+                "exact": row.exact,
+                "f1": row.f1,
+                "retrieved": row.retrieved,
+                "error": row.error,
+                "response": None if row.response is None else row.response.to_dict(),
+            }
+            for row in self.rows
+        ]
+        return {"settings": dict(self.settings), **self.summary(), "rows": rows}
+
     def to_csv(self) -> str:
-        """Return one line per question, with the prediction and the correct answers."""
+        """Return one line per question: prediction, correct answers, model, style and, as JSON, all settings."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
-            ["question", "answer", "truth", "exact", "f1", "retrieved", "partial", "error", "hard_negatives"]
+            [
+                *("question", "answer", "truth", "exact", "f1", "retrieved", "partial", "error", "hard_negatives"),
+                *("model", "style", "settings"),
+            ]
         )
+        engine = [_cell(str(self.settings.get(name, ""))) for name in ("model", "style")]
+        engine.append(json.dumps(dict(self.settings), ensure_ascii=False, sort_keys=True, default=str))
         for row in self.rows:
             negatives = " ".join(hit.node.node_id for hit in row.hard_negatives)
             partial = row.response.partial if row.response is not None else None
             figures = [row.exact, row.f1, row.retrieved, partial, row.error, negatives]
-            writer.writerow([_cell(row.qa.question), _cell(row.answer), _cell(" | ".join(row.qa.answers)), *figures])
+            texts = (row.qa.question, row.answer, " | ".join(row.qa.answers))
+            writer.writerow([*map(_cell, texts), *figures, *engine])
         return out.getvalue()
 
     def to_ares(self) -> str:
         """Return tab-separated lines for ARES: Query, Document (all passages of the question), Answer.
+
+        The format has no place for the settings.
 
         Source: Saad-Falcon et al., "ARES: An Automated Evaluation Framework for Retrieval-Augmented Generation
         Systems", NAACL 2024.
@@ -181,15 +228,52 @@ class Predictions:
         return "".join("\t".join(" ".join(field.split()) for field in line) + "\n" for line in lines)
 
     def write(self, path: str | Path) -> None:
-        """Write a .csv file (see `to_csv`) or a .tsv file (see `to_ares`).
+        """Write a .csv file (see `to_csv`), a .json file (see `to_dict`) or a .tsv file (see `to_ares`).
 
         Raises:
             InputError: The file name has another extension.
         """
-        writers: dict[str, Callable[[], str]] = {".csv": self.to_csv, ".tsv": self.to_ares}
-        if (suffix := Path(path).suffix.lower()) not in writers:
-            raise InputError(f"{path} is neither .csv nor .tsv (for ARES).", value=str(path))
-        files.write(Path(path), writers[suffix]().encode())
+        writers: dict[str, Callable[[], str]] = {
+            ".csv": self.to_csv,
+            ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, indent=1, default=str) + "\n",
+            ".tsv": self.to_ares,
+        }
+        files.write(Path(path), writers[check_predictions_file(path)]().encode())
+
+
+PREDICTION_FILES = (".csv", ".json", ".tsv")
+"""Extensions of the files that `Predictions.write` can write."""
+
+
+def check_predictions_file(path: str | Path) -> str:
+    """Return the extension of a file for `Predictions.write`.
+
+    Raises:
+        InputError: The file name has another extension.
+    """
+    if (suffix := Path(path).suffix.lower()) not in PREDICTION_FILES:
+        raise InputError(f"{path} is neither .csv, .json nor .tsv (for ARES).", value=str(path))
+    return suffix
+
+
+def engine_settings(engine: GroundedQueryEngine) -> dict[str, Any]:
+    """Return the settings on which the answers of an engine depend, as JSON values."""
+    options, retriever = engine.options, engine.retriever.retriever
+    config = getattr(retriever, "config", None)
+    search = {
+        "retriever": type(retriever).__name__,
+        "mode": getattr(retriever, "mode", None),
+        "top_k": getattr(retriever, "similarity_top_k", None),
+        **({} if config is None else config.model_dump(mode="json", include=_SEARCH_SETTINGS)),
+    }
+    return {
+        "package": __version__,
+        "model": engine.answer_stream.name,
+        **asdict(options),
+        "judge": None if engine.judge is None else engine.judge.settings,
+        "guards": None if engine.guards is None else str(engine.guards),
+        **{name: value for name, value in search.items() if value is not None},
+    }
 
 
 async def aanswer_many(
@@ -219,7 +303,7 @@ async def aanswer_many(
                 return Prediction(qa=qa, answer="", error=str(error))
         return Prediction(qa=qa, answer=str(response), response=response)
 
-    return Predictions(await asyncio.gather(*(one(item) for item in questions)))
+    return Predictions(await asyncio.gather(*(one(item) for item in questions)), engine_settings(engine))
 
 
 def answer_many(engine: GroundedQueryEngine, questions: Sequence[QA | str], *, concurrency: int = 8) -> Predictions:

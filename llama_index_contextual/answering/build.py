@@ -32,7 +32,7 @@ from llama_index_contextual._utils.keywords import nearest
 from llama_index_contextual.answering.cache import AnswerCache
 from llama_index_contextual.answering.chat_engine import ChatMode, GroundedChatEngine
 from llama_index_contextual.answering.guards import Guards
-from llama_index_contextual.answering.intent import INTENTS, Intent, IntentRetriever, SearchPlan
+from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan, search_plans
 from llama_index_contextual.answering.judge import Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.query_engine import AnswerOptions, GroundedQueryEngine
@@ -49,8 +49,11 @@ T = TypeVar("T")
 _CALLER = 4
 """Stack level of the code that calls `Project.as_query_engine`, which checks its keywords, from `query_engine`."""
 
-Intents = bool | Literal["llm"] | Mapping[Intent, SearchPlan]
-"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans."""
+Intents = bool | Literal["llm"] | Mapping[str, SearchPlan | Mapping[str, Any]]
+"""Whether to search by intent: True (patterns and words), "llm" (also ask the LLM), or a dict of search plans.
+
+The dict may have intents of your own. If a plan has a description, the LLM is asked too.
+"""
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -180,6 +183,7 @@ def grounded_engine(
     """
     config = retriever.config
     embed_model = load_embed_model() if retriever.embeds else None
+    intents: Intents = _given(options.intents, config.intents)
     answer_options = AnswerOptions(
         style=_given(options.style, config.style),
         answer_tokens=_given(options.answer_tokens, config.answer_tokens),
@@ -189,6 +193,7 @@ def grounded_engine(
         not_found=options.not_found,
         small_talk=options.small_talk,
         system_prompt=options.system_prompt,
+        replies={name: plan.reply for name, plan in plans_of(intents).items() if plan.reply is not None},
     )
     conversational = partial(
         ConversationalRetriever,
@@ -200,7 +205,7 @@ def grounded_engine(
     timeouts = _given(_instance("timeouts", options.timeouts, Timeouts), _timeouts(config))
     judge = _given(options.judge, config.judge)
     return GroundedQueryEngine(
-        conversational(by_intent(retriever, _given(options.intents, config.intents), lambda: llm)),
+        conversational(by_intent(retriever, intents, lambda: llm)),
         llm,
         wider=conversational(retriever.widened()),
         merging=_merging(_given(options.adjacent, config.adjacent), retriever, embed_model),
@@ -294,24 +299,29 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     """
     if intents is False:
         return retriever
-    plans = intents if isinstance(intents, Mapping) else None
-    if plans is None and intents not in (True, "llm"):
+    if intents not in (True, "llm") and not isinstance(intents, Mapping):
         raise ConfigurationError(
             f"intents={intents!r} is unknown: use True, False, 'llm' or a table of SearchPlans.", setting="intents"
         )
-    for intent, plan in (plans or {}).items():
-        if intent not in INTENTS or not isinstance(plan, SearchPlan):
-            raise ConfigurationError(
-                f"intents={{{intent!r}: {plan!r}}} is invalid: the table has a SearchPlan for {', '.join(INTENTS)}.",
-                setting="intents",
-            )
+    plans = plans_of(intents)
+    asks_llm = intents == "llm" or any(plan.description for plan in plans.values())
 
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
         weights: dict[str, Any] = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
         return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
 
-    return IntentRetriever(planned, plans=plans, llm=load_llm() if intents == "llm" else None)
+    llm = load_llm() if asks_llm else None
+    return IntentRetriever(planned, plans=plans, llm=llm, language=retriever.config.language)
+
+
+def plans_of(intents: Intents) -> dict[str, SearchPlan]:
+    """Return the search plans of the option `intents`.
+
+    Raises:
+        ConfigurationError: A plan is invalid.
+    """
+    return search_plans(intents) if isinstance(intents, Mapping) else {}
 
 
 def _given(option: T | None, setting: T) -> T:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,10 @@ ChatMode = Literal["blend", "condense", "simple"]
 
 _MODES = ("blend", "condense", "simple")
 _ROLES = (MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT)
+_ELLIPSIS = "… "
+_LONGEST_TOKEN = 128  # characters of the longest token of o200k_base, which consists of spaces
+_SENTENCE_CUT = re.compile(r"[.!?][\"'”’)\]*_]*\s+|[。！？]|\n")
+_WORD_CUT = re.compile(r"\s+")
 
 
 @dataclass
@@ -76,7 +82,8 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         mode: "blend" searches for the question together with the conversation, without another call; "condense" asks
             the model for a standalone question first; "simple" searches for the question as it is.
         turns: Number of exchanges to consider.
-        history_tokens: Maximum number of tokens of the exchanges in the prompt; the oldest are dropped first.
+        history_tokens: Maximum number of tokens of the exchanges in the prompt; the oldest are dropped first, and of an
+            exchange that is longer, the beginning.
         chat_store: The store of the history.
         chat_store_key: Key of this conversation in the store.
         memory: LlamaIndex's memory of the conversation, such as `Memory` or `ChatMemoryBuffer`, instead of a store. The
@@ -184,13 +191,13 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         return list(messages[last[0] :]) if last else []
 
     def _within_budget(self, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Return the last exchanges that fit `history_tokens`."""
+        """Return the last exchanges that fit `history_tokens`; if not even the last one fits, its newest part."""
         starts = [at for at, message in enumerate(recent) if message.role == MessageRole.USER]
         for start in starts:
             messages = list(recent[start:])
             if sum(count_tokens(message.content or "") for message in messages) <= self.history_tokens:
                 return messages
-        return []
+        return _newest_part(recent[starts[-1] :], self.history_tokens) if starts else []
 
     async def _aremembered(self, message: str, recent: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return the part of the conversation for the prompt."""
@@ -223,10 +230,11 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
 
     async def _arewrite(self, message: str, recent: Sequence[ChatMessage]) -> str | None:
         """Return the standalone question; None if it is not needed or the model failed."""
-        if self.mode != "condense" or not recent:
+        conversation = self._within_budget(recent)
+        if self.mode != "condense" or not conversation:
             return None
         try:
-            messages = condense_messages(shortened(message), recent, self._condense_prompt)
+            messages = condense_messages(shortened(message), conversation, self._condense_prompt)
             completion = await self.engine.answer_stream.acomplete(messages)
         except ModelError:
             return None  # fall back to "blend", which needs no model; the response's `blend` shows it
@@ -255,7 +263,10 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
             response = cast(GroundedResponse, await self.engine.aanswer(draft))
         await self.memory.aput_messages(self._exchange(message, response))
         return GroundedChatResponse(
-            response=str(response), source_nodes=response.source_nodes, metadata=response.metadata, grounded=response
+            response=response.response or "",
+            source_nodes=response.source_nodes,
+            metadata=response.metadata,
+            grounded=response,
         )
 
     def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> GroundedChatStream:
@@ -314,6 +325,53 @@ class GroundedChatEngine(BaseChatEngine, PromptMixin):
         stream.grounded = self.engine.finish(draft, completion)
         stream.metadata = stream.grounded.metadata or {}
         self.memory.put_messages(self._exchange(message, stream.grounded))
+
+
+def _newest_part(exchange: Sequence[ChatMessage], budget: int) -> list[ChatMessage]:
+    """Return a question and its answers cut to a budget, each at its beginning.
+
+    The question takes up to a quarter of the budget, or more if the answers need less; of the answers, the last ones
+    come first.
+    """
+    question, *answers = exchange
+    size = count_tokens(question.content or "")
+    needed = sum(count_tokens(message.content or "") for message in answers)
+    room = budget - min(size, max(budget // 4, budget - needed))
+    kept: list[ChatMessage] = []
+    for message in reversed(answers):
+        text = end_of(message.content or "", room)
+        if not text:
+            break
+        room -= count_tokens(text)
+        kept.append(ChatMessage(role=message.role, content=text))
+    used = sum(count_tokens(message.content or "") for message in kept)
+    text = end_of(question.content or "", budget - used)
+    return [ChatMessage(role=question.role, content=text), *reversed(kept)] if text else []
+
+
+def end_of(text: str, max_tokens: int) -> str:
+    """Return the end of a text that fits a number of tokens, from the beginning of a sentence or a word, after "… ".
+
+    Example:
+        >>> end_of("The pump runs dry. Call the operator at once.", 8)
+        '… Call the operator at once.'
+    """
+    if count_tokens(text) <= max_tokens:
+        return text
+    room = max_tokens - count_tokens(_ELLIPSIS)
+    if room < 1:
+        return ""
+    tail = text[-room * _LONGEST_TOKEN :]  # tokens are shorter, so the end that fits is in here
+    cuts = [match.end() for match in _SENTENCE_CUT.finditer(tail)]
+    words = [match.end() for match in _WORD_CUT.finditer(tail)]
+    for starts, least in ((cuts, room // 2), (words, 1), (range(len(tail)), 1)):
+        # The number of tokens falls with the start, nearly always; the check of the whole makes sure.
+        first = bisect_left(starts, True, key=lambda start: count_tokens(tail[start:]) <= room)
+        for start in starts[first : first + 3]:
+            end = tail[start:].strip()
+            if count_tokens(end) >= least and count_tokens(_ELLIPSIS + end) <= max_tokens:
+                return _ELLIPSIS + end
+    return ""
 
 
 def _as_response(piece: str) -> ChatResponse:

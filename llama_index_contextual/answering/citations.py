@@ -16,6 +16,8 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from typing import Any, Literal
 
+import regex  # type: ignore[import-untyped]  # the package ships no types
+
 from llama_index_contextual.retrievers.response import Source
 
 # ---- Figures: numbers and dates --------------------------------------------------------------------------------------
@@ -357,7 +359,16 @@ QuotationStatus = Literal["verified", "wrong_source", "stitched", "not_found"]
 _Citation = tuple[int, int, tuple[int, ...]]
 """Start offset, end offset, source numbers."""
 
-_CITATION = re.compile(r"[ \t]*\[\s*sources?:?\s*([^\[\]]*?\d[^\[\]]*)\]", re.IGNORECASE)
+_OPEN, _CLOSE = "[［【〔", "]］】〕"  # some models write citations in East Asian brackets
+_LISTED_CHARACTERS = 200
+_LISTED = rf"[^\[\]{_OPEN[1:]}{_CLOSE[1:]}]{{0,{_LISTED_CHARACTERS}}}"
+_CITATION_MARK = rf"\\?[\{_OPEN}]\s*sources?\s*[:：]?\s*({_LISTED}?\d{_LISTED})[\{_CLOSE}]"
+_CITATION = re.compile(rf"[ \t]*{_CITATION_MARK}", re.IGNORECASE)
+_POSSIBLE = regex.compile(_CITATION_MARK, regex.IGNORECASE)
+_LONGEST_CITATION = 500
+_OPENING = re.compile(rf"[\\\{_OPEN}]")
+_UNFINISHED = re.compile(rf"\\?[\{_OPEN}]\s*sources?\b", re.IGNORECASE)
+_UNCLOSED = re.compile(rf"\\?[\{_OPEN}]\s*sources?\s*[:：]?\s*\d+(?:\s*(?:,|、|&|and|-|–)\s*\d+)*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?。！？]+[\"'”’»)*_]*(?:[ \t]*\[\s*sources?[^\[\]]*\])*(?=\s+|$)|\n", re.IGNORECASE)
 _ABBREVIATION = re.compile(
     r"(?:\b(?:\w|No|Nos|Art|Sec|vs|cf|Dr|Mr|Mrs|Ms|St|Inc|Ltd|Co|pp?|e\.g|i\.e))\.$", re.IGNORECASE
@@ -466,7 +477,8 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
         >>> [(q.status, q.found_in) for q in report.quotations], [figure.text for figure in report.unsupported]
         ([('wrong_source', 1)], ['4'])
     """
-    text, invalid = _without_invalid(answer, len(passages))
+    citations = CitationFilter(len(passages))
+    text = citations.feed(answer) + citations.rest()
     layout = _Layout(text)
     folded = [FoldedText(passage.text) for passage in passages]
     quotations = tuple(
@@ -475,35 +487,110 @@ def check_citations(answer: str, passages: Sequence[Passage], *, question: str =
     return CitationReport(
         text=text,
         cited=tuple(dict.fromkeys(layout.all_citations)),
-        invalid=invalid,
+        invalid=tuple(citations.invalid),
         quotations=quotations,
         unsupported=_unsupported(layout, passages, question),
     )
 
 
-def _without_invalid(answer: str, count: int) -> tuple[str, tuple[int, ...]]:
-    invalid: list[int] = []
+class CitationFilter:
+    """Remove citations of sources that do not exist from a text that arrives in pieces.
 
-    def rewrite(match: re.Match[str]) -> str:
-        numbers = _parse_numbers(match[1])
-        wrong = [number for number in numbers if not 1 <= number <= count]
-        if not wrong:
-            return match[0]
-        invalid.extend(wrong)
-        right = [number for number in numbers if 1 <= number <= count]
-        space = match[0][: len(match[0]) - len(match[0].lstrip())]
-        return space + "".join(f"[Source {number}]" for number in right) if right else ""
+    A possible citation is held back until its bracket closes or its text cannot be a citation, so no part of an invalid
+    one is released. White space at the beginning and the end of the text, and before a removed citation, is removed
+    too, as is a citation that the text breaks off. The released text does not depend on how the text is divided.
 
-    return _CITATION.sub(rewrite, answer), tuple(invalid)
+    Args:
+        sources: Number of sources; they are numbered from 1.
+
+    Attributes:
+        invalid: Numbers of cited sources that do not exist, so far.
+
+    Example:
+        >>> stream = CitationFilter(2)
+        >>> [stream.feed(piece) for piece in ("Three days [Sou", "rce 99] or ", "four [Source 2].")], stream.rest()
+        (['Three days', ' or', ' four [Source 2].'], '')
+    """
+
+    def __init__(self, sources: int) -> None:
+        self.invalid: list[int] = []
+        self._sources = sources
+        self._undecided = ""  # from the bracket of a possible citation on
+        self._space = ""  # white space after the released text
+        self._tail = ""  # end of the released text
+
+    def feed(self, piece: str) -> str:
+        """Add a piece of the text, and return the text that can be shown now; it may be empty."""
+        text, at, released = self._undecided + piece, 0, []
+        while (opening := _OPENING.search(text, at)) is not None:
+            released.append(self._release(text[at : opening.start()]))
+            at = opening.start()
+            citation = _POSSIBLE.match(text, at, partial=True)
+            if citation is not None and citation.partial:
+                break
+            if citation is None:
+                unclosed = _UNCLOSED.match(text, at, at + _LISTED_CHARACTERS)
+                wrong = [] if unclosed is None else self._missing(_parse_numbers(unclosed[0]))
+                self.invalid += wrong
+                end = unclosed.end() if unclosed is not None and wrong else at + 1
+                released.append(self._release(self._removed() if wrong else text[at]))
+                at = end
+            else:
+                released.append(self._release(self._cited(citation[0], citation[1])))
+                at = citation.end()
+        else:
+            released.append(self._release(text[at:]))
+            at = len(text)
+        self._undecided = text[at:]
+        return "".join(released)
+
+    def rest(self) -> str:
+        """Return the text that is held back, without an unfinished citation."""
+        undecided, self._undecided = self._undecided, ""
+        if _UNFINISHED.match(undecided):
+            self.invalid += self._missing(_parse_numbers(undecided))
+            return ""
+        return self._release(undecided)
+
+    def _cited(self, citation: str, listed: str) -> str:
+        """Return a citation without the sources that do not exist; empty if none of them does."""
+        numbers = _parse_numbers(listed)
+        wrong = self._missing(numbers)
+        if not wrong and citation[0] == _OPEN[0] and citation[-1] == _CLOSE[0]:
+            return citation
+        self.invalid += wrong
+        right = "".join(f"[Source {number}]" for number in numbers if number not in wrong)
+        return right or self._removed()
+
+    def _removed(self) -> str:
+        """Return the text in place of a removed citation, and drop the white space before it."""
+        self._space = self._space.rstrip(" \t")
+        # Within other brackets, the text around a removed citation could form another one.
+        nested = max(map(self._tail.rfind, _OPEN)) > max(map(self._tail.rfind, _CLOSE))
+        return "[…]" if nested else ""
+
+    def _missing(self, numbers: Sequence[int]) -> list[int]:
+        return [number for number in numbers if not 1 <= number <= self._sources]
+
+    def _release(self, text: str) -> str:
+        """Return the text and the white space before it; white space at its end waits for the text after it."""
+        shown = text.rstrip()
+        if not shown:
+            self._space += text
+            return ""
+        released = self._space + shown if self._tail else (self._space + shown).lstrip()
+        self._space = text[len(shown) :]
+        self._tail = (self._tail + released)[-_LONGEST_CITATION:]
+        return released
 
 
 def _parse_numbers(listed: str) -> list[int]:
     """Return the numbers of "1", "1, 3", "1 and 3" or "1-3"."""
     numbers: list[int] = []
-    for first, last in re.findall(r"(\d{1,6})(?:\s*[-–]\s*(\d{1,6}))?", listed):
+    for first, last in re.findall(r"(\d+)(?:\s*[-–]\s*(\d+))?", listed):
         end = int(last or first)
         numbers.extend(range(int(first), end + 1) if int(first) <= end <= int(first) + 50 else (int(first), end))
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 class _Layout:

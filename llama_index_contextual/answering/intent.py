@@ -1,17 +1,17 @@
 """Query routing by intent: classify the question, then search with the plan of its intent.
 
-Patterns classify first, then scored words, then a model if there is one; a question that none of them classifies is
-"factual". `PLANS` contains the default search plan of each intent.
+Examples of your own intents classify first, then patterns, then scored words, then a model if there is one; a question
+that none of them classifies is "factual". `PLANS` contains the default search plan of each intent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
@@ -24,7 +24,8 @@ from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual.answering.prompts import require_template
 from llama_index_contextual.answering.streaming import AnswerStream
 from llama_index_contextual.config import Mode
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.retrievers.analysis import Analyzer
 from llama_index_contextual.retrievers.base import CheckedRetriever, arespond_of, respond_of, specificity_of
 from llama_index_contextual.retrievers.response import RetrievalResponse, RetrievedChunk
 
@@ -40,7 +41,7 @@ Intent = Literal[
     "opinion",
     "temporal",
 ]
-Tier = Literal["pattern", "words", "llm", "default"]
+Tier = Literal["examples", "pattern", "words", "llm", "default"]
 
 INTENTS: tuple[Intent, ...] = get_args(Intent)
 
@@ -56,16 +57,40 @@ class SearchPlan:
         by_aspect: Whether to search for each side of a comparison separately.
         from_conversation: Whether a question about the previous answer, such as "What do you mean by that?", is
             answered from the conversation, if there is one, without a search.
+        examples: Questions of this intent. A question has the intent if its words are mostly those of an example.
+        description: What a question of this intent wants, for the model, which is then asked if neither examples nor
+            patterns nor words decide; None names an example.
+        reply: The answer if nothing was searched or found; None for the engine's `not_found` or `small_talk`.
+
+    Raises:
+        ConfigurationError: A value is invalid.
     """
 
-    top_k: int
+    top_k: int = 5
     mode: Mode | None = None
     semantic_weight: float | None = None
     by_aspect: bool = False
     from_conversation: bool = False
+    examples: Sequence[str] = ()
+    description: str | None = None
+    reply: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = {
+            "top_k": not isinstance(self.top_k, int) or isinstance(self.top_k, bool) or self.top_k < 0,
+            "mode": self.mode is not None and self.mode not in get_args(Mode),
+            "semantic_weight": self.semantic_weight is not None and not 0 <= self.semantic_weight <= 1,
+            "examples": isinstance(self.examples, str) or not all(isinstance(one, str) for one in self.examples),
+        }
+        if wrong := [name for name, is_wrong in problems.items() if is_wrong]:
+            raise ConfigurationError(
+                f"SearchPlan: {wrong[0]}={getattr(self, wrong[0])!r} is invalid: top_k is a number from 0 on, mode"
+                f" semantic, lexical or hybrid, semantic_weight from 0 to 1, examples a list of questions.",
+                setting="intents",
+            )
 
 
-PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
+PLANS: Mapping[str, SearchPlan] = MappingProxyType(
     {
         "factual": SearchPlan(top_k=5),
         "comparison": SearchPlan(top_k=10, by_aspect=True),
@@ -81,21 +106,148 @@ PLANS: Mapping[Intent, SearchPlan] = MappingProxyType(
 )
 """The default search plan of each intent."""
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def search_plans(table: Mapping[str, SearchPlan | Mapping[str, Any]]) -> dict[str, SearchPlan]:
+    """Return the search plans of a table, which may contain dicts, as in a JSON file, and names of your own.
+
+    Example:
+        >>> table = {"warranty": {"examples": ["How long is the warranty?"], "mode": "lexical"}}
+        >>> search_plans(table)["warranty"].mode
+        'lexical'
+
+    Raises:
+        ConfigurationError: A name or a plan is invalid, or an intent of your own has neither examples nor description.
+    """
+    plans = {}
+    for name, plan in table.items():
+        if isinstance(plan, Mapping):
+            known = [field.name for field in fields(SearchPlan)]
+            if unknown := sorted(set(plan) - set(known)):
+                raise ConfigurationError(
+                    f"Intent {name!r} has an unknown option {unknown[0]!r}: its options are {', '.join(known)}.",
+                    setting="intents",
+                )
+            plan = SearchPlan(**plan)
+        if not isinstance(plan, SearchPlan):
+            raise ConfigurationError(
+                f"intents={{{name!r}: {plan!r}}} is invalid: the table has a SearchPlan, or a dict of its options, for"
+                f" {', '.join(INTENTS)}, or a name of your own.",
+                setting="intents",
+            )
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"Intent {name!r} has an invalid name: use lower-case letters, digits and _.", setting="intents"
+            )
+        if name not in INTENTS and not (plan.examples or plan.description):
+            raise ConfigurationError(
+                f"Intent {name!r} is your own: give its SearchPlan `examples`, or a `description` for the LLM. The"
+                f" intents that need none are {', '.join(INTENTS)}.",
+                setting="intents",
+            )
+        plans[name] = plan
+    return plans
+
 
 @dataclass(frozen=True)
 class IntentGuess:
     """The probable intent of a question.
 
     Attributes:
-        intent: The intent.
-        tier: How it was decided: by a pattern, by scored words, by a model, or not at all ("default", always factual).
+        intent: The intent, one of `INTENTS` or of your own.
+        tier: How it was decided: by an example, by a pattern, by scored words, by a model, or not at all ("default",
+            always factual).
     """
 
-    intent: Intent
+    intent: str
     tier: Tier
 
 
+_LIKE_AN_EXAMPLE = 0.6
+"""Minimum share of common words (Dice coefficient) of a question and an example."""
+
+
+class Examples:
+    """Questions with known intents, which classify similar questions by their words.
+
+    Args:
+        plans: Search plans by intent; those without examples are left out.
+        language: Language of the stemmer.
+
+    Example:
+        >>> examples = Examples({"warranty": SearchPlan(examples=["How long is the warranty?", "warranty period"])})
+        >>> questions = ("How long is my warranty?", "What is the warranty period of the X200 pump?", "How long is it?")
+        >>> [examples.intent_of(question) for question in questions]
+        ['warranty', 'warranty', None]
+    """
+
+    def __init__(self, plans: Mapping[str, SearchPlan], language: str = "english") -> None:
+        self._analyzer = Analyzer(language)
+        listed = ((name, self._terms(text)) for name, plan in plans.items() for text in plan.examples)
+        self._examples = [(name, terms) for name, terms in listed if terms]
+
+    def intent_of(self, question: str) -> str | None:
+        """Return the intent of the most similar example, or None if none is similar.
+
+        An example is similar if the question contains all its words, at least two, or if most words are common to both.
+        """
+        if not self._examples:
+            return None
+        terms = self._terms(question)
+
+        def similarity(example: frozenset[str]) -> float:
+            common = len(terms & example)
+            if common == len(example) > 1:
+                return 1.0
+            return 2 * common / (len(terms) + len(example))
+
+        name, example = max(self._examples, key=lambda row: similarity(row[1]))
+        return name if similarity(example) >= _LIKE_AN_EXAMPLE else None
+
+    def _terms(self, text: str) -> frozenset[str]:
+        text = text[:_MAX_CHARS]
+        return frozenset(self._analyzer.query_terms(text) or self._analyzer.terms(text))
+
+
 _OPENING = r"^(?:(?:and|so|but|ok|okay|well|then|also|thanks|thank you|got it|great|please|by the way)[\s,.!]+)*"
+_BEFORE = r"(?:that|this|it|these|those|them|what you (?:just )?said|your (?:last |previous )?(?:answer|point|reply)"
+_BEFORE += r"|the (?:last|previous|first|second|third) (?:answer|part|point|one|sentence))"
+_HOW = r"(?:please|a (?:bit|little)(?: more)?|further|more|again|for me|in (?:more|greater) detail|in simpler terms)"
+_MORE = (
+    r"(?:(?:can|could|would|will) you (?:please )?|i(?:'d| would) like you to |let'?s )?"
+    r"(?:elaborate|expand|go (?:into|in) (?:more |greater )?details?|go deeper|say more|tell me more|be more specific"
+    r"|clarify|rephrase|explain|give me (?:more|further|some) (?:details?|information)|give (?:me )?an example"
+    r"|(?:some )?more (?:details?|information)|for example|for instance|such as|like what|in other words|meaning"
+    r"|what exactly do you mean)"
+    rf"(?:\W+(?:on|about|upon|into|of|for|by|with|regarding))?(?:\W+{_BEFORE})?(?:\W+{_HOW})*\W*$"
+)
+"""Requests for more about the previous answer, which name nothing to search for."""
+_OTHER_LANGUAGES = (
+    # German
+    r"(?:(?:kannst|könntest) du|(?:können|könnten) sie)(?: (?:mir|das|dies|es|darauf|bitte|noch(?: ein)?mal|etwas|näher"
+    r"|genauer|ausführlicher|anders|weiter|eingehen))*(?: (?:erläutern|erklären|ausführen|präzisieren|konkretisieren"
+    r"|umformulieren|wiederholen|eingehen|sagen))?(?: bitte)?"
+    r"|(?:wie|was) (?:genau )?(?:meinst du|meinen sie)(?: (?:das|damit|genau))*|was (?:heißt|bedeutet) das(?: genau)?"
+    r"|(?:das )?(?:ich )?verstehe (?:ich |das )?nicht|(?:bitte )?(?:genauer|ausführlicher|mehr (?:dazu|davon|details))"
+    r"(?:,? bitte)?|wie bitte|zum beispiel"
+    # French
+    r"|(?:peux[- ]tu|pouvez[- ]vous|pourrais[- ]tu|pourriez[- ]vous)(?: (?:me|m'))?"
+    r" ?(?:préciser|développer|expliquer|clarifier|détailler|reformuler|répéter)(?: (?:cela|ça|ce point|davantage"
+    r"|s'il (?:te|vous) plaît))*"
+    r"|qu'est-ce que (?:cela|ça|tu|vous) (?:signifie|veut dire|veux dire|voulez dire)(?: par là)?"
+    r"|que (?:veux-tu|voulez-vous) dire(?: par là)?|(?:je ne|j'ai pas) compr(?:ends|is)(?: pas)?|c'est-à-dire"
+    r"|par exemple|plus de détails"
+    # Spanish
+    r"|¿?(?:me )?(?:puedes|puede|podrías|podría) (?:aclarar|explicar|ampliar|detallar|desarrollar|reformular|repetir)"
+    r"(?:me)?(?:lo)?(?: (?:eso|esto|más|por favor|un poco))*|¿?qué (?:quieres|quiere) decir(?: (?:con )?eso)?"
+    r"|¿?qué significa eso|no (?:lo )?entiendo|¿?por ejemplo|más detalles"
+    # Italian
+    r"|(?:puoi|può|potresti|potrebbe) (?:spiegare|chiarire|approfondire|precisare|riformulare|ripetere)"
+    r"(?:lo|melo)?(?: (?:questo|ciò|meglio|di più|per favore))*|(?:che )?cosa (?:intendi|intende|significa)(?: dire)?"
+    r"(?: con (?:questo|ciò))?|non (?:ho capito|capisco)|per esempio|più dettagli"
+)
+"""The same in German, French, Spanish and Italian, and questions about its meaning."""
 _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
     (
         "chitchat",
@@ -117,6 +269,8 @@ _PATTERN_TEXTS: tuple[tuple[Intent, str], ...] = (
         r"|could you (?:clarify|rephrase|repeat)|i meant?\b|i don'?t understand|sorry\?|pardon|are you saying"
         r"|which one do you mean|say that again|no,? i meant?)",
     ),
+    ("clarification", rf"{_OPENING}{_MORE}"),
+    ("clarification", rf"^\W*(?:{_OTHER_LANGUAGES})\W*$"),
     (
         "comparison",
         r"\b(?:differences?|differ|compar\w+|versus|vs\.?|pros\s*(?:and|/|&)\s*cons|similar(?:it\w+)?"
@@ -184,7 +338,10 @@ _MAX_CHARS = 2_000
 
 
 def guess_intent(question: str) -> IntentGuess:
-    """Return the probable intent of a question, without a model; for English only, other languages are "factual".
+    """Return the probable intent of a question, without a model.
+
+    Apart from requests to explain the previous answer, which are also recognised in German, French, Spanish and
+    Italian, the rules are for English; questions in other languages are "factual".
 
     Example:
         >>> [guess_intent(text).intent for text in ("Thank you!", "How do I file an order?", "A vs B?", "Who paid?")]
@@ -225,20 +382,26 @@ Question: {question}"""
 INTENT_PROMPT = PromptTemplate(_ASK)
 
 
-def intent_messages(question: str, template: BasePromptTemplate = INTENT_PROMPT) -> list[ChatMessage]:
-    """Return the messages that ask a model for an intent."""
-    return template.format_messages(intents=", ".join(INTENTS), question=question[:_MAX_CHARS])
+def intent_messages(
+    question: str, plans: Mapping[str, SearchPlan] = PLANS, template: BasePromptTemplate = INTENT_PROMPT
+) -> list[ChatMessage]:
+    """Return the messages that ask a model for an intent of `plans`; those of your own are explained."""
+    listed = ", ".join(
+        name if name in INTENTS else f"{name} ({plan.description or f'such as: {plan.examples[0]}'})"
+        for name, plan in plans.items()
+    )
+    return template.format_messages(intents=listed, question=question[:_MAX_CHARS])
 
 
-def read_intent(answer: str) -> Intent | None:
+def read_intent(answer: str, known: Iterable[str] = INTENTS) -> str | None:
     """Return the intent named in the reply of a model, or None if it names none or several.
 
     Example:
         >>> read_intent("Out_of_scope."), read_intent("I think so")
         ('out_of_scope', None)
     """
-    words = set(re.findall(r"[a-z_]+", answer.lower().replace("out of scope", "out_of_scope")))
-    named = [intent for intent in INTENTS if intent in words]
+    words = set(re.findall(r"[a-z0-9_]+", answer.lower().replace("out of scope", "out_of_scope")))
+    named = [intent for intent in known if intent in words]
     return named[0] if len(named) == 1 else None
 
 
@@ -272,8 +435,13 @@ class IntentRetriever(CheckedRetriever):
 
     Args:
         make: Return a retriever for a plan, such as `lambda plan: project.as_retriever(mode=plan.mode, ...)`.
-        plans: Search plans by intent; for the others `PLANS` applies.
-        llm: Model for questions that patterns and words do not decide; None treats them as factual.
+        plans: Search plans by intent, including your own intents; for the others `PLANS` applies. A plan may be a dict,
+            as in a JSON file.
+        llm: Model for questions that examples, patterns and words do not decide; None treats them as factual.
+        language: Language of the examples, for the stemmer.
+
+    Raises:
+        ConfigurationError: A plan is invalid.
 
     Example:
         >>> make = lambda plan: project.as_retriever(mode=plan.mode, similarity_top_k=plan.top_k)  # doctest: +SKIP
@@ -284,12 +452,14 @@ class IntentRetriever(CheckedRetriever):
         self,
         make: Callable[[SearchPlan], BaseRetriever],
         *,
-        plans: Mapping[Intent, SearchPlan] | None = None,
+        plans: Mapping[str, SearchPlan | Mapping[str, Any]] | None = None,
         llm: LLM | None = None,
+        language: str = "english",
     ) -> None:
         super().__init__()
         self._make = make
-        self.plans: dict[Intent, SearchPlan] = {**PLANS, **(plans or {})}
+        self.plans: dict[str, SearchPlan] = {**PLANS, **search_plans(plans or {})}
+        self._examples = Examples(self.plans, language)
         self._answer_stream = None if llm is None else AnswerStream(llm)
         self._prompt: BasePromptTemplate = INTENT_PROMPT
 
@@ -303,19 +473,24 @@ class IntentRetriever(CheckedRetriever):
 
     async def aguess(self, question: str) -> IntentGuess:
         """Return the probable intent of a question."""
-        guess = guess_intent(question)
+        guess = self._guess(question)
         if guess.tier != "default" or self._answer_stream is None:
             return guess
         try:
-            completion = await self._answer_stream.acomplete(intent_messages(question, self._prompt))
+            messages = intent_messages(question, self.plans, self._prompt)
+            completion = await self._answer_stream.acomplete(messages)
         except ModelError:
             return guess  # the search works without the model
-        intent = read_intent(completion.text)
+        intent = read_intent(completion.text, self.plans)
         return guess if intent is None else IntentGuess(intent, "llm")
 
     def guess(self, question: str) -> IntentGuess:
         """Return the probable intent like `aguess`, from synchronous code."""
-        return guess_intent(question) if self._answer_stream is None else run_sync(lambda: self.aguess(question))
+        return self._guess(question) if self._answer_stream is None else run_sync(lambda: self.aguess(question))
+
+    def _guess(self, question: str) -> IntentGuess:
+        intent = self._examples.intent_of(question)
+        return guess_intent(question) if intent is None else IntentGuess(intent, "examples")
 
     def respond(self, bundle: QueryBundle) -> RetrievalResponse:
         """Return the results with their evidence and the intent of the question."""
@@ -357,11 +532,11 @@ def _queries(bundle: QueryBundle, plan: SearchPlan) -> list[QueryBundle]:
     return [bundle, *(QueryBundle(side) for side in (aspects_of(bundle.query_str) if plan.by_aspect else ()))]
 
 
-def _empty_response(bundle: QueryBundle, intent: Intent) -> RetrievalResponse:
+def _empty_response(bundle: QueryBundle, intent: str) -> RetrievalResponse:
     return RetrievalResponse(query=bundle.query_str, mode_requested="none", mode_used="none", results=(), intent=intent)
 
 
-def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: Intent) -> RetrievalResponse:
+def _interleave(responses: Sequence[RetrievalResponse], count: int, intent: str) -> RetrievalResponse:
     """Return the first response with the results of all responses interleaved, without duplicates."""
     chunks: dict[str, RetrievedChunk] = {}
     for rank in range(max(map(len, responses))):

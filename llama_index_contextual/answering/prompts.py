@@ -48,7 +48,7 @@ Sources:
 
 Question: {query_str}"""
 
-_SOURCE_MARK = re.compile(r"\[(\s*sources?:?\s*\d[^\[\]]*)\]", re.IGNORECASE)
+_SOURCE_MARK = re.compile(r"[\[［【〔](\s*sources?\s*[:：]?\s*\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE)
 
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -126,6 +126,8 @@ def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> s
 
 def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
     lines = [f"[Source {number}]", f"Source: {Source.of(hit.node)}"]
+    if facts := hit.node.metadata.get(keys.FACTS):
+        lines.append(f"Facts: {_defused(str(facts))}")
     # The structural part would repeat the source line.
     _, background = keys.context_parts(hit.node.metadata)
     if context and background:
@@ -141,17 +143,23 @@ def _defused(text: str) -> str:
     return _SOURCE_MARK.sub(r"(\1)", text)
 
 
-def confidence_line(response: RetrievalResponse) -> str:
+def confidence_line(response: RetrievalResponse, min_confidence: float | None = None) -> str:
     """Return the line of the prompt with the confidence of a search; empty if the search has none.
+
+    Args:
+        response: The response of the search.
+        min_confidence: As in `RetrievalResponse.doubt`.
 
     Example:
         >>> modes = {"mode_requested": "hybrid", "mode_used": "hybrid"}
-        >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.07, confidence_level="low", **modes)
+        >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.7, confidence_level="medium", **modes)
         >>> confidence_line(response)
-        'Confidence of the search: low (0.07 of 1), estimated from matching words. Decide by what the sources say.'
+        'Confidence of the search: medium (0.70 of 1), estimated from matching words. Decide by what the sources say.'
     """
     if response.confidence is None:
         return ""
+    if doubt := response.doubt(min_confidence):
+        return f"{doubt} Decide by what the sources say."
     return (
         f"Confidence of the search: {response.confidence_level} ({response.confidence:.2f} of 1), estimated from"
         " matching words. Decide by what the sources say."

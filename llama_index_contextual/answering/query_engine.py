@@ -7,9 +7,9 @@ can run the search and the answer separately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -28,7 +28,7 @@ from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.calls import run_sync
 from llama_index_contextual._utils.templates import require_known
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
-from llama_index_contextual.answering.citations import Passage, check_citations
+from llama_index_contextual.answering.citations import Passage, check_citations, fold
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever
 from llama_index_contextual.answering.judge import Judge
@@ -61,13 +61,14 @@ class AnswerOptions:
         answer_tokens: Maximum number of tokens of the passages in the prompt.
         max_passages: Maximum number of passages in the prompt; None for as many as fit.
         context: Whether the prompt includes the generated context, marked as background.
-        min_confidence: Confidence of a search below which the answer is `not_found`, without a call to the model. It
-            also applies to follow-up questions, each of which then needs a second search. None leaves the decision to
-            the model, whose prompt states the confidence. Searches without a confidence are always answered.
+        min_confidence: Confidence of a search below which it is repeated more widely, and below which the prompt says
+            that the answer is probably not in the documents; the model decides in any case. It also applies to
+            follow-up questions, each of which then needs a second search. None applies the level "low".
         not_found: The answer if nothing was found, and the answer that the prompt requests if the passages do not
             answer the question.
         small_talk: The answer to chitchat, if questions are searched by their intent.
         system_prompt: Text before the rules of the style, such as a role; the rules still apply.
+        replies: The answers if nothing was searched or found, by intent; for the others, `not_found` or `small_talk`.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -81,6 +82,7 @@ class AnswerOptions:
     not_found: str = NOT_FOUND
     small_talk: str = SMALL_TALK
     system_prompt: str | None = None
+    replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("answer_tokens", "max_passages"):
@@ -264,15 +266,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _needs_wider(self, response: RetrievalResponse) -> bool:
         if response.mode_used == "none":  # a question that needs no search needs no wider search either
             return False
-        if self.options.min_confidence is None:
-            return not response.results or response.confidence_level in ("low", "none")
-        return self._is_refused(response)
-
-    def _is_refused(self, response: RetrievalResponse) -> bool:
-        """Return whether to answer without the model: there are no hits, or the confidence is below the minimum."""
-        least = self.options.min_confidence
-        too_low = least is not None and response.confidence is not None and response.confidence < least
-        return too_low or not response.results
+        return not response.results or bool(response.doubt(self.options.min_confidence))
 
     def _prepare(
         self,
@@ -284,7 +278,7 @@ class GroundedQueryEngine(BaseQueryEngine):
     ) -> Draft:
         question, options = self.retriever.explicit(str(query)), self.options
         chosen = self._postprocessors if postprocessors is None else postprocessors
-        hits = [] if self._is_refused(response) else self._pack(query, response, chosen)
+        hits = self._pack(query, response, chosen)
         if hits:
             hits = _best(hits, options.max_passages)
             messages = answer_messages(
@@ -294,13 +288,14 @@ class GroundedQueryEngine(BaseQueryEngine):
                 not_found=options.not_found,
                 history=history,
                 context=options.context,
-                confidence=confidence_line(response),
+                confidence=confidence_line(response, options.min_confidence),
                 llm=self._llm,
             )
         elif history and response.intent == "clarification" and response.mode_used == "none":
             messages = clarification_messages(question, history, prompts=self._prompts, not_found=options.not_found)
         else:
-            text = options.small_talk if response.intent == "chitchat" else options.not_found
+            replies = {"chitchat": options.small_talk, **options.replies}
+            text = replies.get(response.intent or "", options.not_found)
             no_answer = GroundedResponse(text, [], found=False, retrieval=response)
             return Draft(question, response, [], [], _with_metadata(no_answer))
         cached = None if self.cache is None else self.cache.get(self._key(messages, response))
@@ -405,11 +400,11 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter = StreamFilter(self.options.style, self.guards)
+        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
         for piece in self.answer_stream.stream(draft.messages, completion):
             if (part := stream_filter.feed(piece)) and self.judge is None:
                 yield part
-        if part := stream_filter.rest() if self.judge is None else str(self.finish(draft, completion)):
+        if part := stream_filter.rest() if self.judge is None else self.finish(draft, completion).response or "":
             yield part
 
     async def astream(self, draft: Draft, completion: Completion) -> AsyncGenerator[str, None]:
@@ -417,7 +412,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if draft.ready is not None:
             yield str(draft.ready)
             return
-        stream_filter = StreamFilter(self.options.style, self.guards)
+        stream_filter = StreamFilter(self.options.style, self.guards, sources=len(draft.hits))
         async with aclosing(self.answer_stream.astream(draft.messages, completion)) as pieces:
             async for piece in pieces:
                 if (part := stream_filter.feed(piece)) and self.judge is None:
@@ -425,7 +420,7 @@ class GroundedQueryEngine(BaseQueryEngine):
         if self.judge is None:
             part = stream_filter.rest()
         else:
-            part = str(await asyncio.to_thread(self.finish, draft, completion))
+            part = (await asyncio.to_thread(self.finish, draft, completion)).response or ""
         if part:
             yield part
 
@@ -435,7 +430,7 @@ class GroundedQueryEngine(BaseQueryEngine):
             return draft.ready
         if completion.answer is None:
             answer = self._response(draft, completion)
-            if self.judge is not None:
+            if self.judge is not None and not self._is_refusal(answer):
                 answer = self.judge.review(self._mask(draft.question), answer)
             completion.answer = _with_metadata(answer)
             if self.cache is not None:
@@ -445,23 +440,29 @@ class GroundedQueryEngine(BaseQueryEngine):
     def _response(self, draft: Draft, completion: Completion) -> GroundedResponse:
         reasoning, text = split_reasoning(completion.text, self.options.style)
         passages = [self._passage(hit.node) for hit in draft.hits]
-        clean = text if self.guards is None else self.guards.clean(text)
-        # An answer from the conversation alone has no passages to cite.
-        report = check_citations(clean, passages, question=self._mask(draft.question)) if passages else None
-        shown = clean if report is None else report.text
+        # The text that a stream shows, whatever its pieces; the check removes the invalid citations from it.
+        stream_filter = StreamFilter(self.options.style, self.guards)
+        clean = stream_filter.feed(completion.text) + stream_filter.rest()
+        report = check_citations(clean, passages, question=self._mask(draft.question))
+        shown = report.text
         return GroundedResponse(
             shown,
             draft.hits,
             found=bool(text.strip()) and self.options.not_found.rstrip(".") not in text,
-            partial=completion.problem,
-            citations=report,
+            partial=completion.problem or (None if shown else "The model returned an empty answer."),
+            citations=report if passages else None,  # an answer from the conversation alone cites nothing
             retrieval=draft.retrieval,
             original=None if completion.text == shown else self._mask(completion.text),
             reasoning=None if reasoning is None else self._mask(reasoning),
         )
 
+    def _is_refusal(self, answer: GroundedResponse) -> bool:
+        """Return whether an answer only says that the passages do not answer the question."""
+        return fold(str(answer)).strip(".!") == fold(self.options.not_found).strip(".!")
+
     def _passage(self, node: BaseNode) -> Passage:
-        head = str(node.metadata.get(keys.TABLE_HEAD) or "")
+        # The model reads the facts and the head with the text, so their figures count as those of the passage.
+        head = "\n".join(str(node.metadata[key]) for key in (keys.FACTS, keys.TABLE_HEAD) if node.metadata.get(key))
         return Passage(self._mask(node.get_content()), Source.of(node), self._mask(head))
 
     def _mask(self, text: str) -> str:
@@ -481,9 +482,9 @@ def _conversational(retriever: BaseRetriever) -> ConversationalRetriever:
 
 
 def _better(first: RetrievalResponse, second: RetrievalResponse) -> RetrievalResponse:
-    """Return the response with hits, or with the higher confidence if both have some."""
+    """Return the response with hits, or with the higher confidence if both have some; the intent is the first one's."""
     order = [(bool(response.results), response.confidence or 0.0) for response in (first, second)]
-    return second if order[1] > order[0] else first
+    return replace(second, intent=first.intent) if order[1] > order[0] else first
 
 
 def _best(hits: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:

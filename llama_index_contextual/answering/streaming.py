@@ -1,8 +1,8 @@
 """Answers streamed from a model: timeouts, partial answers, and the part of the text to show.
 
 `AnswerStream` calls the model and streams its text; text received before an error or a timeout is a partial
-answer. `StreamFilter` decides which part of that text can be shown so far: no reasoning, and with guards only complete
-blocks.
+answer. `StreamFilter` decides which part of that text can be shown so far: no reasoning, no citation of a source that
+does not exist, and with guards only complete blocks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from llama_index.core.llms import LLM
 from llama_index_contextual._utils.calls import RetryPolicy, acall, describe
 from llama_index_contextual._utils.clients import PerLoop
 from llama_index_contextual._utils.redaction import KeyFilter
+from llama_index_contextual.answering.citations import CitationFilter
 from llama_index_contextual.answering.guards import Guards, is_closed
 from llama_index_contextual.answering.prompts import ANSWER_MARK
 from llama_index_contextual.errors import ConfigurationError, ModelError
@@ -233,29 +234,36 @@ def split_reasoning(text: str, style: str) -> tuple[str | None, str]:
 
 
 class StreamFilter:
-    """Separate the answer from the reasoning in a stream; with guards, release only complete, cleaned blocks.
+    """Part of an answer that can be shown so far: no reasoning, no invalid citations, with guards only cleaned blocks.
 
     A Markdown link may span two lines but not two paragraphs. Code may contain blank lines and is released at its end.
+    The released text does not depend on how the answer is divided into pieces.
 
     Args:
         style: The style of the answer.
         guards: Clean every block; None releases the text at once.
+        sources: Number of sources that can be cited; None leaves citations as they are.
     """
 
-    def __init__(self, style: str, guards: Guards | None = None) -> None:
+    def __init__(self, style: str, guards: Guards | None = None, *, sources: int | None = None) -> None:
         self._reasoning: str | None = "" if style == "chain_of_thought" else None
         self._guards = guards
+        self._citations = None if sources is None else CitationFilter(sources)
         self._open = ""
         self._searched = 0
         self._released = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece of the stream, and return the text that can be shown now; it may be empty."""
+        text = self._clean(piece)
+        return text if self._citations is None else self._citations.feed(text)
+
+    def _clean(self, piece: str) -> str:
         if self._reasoning is not None:
             self._reasoning += piece
             mark = _MARK.search(self._reasoning)
             piece = "" if mark is None else self._reasoning[mark.end() :]
-            if not piece:
+            if not piece:  # more of the mark may follow
                 return ""
             self._reasoning = None
         if self._guards is None:
@@ -281,5 +289,9 @@ class StreamFilter:
 
     def rest(self) -> str:
         """Return the buffered text: the last block, or reasoning without an answer."""
-        unreleased = (self._reasoning or "") + self._open
-        return self._guards.clean(unreleased, behind=self._released) if self._guards else unreleased
+        text = self._open
+        if self._reasoning is not None:
+            _, text = split_reasoning(self._reasoning, "chain_of_thought")
+        if self._guards is not None:
+            text = self._guards.clean(text, behind=self._released)
+        return text if self._citations is None else self._citations.feed(text) + self._citations.rest()

@@ -26,6 +26,7 @@ from llama_index_contextual.cli.options import (
     Guard,
     Json,
     Judged,
+    LLMIntents,
     Name,
     Root,
     SearchMode,
@@ -97,6 +98,7 @@ def ask(
     guard: Guard = None,
     judge: Judged = None,
     intents: ByIntent = None,
+    llm_intents: LLMIntents = False,
     reference_date: Day = None,
     first_token_timeout: FirstToken = None,
     between_tokens_timeout: BetweenTokens = None,
@@ -114,7 +116,7 @@ def ask(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
-            intents=intents,
+            intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
             between_tokens_timeout=between_tokens_timeout,
@@ -146,6 +148,7 @@ def chat(
     guard: Guard = None,
     judge: Judged = None,
     intents: ByIntent = None,
+    llm_intents: LLMIntents = False,
     reference_date: Day = None,
     first_token_timeout: FirstToken = None,
     between_tokens_timeout: BetweenTokens = None,
@@ -167,7 +170,7 @@ def chat(
             min_confidence=min_confidence,
             guards=guard,
             judge=judge,
-            intents=intents,
+            intents="llm" if llm_intents else intents,
             reference_date=reference_date,
             first_token_timeout=first_token_timeout,
             between_tokens_timeout=between_tokens_timeout,
@@ -318,6 +321,8 @@ def _show_findings(answer: GroundedResponse) -> None:
     report = answer.citations
     for warning in answer.retrieval.warnings if answer.retrieval else ():
         say(f"[yellow]{safe(warning)}[/]", to=err)
+    if answer.found and answer.retrieval and (doubt := answer.retrieval.doubt()):
+        say(f"[yellow]{safe(doubt)}[/]", to=err)
     if answer.partial:
         say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:
@@ -325,7 +330,7 @@ def _show_findings(answer: GroundedResponse) -> None:
     elif answer.verdict and not answer.found:
         say("[yellow]The judge withheld the answer: the passages do not support it.[/]", to=err)
     for number in dict.fromkeys(report.invalid if report else ()):
-        say(f"[yellow]Source {number} does not exist.[/]", to=err)
+        say(f"[yellow]A citation of Source {number}, which does not exist, was removed.[/]", to=err)
     for quotation in report.quotations if report else ():
         if quotation.status != "verified":
             status = quotation.status.replace("_", " ")

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import typer
 from rich.table import Table
 
 from llama_index_contextual._utils.text import pluralize
-from llama_index_contextual.cli.options import DEFAULT_ROOT, QUESTIONS, Json, Name, Root, interruptible, open_project
+from llama_index_contextual.cli.options import (
+    DEFAULT_ROOT,
+    QUESTIONS,
+    Json,
+    Name,
+    Root,
+    confirm,
+    interruptible,
+    open_project,
+)
 from llama_index_contextual.cli.terminal import err, errors_in_one_line, out, safe, say, say_json, snippet
 from llama_index_contextual.errors import InputError
 
@@ -53,8 +62,15 @@ def evaluate_project(
     similarity: Annotated[
         bool, typer.Option("--similarity", help="Also measure the embedding similarity of question and passages.")
     ] = False,
+    answers: Annotated[
+        bool,
+        typer.Option(
+            "--answers", help="Let the LLM answer the questions, and compare with the `answers` in the file instead."
+        ),
+    ] = False,
     report: Annotated[
-        list[Path] | None, typer.Option(help="Report file to write: .html, .json or .csv; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Report file to write: .html, .json or .csv; may be repeated. With --answers .tsv for ARES."),
     ] = None,
     max_cost: Annotated[float | None, typer.Option(help="Maximum cost of --compare and --sweep in dollars.")] = None,
     yes: Annotated[
@@ -77,6 +93,11 @@ def evaluate_project(
                 value=contextual_embedding,
             )
         project = open_project(root, name)
+        if answers:
+            if compare is not None or sweep is not None:
+                raise InputError("--answers measures the project as it is: omit --compare and --sweep.")
+            _evaluate_answers(project, questions, report or (), yes=yes, as_json=as_json)
+            return
         numbers = _numbers(ks, "--k")
         for path in report or ():
             check_report(path)
@@ -109,6 +130,42 @@ def evaluate_project(
         _show(result)
         for path in report_paths:
             say(f"Wrote {safe(str(path))}.", to=err)
+
+
+def _evaluate_answers(
+    project: Project, questions: Path | None, reports: Sequence[Path], *, yes: bool, as_json: bool
+) -> None:
+    """Answer the questions of a file and print exact match and F1."""
+    from llama_index_contextual.answering.batch import answer_many, check_predictions_file
+    from llama_index_contextual.answering.query_engine import GroundedQueryEngine
+    from llama_index_contextual.evaluation.answers import load_qa
+
+    if questions is None:
+        raise InputError("--answers needs a file of questions with their `answers`: name it after the project.")
+    for path in reports:
+        check_predictions_file(path)
+    items = load_qa(questions)
+    engine = cast(GroundedQueryEngine, project.as_query_engine())
+    confirm(f"Let {engine.answer_stream.name} answer {pluralize(len(items), 'question')}?", yes=yes)
+    predictions = answer_many(engine, items)
+    for path in reports:
+        predictions.write(path)
+    if as_json:
+        say_json(predictions.to_dict())
+        return
+    summary = predictions.summary()
+    for label, key in (("exact match", "exact"), ("F1", "f1")):
+        value = summary[key]
+        say(f"{label}: {'no question has a correct answer' if value is None else f'{100 * value:.1f} per cent'}")
+    say(
+        f"{pluralize(summary['questions'], 'question')}: {summary['not_found']} not found, {summary['errors']} failed,"
+        f" {summary['failed_retrievals']} without the evidence among the passages"
+    )
+    for row in predictions.rows:
+        if row.error is not None:
+            say(f"[yellow]{snippet(row.qa.question, 60)}[/]: {safe(row.error)}", to=err)
+    for path in reports:
+        say(f"Wrote {safe(str(path))}.", to=err)
 
 
 class _Steps:

@@ -57,7 +57,8 @@ Style = Annotated[
 Confidence = Annotated[
     float | None,
     typer.Option(
-        help="Minimum confidence of the search for an answer, 0 to 1; by default, the LLM decides.",
+        help="Confidence of the search, 0 to 1, below which the LLM is told that the answer is probably not in the"
+        " documents.",
     ),
 ]
 Guard = Annotated[
@@ -79,6 +80,13 @@ ByIntent = Annotated[
     typer.Option(
         "--intents/--no-intents",
         help="Adapt the search to the kind of question.",
+    ),
+]
+LLMIntents = Annotated[
+    bool,
+    typer.Option(
+        "--llm-intents",
+        help="As --intents; if the wording does not decide the kind of question, the LLM is asked.",
     ),
 ]
 Day = Annotated[

@@ -237,6 +237,8 @@ def show_response(response: RetrievalResponse) -> None:
     """Print the results of a search."""
     for warning in response.warnings:
         say(f"[yellow]{safe(warning)}[/]", to=err)
+    if doubt := response.doubt():
+        say(f"[yellow]{safe(doubt)}[/]", to=err)
     if not response.results:
         say("No results.")
     for chunk in response.results:

@@ -46,6 +46,7 @@ class Segment:
         opening: Beginning of the document, taken from the first chunk of the call.
         begins_document: Whether the segment starts with that chunk.
         section: Path of headings at the beginning of the segment, or None.
+        facts: Facts about the document with their names, or an empty text.
         text: Text of the segment, including the overlap with its neighbours.
         chunks: Chunks of the segment, in the order of the text.
         starts: Offset of each chunk in `text`.
@@ -62,6 +63,7 @@ class Segment:
     chunks: tuple[BaseNode, ...]
     starts: tuple[int, ...] = ()
     document_size: int = 0
+    facts: str = ""
 
     @cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -102,6 +104,7 @@ def _of_document(doc_id: str, nodes: Sequence[BaseNode], segment_size: int) -> I
             chunks=tuple(group),
             starts=starts,
             document_size=len(chunks),
+            facts=str(first.metadata.get(keys.FACTS) or ""),
         )
 
 

@@ -52,16 +52,19 @@ _TAG = re.compile(r"</?\s*([A-Za-z][\w-]*)[^<>{}]*>")
 _MARKS = re.compile(r"\[(\s*source\s+\d+\s*|/?#\d+)\]", re.IGNORECASE)
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s|$)|[。！？]|$)", re.DOTALL)
 _LONGEST_SENTENCE = 300
+_LONGEST_FACTS = 1000
 
 
 def header(segment: Segment, *, opening: bool = True) -> str:
-    """Return the header of a prompt: title or file name, opening of the document, section path of the segment.
+    """Return the header of a prompt: title or file name, facts and opening of the document, section of the segment.
 
     Args:
         segment: The segment.
         opening: Whether to include the opening.
     """
     lines = [f"Title: {segment.title}" if segment.title else ""]
+    if segment.facts:  # without facts, the header and so the ledger key is as it always was
+        lines.append(f"Facts: {segment.facts[:_LONGEST_FACTS]}")
     if opening and segment.opening and not segment.begins_document:
         lines.append(f"The document begins: {segment.opening}")
     if segment.section:

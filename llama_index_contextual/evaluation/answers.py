@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -49,6 +50,8 @@ class AnswerRow(SweepSetting):
             "failed_retrievals": len(predictions.failed_retrievals),
             "errors": sum(row.error is not None for row in predictions.rows),
             "questions": len(predictions.rows),
+            "model": predictions.settings.get("model"),
+            "style": predictions.settings.get("style"),
         }
 
 
@@ -99,6 +102,50 @@ class AnswerSweep:
         if (suffix := Path(path).suffix.lower()) not in writers:
             raise InputError(f"{path} is neither .csv (the table) nor .svg (the chart).", value=str(path))
         files.replace(Path(path), writers[suffix]().encode())
+
+
+def load_qa(path: str | Path) -> list[QA]:
+    """Read questions with their correct answers from a file of JSON lines.
+
+    A line is `{"question": "…", "answers": ["…"]}`; `"answer": "…"` is one answer, and both may be missing. The first
+    text in `"evidence"` is used to find out whether the evidence was retrieved.
+
+    Raises:
+        InputError: The file cannot be read, or a line is not a question; the message names the line.
+    """
+    path = Path(path)
+    try:
+        lines = files.read(path).decode("utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path} cannot be read ({reason}): pass a file of JSON lines.", value=str(path)) from error
+    items = [_qa(line, f"{path.name}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    if not items:
+        raise InputError(
+            f'{path.name} has no questions: write one JSON object per line, with "question" and "answers".'
+        )
+    return items
+
+
+def _qa(line: str, place: str) -> QA:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: is not JSON: write one JSON object per line.", value=line) from error
+    question = row.get("question") if isinstance(row, dict) else None
+    if not isinstance(question, str) or not question.strip():
+        raise InputError(f'{place}: has no "question": write {{"question": "…", "answers": ["…"]}}.', value=line)
+    answers = row.get("answers", row.get("answer", []))
+    answers = [answers] if isinstance(answers, str) else answers
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise InputError(f'{place}: "answers" is not a list of texts.', value=line)
+    evidence = row.get("evidence") or []
+    texts = (
+        [item.get("text") if isinstance(item, dict) else item for item in evidence]
+        if isinstance(evidence, list)
+        else []
+    )
+    return QA(question=question, answers=answers, evidence=next((text for text in texts if isinstance(text, str)), ""))
 
 
 def sweep_answers(

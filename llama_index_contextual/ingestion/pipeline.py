@@ -290,7 +290,9 @@ def make_stages(
     return Stages(
         parsers=(
             SegmentNodeParser(segment_size=config.segment_size, segment_overlap=config.segment_overlap),
-            ChunkNodeParser(chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap),
+            ChunkNodeParser(
+                chunk_size=config.chunk_size, chunk_overlap=config.chunk_overlap, name_facts=config.name_facts
+            ),
         ),
         contextualizer=_contextualizer(config, ledger, llm, model_id),
         embed_model=embed_model,

@@ -23,6 +23,7 @@ from llama_index.core.utils import get_tqdm_iterable
 
 from llama_index_contextual.metadata import (
     CHUNK_INDEX,
+    FACTS,
     FILE_KEYS,
     HEADINGS,
     METADATA_TEMPLATE,
@@ -46,6 +47,7 @@ from llama_index_contextual.metadata import (
     Table,
     excluded_embed_keys,
     excluded_llm_keys,
+    facts_line,
     source_line,
     user_metadata,
 )
@@ -116,6 +118,12 @@ class ChunkNodeParser(SpanNodeParser):
         "times as large.",
     )
 
+    name_facts: bool = Field(
+        default=False,
+        description="Whether your own metadata are embedded and read as one line with their names, such as "
+        "'fund: Halpha, quarter: Q4 2024', instead of their values alone.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> ChunkNodeParser:
         check_overlap(self.chunk_size, self.chunk_overlap, "chunk")
@@ -128,7 +136,8 @@ class ChunkNodeParser(SpanNodeParser):
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         documents: dict[str, list[TextNode]] = {}
-        for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments")):
+        named = self.name_facts and self.include_metadata
+        for part in _parts(get_tqdm_iterable(nodes, show_progress, "Chunking segments"), name_facts=named):
             chunks = documents.setdefault(part.origin.source.node_id, [])
             for span in self._spans(part, chunks[-1].start_char_idx if chunks else None):
                 chunks.append(self._node(part, span, len(chunks)))
@@ -188,6 +197,7 @@ class ChunkNodeParser(SpanNodeParser):
                 SECTION: _section(part.map, core, end),
             }
         own |= {
+            FACTS: part.facts or None,
             SEGMENT_INDEX: part.index,
             SEGMENT_START: part.segment[0],
             SEGMENT_END: part.segment[1],
@@ -214,9 +224,10 @@ class _Part:
     core: int
     excluded_embed: list[str]
     excluded_llm: list[str]
+    facts: str
 
 
-def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
+def _parts(nodes: Iterable[BaseNode], *, name_facts: bool) -> Iterator[_Part]:
     maps: dict[tuple[str | None, ...], DocumentMap] = {}
     counts: dict[str, int] = {}
     for node in nodes:
@@ -233,9 +244,14 @@ def _parts(nodes: Iterable[BaseNode]) -> Iterator[_Part]:
         counts[origin.source.node_id] = max(number, index) + 1
         embed = excluded_embed_keys(key for key in node.excluded_embed_metadata_keys if key != SEGMENT_CORE)
         llm = excluded_llm_keys(key for key in node.excluded_llm_metadata_keys if key != SEGMENT_CORE)
+        values = user_metadata(node) if name_facts else {}
+        facts = {name: value for name, value in values.items() if name not in {*embed, SEGMENT_CORE}}
+        if line := facts_line(facts):  # it stands for the single values, also for an LLM that may read them
+            is_read = not set(facts) & set(llm)
+            embed, llm = [*embed, *facts], [*llm, *(facts if is_read else (FACTS,))]
         parent = RelatedNodeInfo(node_id=node.node_id, node_type=node.get_type())
         core = node.metadata[SEGMENT_CORE] - start if is_segment(node) else 0
-        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm)
+        yield _Part(node, text, origin, parent, where, index, (start, end), core, embed, llm, line)
 
 
 def _segment(node: BaseNode, origin: Origin, text: str, number: int) -> tuple[int, int, int]:

@@ -643,8 +643,8 @@ class Project:
             answer_tokens: Maximum number of passage tokens that the model reads.
             max_passages: Maximum number of passages that the model reads; without it, as many as fit.
             context: Whether the model sees the generated contexts, marked as background.
-            min_confidence: Searches with a lower confidence are answered with `not_found`, without a call to the model;
-                0, or no value here and in the settings, leaves the decision to the model.
+            min_confidence: Searches with a lower confidence are repeated more widely, and the prompt says that the
+                answer is probably not in the documents; None applies the level "low".
             not_found: Answer if nothing was found, or if the passages do not answer the question.
             small_talk: Reply to chitchat, if `intents` is set.
             system_prompt: Text before the rules of the style, such as a role; the rules still apply.
@@ -737,7 +737,7 @@ class Project:
         memory: BaseMemory | None = None,
         style: str | None = None,
         answer_tokens: int | None = None,
-        max_passages: int | Literal["usual"] | None = "usual",
+        max_passages: int | None = None,
         context: bool | None = None,
         min_confidence: float | None = None,
         not_found: str = NOT_FOUND,
@@ -776,10 +776,9 @@ class Project:
                 it decides what the prompt contains, and `history_tokens` has no effect.
             style: As in `as_query_engine`, like all following options.
             answer_tokens: Maximum number of passage tokens.
-            max_passages: Maximum number of passages that the model reads. "usual" reads the three best, or with
-                `intents` all that are found, unless there is a project's setting; None reads as many as fit.
+            max_passages: Maximum number of passages that the model reads; None reads as many as fit.
             context: Whether the model sees the generated contexts.
-            min_confidence: Searches with a lower confidence are answered with `not_found`.
+            min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
             system_prompt: Text before the rules of the style.
@@ -806,7 +805,7 @@ class Project:
             EngineOptions(
                 style=style,
                 answer_tokens=answer_tokens,
-                max_passages=self._usual_passages(intents) if max_passages == "usual" else max_passages,
+                max_passages=max_passages,
                 context=context,
                 min_confidence=min_confidence,
                 not_found=not_found,
@@ -833,10 +832,6 @@ class Project:
             chat_store_key=chat_store_key,
             memory=memory,
         )
-
-    def _usual_passages(self, intents: Intents | None) -> int | None:
-        by_intent = self.config.intents if intents is None else intents
-        return self.config.max_passages or (None if by_intent else 3)
 
     @cached_property
     def answer_cache(self) -> AnswerCache:
@@ -1219,7 +1214,7 @@ class Project:
             answer_tokens: Maximum number of passage tokens.
             max_passages: Maximum number of passages that the model reads.
             context: Whether the model sees the generated contexts.
-            min_confidence: Searches with a lower confidence are answered with `not_found`.
+            min_confidence: Searches with a lower confidence are repeated, and the prompt says so.
             not_found: Answer if nothing was found.
             small_talk: Reply to chitchat, if `intents` is set.
             system_prompt: Text before the rules of the style.

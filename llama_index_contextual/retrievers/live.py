@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -244,7 +245,7 @@ class ProjectRetriever(CheckedRetriever):
         *,
         explain: bool = False,
     ) -> Candidates:
-        added = current.acronyms.added_to(bundle.query_str) if self._config.acronyms else ()
+        added = self._added_forms(bundle.query_str, current)
         request = Request(
             k=self.similarity_top_k,
             filters=self.filters,
@@ -260,13 +261,27 @@ class ProjectRetriever(CheckedRetriever):
         )
         if not added:
             return search(bundle, retriever, request)
-        expanded = with_terms(bundle, added, ACRONYM_WEIGHT)
-        return replace(search(expanded, retriever, request), blend=QueryBlend(lexical=expanded.lexical_texts))
+        expanded = bundle
+        for text, weight in added.items():
+            expanded = with_terms(expanded, [text], weight)
+        blend = QueryBlend(lexical=getattr(expanded, "lexical_texts", ()))
+        return replace(search(expanded, retriever, request), blend=blend)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         """Return the LLM that reranks: its prompt applies to all searches of the project."""
         reranker = self._indexes.rerankers.of(self._config) if self._config.rerank == LLM_RERANK else None
         return {"reranker": reranker} if isinstance(reranker, LLMReranker) else {}
+
+    def _added_forms(self, question: str, current: SearchableVersion) -> dict[str, float]:
+        """Return the forms of acronyms that a question lacks, with the weight of each of their terms.
+
+        A form of the user's table means the same as the form in the question, so its terms together weigh as much as
+        one term of the question. Those that the documents explain are guesses and weigh less.
+        """
+        guessed = current.acronyms.added_to(question) if self._config.acronyms else ()
+        given = Acronyms(self._config.acronym_table).added_to(question) if self._config.acronym_table else ()
+        weights = dict.fromkeys(guessed, ACRONYM_WEIGHT)
+        return weights | {text: round(1 / max(1, len(re.findall(r"\w+", text))), 3) for text in given}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [*self.respond(query_bundle).results]

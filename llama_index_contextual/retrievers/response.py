@@ -332,6 +332,31 @@ class RetrievalResponse:
         results = tuple(RetrievedChunk.of(rank, hit) for rank, hit in enumerate(hits, start=1))
         return cls(query=query, mode_requested="retriever", mode_used="retriever", results=results)
 
+    def doubt(self, min_confidence: float | None = None) -> str:
+        """Return a sentence if the documents probably do not answer the question, or an empty text.
+
+        This is the one rule by which the command line, the prompts of answers, Agno and MCP warn: there are results,
+        and the level of the confidence is "low".
+
+        Args:
+            min_confidence: Warn below this confidence instead.
+
+        Example:
+            >>> node = NodeWithScore(node=TextNode(text="Zebras."), score=1.0)
+            >>> response = RetrievalResponse.of_nodes("Why?", [node])
+            >>> replace(response, confidence=0.07, confidence_level="low").doubt()
+            'The answer is probably not in these documents: the confidence of the search is low (0.07 of 1).'
+        """
+        if not self.results or self.confidence is None:
+            return ""
+        is_low = self.confidence_level == "low" if min_confidence is None else self.confidence < min_confidence
+        if not is_low:
+            return ""
+        return (
+            f"The answer is probably not in these documents: the confidence of the search is low"
+            f" ({self.confidence:.2f} of 1)."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the response as JSON values."""
         names = ("query", "mode_requested", "mode_used", "version", "confidence", "confidence_level")

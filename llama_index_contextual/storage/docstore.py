@@ -1,6 +1,7 @@
 """Document store in SQLite, which fetches the nodes of a result with one query and evaluates filters in SQL.
 
-The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes.
+The order of the nodes' positions is the order of the rows in the FAISS and BM25 indexes. Segments, the parents of
+chunks, are not stored: they are assembled from their chunks on demand, with links to them, for `AutoMergingRetriever`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 from fsspec import AbstractFileSystem
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, NodeRelationship, ObjectType, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore.keyval_docstore import KVDocumentStore
 from llama_index.core.storage.docstore.types import DEFAULT_PERSIST_PATH, RefDocInfo
 from llama_index.core.vector_stores.types import MetadataFilters
 from numpy.typing import NDArray
 
+from llama_index_contextual import metadata as keys
 from llama_index_contextual._utils.forks import new_lock
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage import files
@@ -42,6 +44,13 @@ _INSERT = (
     " body = excluded.body"
 )
 _COLUMNS = ", ".join(COLUMNS)
+_PARENT = f"json_extract(body, '$.relationships.\"{NodeRelationship.PARENT.value}\".node_id')"
+_OF_ONE_CHUNK = frozenset(
+    {keys.CONTEXT, keys.CONTEXT_SOURCE, keys.CONTEXT_GIVEN, keys.CONTEXT_WRITTEN_AT, keys.CHUNK_INDEX}
+    | {keys.TOKEN_COUNT, keys.TABLE_HEAD, keys.SOURCE_LINE, keys.PAGE_END}
+)
+FRAMES = "contextual/documents"
+"""Collection of the data that no chunk contains; see `DocumentFrame`."""
 _MAX_VARIABLES = 900
 
 
@@ -69,6 +78,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         self._lock = new_lock()
         self._ids: list[str] | None = None
         self._rows: dict[str, int] | None = None
+        self._parents: dict[str, str | None] | None = None
         self._shapes: dict[int, dict[str, Any]] = {}
         if access != "read":
             for statement in _SCHEMA:
@@ -111,7 +121,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         if not allow_update and (known := self.known([node.node_id for node in docs])):
             raise InputError(f"Node {known[0]!r} is in the store already: pass allow_update=True to replace it.")
         with self._lock, self._kv.transaction() as connection:
-            self._ids = self._rows = None
+            self._ids = self._rows = self._parents = None
             numbers: dict[str, int] = {}
             pack = packer()
             for shape, row in (row_of(node, pack) for node in docs) if store_text else ():
@@ -151,7 +161,7 @@ class SQLiteDocumentStore(KVDocumentStore):
 
     def _delete(self, condition: str, value: str, *, raise_error: bool) -> None:
         with self._lock:
-            self._ids = self._rows = None
+            self._ids = self._rows = self._parents = None
             if not self._kv.execute(f"DELETE FROM nodes WHERE {condition}", (value,)) and raise_error:
                 raise ValueError(f"doc_id {value} not found.")
 
@@ -216,23 +226,28 @@ class SQLiteDocumentStore(KVDocumentStore):
         return self.get_document(doc_id, raise_error)
 
     def get_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
-        """Return nodes in the order of `node_ids`, with one query."""
-        rows = {row[0]: row for row in self._fetch(_COLUMNS, node_ids)}
-        if raise_error and (missing := [node_id for node_id in node_ids if node_id not in rows]):
-            raise ValueError(f"doc_id {missing[0]} not found.")
+        """Return nodes in the order of `node_ids`, with one query; a parent of stored nodes is assembled from them."""
         unpack = unpacker()
-        return [self._node(rows[node_id], unpack) for node_id in node_ids if node_id in rows]
+        nodes = {row[0]: self._node(row, unpack) for row in self._fetch(_COLUMNS, node_ids)}
+        for node_id in dict.fromkeys(node_ids):
+            if node_id in nodes:
+                continue
+            if (parent := self._assemble(node_id)) is not None:
+                nodes[node_id] = parent
+            elif raise_error:
+                raise ValueError(f"doc_id {node_id} not found.")
+        return [nodes[node_id] for node_id in node_ids if node_id in nodes]
 
     async def aget_nodes(self, node_ids: list[str], raise_error: bool = True) -> list[BaseNode]:
         """Return nodes in the order of `node_ids`."""
         return self.get_nodes(node_ids, raise_error)
 
     def document_exists(self, doc_id: str) -> bool:
-        """Return whether a node with this id exists."""
-        return bool(self.known([doc_id]))
+        """Return whether `get_document` returns a node for this id."""
+        return bool(self.known([doc_id])) or doc_id in self._documents_of_parents()
 
     async def adocument_exists(self, doc_id: str) -> bool:
-        """Return whether a node with this id exists."""
+        """Return whether `get_document` returns a node for this id."""
         return self.document_exists(doc_id)
 
     def get_ref_doc_info(self, ref_doc_id: str) -> RefDocInfo | None:
@@ -335,6 +350,75 @@ class SQLiteDocumentStore(KVDocumentStore):
             values.setdefault(key, []).append(value)
         return values
 
+    def read_span(self, doc_id: str | None, start: int, end: int) -> str | None:
+        """Return a span of a document's text, from its nodes and the text between them; None without offsets."""
+        text = [" "] * max(0, end - start)
+        frame = None if doc_id is None else self.get_extra(FRAMES, doc_id)
+        pieces: list[tuple[int, str]] = []
+        for node in self.iterate(doc_id=doc_id, span=(start, end)):
+            at = node.start_char_idx if isinstance(node, TextNode) else None
+            if at is None:
+                return None
+            pieces.append((at, node.get_content()))
+        for at, piece in (*pieces, *(frame["gaps"] if frame else ())):
+            first, last = max(at, start), min(at + len(piece), end)
+            if first < last:
+                text[first - start : last - start] = piece[first - at : last - at]
+        return "".join(text)
+
+    def _documents_of_parents(self) -> dict[str, str | None]:
+        """Return the document of every parent of a node; read once, as it takes a scan of all nodes."""
+        with self._lock:
+            if self._parents is None:
+                self._parents = dict(
+                    self._kv.query(f"SELECT DISTINCT {_PARENT}, doc_id FROM nodes WHERE {_PARENT} > ''")
+                )
+            return self._parents
+
+    def _assemble(self, node_id: str) -> TextNode | None:
+        """Return the parent of stored nodes with their text, or None if no node has this parent."""
+        parents = self._documents_of_parents()
+        if node_id not in parents:
+            return None
+        unpack, doc_id = unpacker(), parents[node_id]
+        rows = self._kv.query(
+            f"SELECT {_COLUMNS} FROM nodes WHERE doc_id IS ? AND {_PARENT} = ? ORDER BY start_char, position",
+            (doc_id, node_id),
+        )
+        children = [node for row in rows if isinstance(node := self._node(row, unpack), TextNode)]
+        if not children:
+            return None
+        first, last, span = children[0], children[-1], _span_of_all(children)
+        text = None if span is None else self.read_span(doc_id, *span)
+        if text is None:
+            span, text = None, "\n\n".join(child.text for child in children)
+        shared = {
+            key: value
+            for key, value in first.metadata.items()
+            if key not in _OF_ONE_CHUNK and all(child.metadata.get(key) == value for child in children)
+        }
+        places = {keys.PAGE_START: first.metadata.get(keys.PAGE_START), keys.PAGE_END: last.metadata.get(keys.PAGE_END)}
+        metadata = {**shared, **{key: value for key, value in places.items() if value is not None}}
+        line = keys.source_line(metadata)
+        links = [RelatedNodeInfo(node_id=child.node_id, node_type=ObjectType.TEXT) for child in children]
+        source = first.relationships.get(NodeRelationship.SOURCE)
+        return TextNode(
+            id_=node_id,
+            text=text,
+            start_char_idx=None if span is None else span[0],
+            end_char_idx=None if span is None else span[1],
+            metadata={keys.SOURCE_LINE: line, **metadata} if line else metadata,
+            excluded_embed_metadata_keys=first.excluded_embed_metadata_keys,
+            excluded_llm_metadata_keys=first.excluded_llm_metadata_keys,
+            metadata_template=first.metadata_template,
+            metadata_separator=first.metadata_separator,
+            text_template=first.text_template,
+            relationships={
+                NodeRelationship.CHILD: links,
+                **({} if source is None else {NodeRelationship.SOURCE: source}),
+            },
+        )
+
     def metadata_keys(self) -> list[str]:
         """Return the metadata keys of all nodes, sorted; filters can refer to them."""
         rows = self._kv.query("SELECT DISTINCT field.key FROM nodes, json_each(nodes.metadata) AS field ORDER BY 1")
@@ -355,6 +439,18 @@ class SQLiteDocumentStore(KVDocumentStore):
             ((body,),) = self._kv.query("SELECT body FROM shapes WHERE shape = ?", (shape,))
             self._shapes[shape] = json.loads(body)
         return node_of(self._shapes[shape], row, unpack)
+
+
+def _span_of_all(children: Sequence[TextNode]) -> tuple[int, int] | None:
+    """Return the span of the segment that nodes were cut from, or else from the first to the last of them."""
+    starts = [child.start_char_idx for child in children if child.start_char_idx is not None]
+    if len(starts) < len(children):
+        return None
+    start, end = min(starts), max(at + len(child.text) for at, child in zip(starts, children, strict=True))
+    segment = (children[0].metadata.get(keys.SEGMENT_START), children[0].metadata.get(keys.SEGMENT_END))
+    if isinstance(segment[0], int) and isinstance(segment[1], int) and segment[0] <= start and end <= segment[1]:
+        return segment[0], segment[1]
+    return start, end
 
 
 def _shape_number(connection: sqlite3.Connection, shape: str) -> int:

@@ -9,14 +9,14 @@ from typing import Any
 
 from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.graph_stores.simple import SimpleGraphStore
-from llama_index.core.schema import Document, TextNode
+from llama_index.core.schema import Document
 from llama_index.core.storage.index_store.simple_index_store import SimpleIndexStore
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, SimpleVectorStore
 
 from llama_index_contextual._utils.forks import cached_property
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.storage.check import Check, check_files, check_headers, read_manifest
-from llama_index_contextual.storage.docstore import SQLiteDocumentStore
+from llama_index_contextual.storage.docstore import FRAMES, SQLiteDocumentStore
 from llama_index_contextual.storage.export import INDEX_ID, VersionStorageContext
 from llama_index_contextual.storage.manifest import (
     BM25_DIRECTORY,
@@ -25,8 +25,6 @@ from llama_index_contextual.storage.manifest import (
     FAISS_FILE,
     DocumentRecord,
 )
-
-_DOCUMENTS = "contextual/documents"
 
 
 @dataclass(frozen=True)
@@ -144,22 +142,13 @@ class OpenVersion:
             InputError: The document was ingested as chunks without offsets.
         """
         span = range(record.characters)[max(0, start) : end]
-        text = [" "] * len(span)
-        pieces: list[tuple[int, str]] = []
-        for node in self.docstore.iterate(doc_id=record.doc_id, span=(span.start, span.stop)):
-            at = node.start_char_idx if isinstance(node, TextNode) else None
-            if at is None:
-                raise InputError(
-                    f"Document {record.doc_id!r} was ingested as chunks without offsets: read its chunks instead.",
-                    value=record.doc_id,
-                )
-            pieces.append((at, node.get_content()))
-        frame = self.frame(record.doc_id)
-        for at, piece in (*pieces, *(frame.gaps if frame else ())):
-            first, last = max(at, span.start), min(at + len(piece), span.stop)
-            if first < last:
-                text[first - span.start : last - span.start] = piece[first - at : last - at]
-        return "".join(text)
+        text = self.docstore.read_span(record.doc_id, span.start, span.stop)
+        if text is None:
+            raise InputError(
+                f"Document {record.doc_id!r} was ingested as chunks without offsets: read its chunks instead.",
+                value=record.doc_id,
+            )
+        return text
 
     def document(self, record: DocumentRecord) -> Document | None:
         """Return a document as it was ingested, or None if it was ingested as chunks."""
@@ -198,10 +187,10 @@ def open_storage_context(version_dir: str | Path) -> VersionStorageContext:
 
 def store_frame(docstore: SQLiteDocumentStore, doc_id: str, frame: DocumentFrame) -> None:
     """Store the frame of a document in a version that is being built."""
-    docstore.put_extra(_DOCUMENTS, doc_id, asdict(frame))
+    docstore.put_extra(FRAMES, doc_id, asdict(frame))
 
 
 def load_frame(docstore: SQLiteDocumentStore, doc_id: str) -> DocumentFrame | None:
     """Return the frame of a document that `store_frame` has stored, or None."""
-    raw = docstore.get_extra(_DOCUMENTS, doc_id)
+    raw = docstore.get_extra(FRAMES, doc_id)
     return None if raw is None else DocumentFrame(**raw)

@@ -13,6 +13,7 @@ from llama_index_contextual.errors import InputError
 from llama_index_contextual.metadata import (
     CHUNK_INDEX,
     CONTEXT,
+    FACTS,
     SEGMENT_END,
     SEGMENT_START,
     SOURCE_LINE,
@@ -29,7 +30,7 @@ Filters = MetadataFilters | Mapping[str, Any]
 
 _OPERATORS = {operator.value: operator for operator in FilterOperator}
 # Keys that are useless in a filter.
-_INNER_KEYS = frozenset({CONTEXT, SOURCE_LINE, SEGMENT_START, SEGMENT_END, TOKEN_COUNT, TABLE_HEAD})
+_INNER_KEYS = frozenset({CONTEXT, SOURCE_LINE, SEGMENT_START, SEGMENT_END, TOKEN_COUNT, TABLE_HEAD, FACTS})
 _LONGEST_VALUE = 40
 _SHOWN_VALUES = 8
 

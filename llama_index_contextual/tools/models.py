@@ -388,11 +388,9 @@ def doubts(response: RetrievalResponse) -> list[str]:
     """Return warnings for a model that reads a response: nothing was found, or the confidence is low."""
     if not response.results:
         return ["Nothing was found: try other words, or say that the documents do not answer this."]
-    if response.confidence_level == "low":
-        return [
-            f"The confidence of this search is low ({response.confidence:.2f} of 1, estimated from matching words)."
-            f" Decide by what the passages say; if they do not answer the question, try other words, or say so."
-        ]
+    if doubt := response.doubt():
+        advice = "Decide by what the passages say; if they do not answer the question, try other words, or say so."
+        return [f"{doubt} {advice}"]
     return []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,30 @@ def test_failed_retrievals_and_hard_negatives_are_listed() -> None:
 def test_no_cell_of_the_table_is_a_formula() -> None:
     rows = list(csv.DictReader(io.StringIO(predictions().to_csv())))
     assert [row["question"] for row in rows] == ["one?", "'=two?", "three?", "four?"]
-    assert list(rows[0].values()) == ["one?", "The pump [Source 1]", "pump | x", "1.0", "1.0", "True", "", "", "other"]
+    assert list(rows[0].values())[:9] == [
+        *("one?", "The pump [Source 1]", "pump | x", "1.0", "1.0", "True", "", "", "other"),
+    ]
+
+
+def test_predictions_carry_model_style_and_settings(reports: Project, tmp_path: Path) -> None:
+    engine = reports.as_query_engine(llm=ScriptedLLM(default="Dry [Source 1]."), style="persona", mode="lexical")
+    assert isinstance(engine, GroundedQueryEngine)
+    answers = answer_many(engine, [QA(question="What does error TS-999 mean?", answers=["dry"])])
+    expected = {
+        "model": "ScriptedLLM:scripted",
+        "style": "persona",
+        "mode": "lexical",
+        "answer_tokens": 8000,
+        "top_k": 20,
+    }
+    assert {name: answers.settings[name] for name in expected} == expected
+    (row,) = csv.DictReader(io.StringIO(answers.to_csv()))
+    assert (row["model"], row["style"]) == ("ScriptedLLM:scripted", "persona")
+    assert json.loads(row["settings"]) == json.loads(json.dumps(answers.settings))
+    answers.write(tmp_path / "out.json")
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert written["settings"]["chunk_size"] == reports.config.chunk_size
+    assert (written["exact"], written["errors"], written["rows"][0]["answer"]) == (1.0, 0, "Dry [Source 1].")
 
 
 def test_ares_lines_have_three_fields() -> None:

@@ -74,7 +74,7 @@ def defaults(function: Any) -> dict[str, Any]:
     ("name", "different"),
     [
         ("as_query_engine", set()),
-        ("as_chat_engine", {"max_passages"}),  # three, unless the question's intent decides
+        ("as_chat_engine", set()),
         ("sweep_answers", {"streaming"}),  # nobody reads along
     ],
 )
@@ -86,8 +86,10 @@ def test_the_engines_of_a_project_take_every_option_with_one_default(name: str, 
 def test_the_defaults_of_the_options_are_those_of_the_classes_that_they_are_for() -> None:
     of_project = {"style", "answer_tokens", "max_passages", "context", "min_confidence"}
     options = defaults(EngineOptions)
-    assert {key: options[key] for key in defaults(AnswerOptions)} == {
-        key: None if key in of_project else value for key, value in defaults(AnswerOptions).items()
+    assert {key: options[key] for key in defaults(AnswerOptions) if key != "replies"} == {
+        key: None if key in of_project else value
+        for key, value in defaults(AnswerOptions).items()
+        if key != "replies"  # of the intents
     }
     chat = defaults(Project.as_chat_engine)
     assert defaults(GroundedChatEngine).items() <= chat.items()

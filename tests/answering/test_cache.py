@@ -11,7 +11,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.llms.openai import OpenAI
 
 from llama_index_contextual.answering.cache import AnswerCache, cache_key
-from llama_index_contextual.answering.judge import FALLBACK, Judge
+from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
 from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.project.project import Project
@@ -96,7 +96,7 @@ def test_the_least_recently_used_answer_is_dropped_first() -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "shown"),
-    [({**GOOD, "grounded": False}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), "The pump runs dry.")],
+    [({**GOOD, "grounded": False}, FALLBACK), (GOOD, "The pump runs dry."), (ValueError("down"), NOT_JUDGED)],
     ids=["blocked", "passed", "failed"],
 )
 def test_an_engine_with_a_judge_does_not_use_answers_without_a_verdict(

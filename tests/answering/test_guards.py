@@ -304,4 +304,4 @@ def test_a_guarded_answer_is_clean_and_its_quotations_are_still_found() -> None:
 
 def test_a_guarded_stream_is_released_by_paragraphs_and_clean() -> None:
     stream = engine("Ask ann@example.org\n\nnow [x](\njavascript:y)", streaming=True).query("Whom?")
-    assert list(stream.response_gen) == ["Ask •••@•••••••.•••\n\n", "now x"]  # type: ignore[union-attr]
+    assert list(stream.response_gen) == ["Ask •••@•••••••.•••", "\n\nnow x"]  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from llama_index_contextual.answering.intent import (
 )
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.errors import ModelError
+from llama_index_contextual.errors import ConfigurationError, ModelError
 from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.models import ScriptedLLM
@@ -81,6 +82,48 @@ def test_every_intent_has_a_plan_and_questions() -> None:
 @given(st.text(max_size=200))
 def test_any_text_has_an_intent(text: str) -> None:
     assert guess_intent(text).intent in INTENTS
+
+
+ASKING_FOR_MORE = [
+    *("Can you elaborate on that?", "Could you please elaborate?", "Elaborate, please.", "Please elaborate on this."),
+    *(
+        "Can you expand on your last answer?",
+        "Tell me more.",
+        "Tell me more about that.",
+        "Could you go into more detail?",
+    ),
+    *("Would you clarify that a bit more?", "Give me more details", "More information, please", "For example?"),
+    *("OK, can you explain that in simpler terms?", "In other words?", "So, what exactly do you mean by that?"),
+    *("Can you give me an example of that?", "What do you mean?", "Can you rephrase that?", "Say that again"),
+    *("Kannst du das näher erläutern?", "Können Sie das bitte genauer erklären?", "Was meinst du damit?"),
+    *("Was bedeutet das genau?", "Könnten Sie darauf näher eingehen?", "Mehr dazu, bitte", "Das verstehe ich nicht."),
+    *("Peux-tu préciser ?", "Pouvez-vous développer ce point ?", "Qu'est-ce que cela signifie ?", "Par exemple ?"),
+    *("¿Puedes aclarar eso?", "¿Qué quieres decir con eso?", "No entiendo", "¿Podría explicarlo más?"),
+    *("Puoi spiegare meglio?", "Cosa intendi?", "Non ho capito"),
+]
+NAMING_A_SUBJECT = [
+    *("Can you elaborate on the termination clause?", "Tell me more about fees", "Explain the clause."),
+    *("For example, when does the lease end?", "Can you expand the list of pumps to those of 2024?"),
+    *("Kannst du das Protokoll erklären?", "Was bedeutet TS-999?", "Was meinst du zu Pumpen?"),
+    *("Pouvez-vous expliquer la clause 7 ?", "¿Puedes aclarar la cláusula 7?", "Puoi spiegare la clausola 7?"),
+]
+
+
+@pytest.mark.parametrize("question", ASKING_FOR_MORE)
+def test_a_request_for_more_that_names_nothing_is_a_clarification(question: str) -> None:
+    assert guess_intent(question).intent == "clarification"
+
+
+@pytest.mark.parametrize("question", NAMING_A_SUBJECT)
+def test_a_request_that_names_a_subject_is_not(question: str) -> None:
+    assert guess_intent(question).intent != "clarification"
+
+
+@pytest.mark.parametrize(
+    "text", ["can you elaborate on that " * 80, "more " * 400, "kannst du das " * 140, "meaning, " * 220]
+)
+def test_a_long_text_does_not_take_long_to_classify(text: str) -> None:
+    guess_intent(text * 400)  # a pattern that backtracks would not end
 
 
 @pytest.mark.parametrize(
@@ -229,6 +272,78 @@ def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
     assert [chunk.node_id for chunk in response.retrieval] == [
         hit.node.node_id for hit in whole.retrieve(response.retrieval.query)
     ]
+
+
+WARRANTY: dict[str, Any] = {
+    "warranty": {"examples": ["How long is the warranty?", "warranty period"], "mode": "lexical", "top_k": 2},
+    "prices": {"examples": ["What does it cost?"], "top_k": 0, "reply": "Prices are on the website."},
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "intent", "tier"),
+    [
+        ("How long is my warranty?", "warranty", "examples"),
+        ("What is the warranty period of the X200 pump?", "warranty", "examples"),
+        ("What does it cost?", "prices", "examples"),
+        ("Why is the warranty so short, compared with the lease?", "comparison", "pattern"),
+        ("Who pays?", "factual", "words"),
+    ],
+)
+def test_own_intents_are_recognised_by_their_examples(question: str, intent: str, tier: str) -> None:
+    guess = IntentRetriever(Made(a=1.0), plans=WARRANTY).guess(question)
+    assert (guess.intent, guess.tier) == (intent, tier)
+
+
+def test_own_intents_have_their_own_search_and_reply(reports: Project) -> None:
+    response, _ = asked(reports, "Is error TS-999 within the warranty period?", intents=WARRANTY, min_confidence=0.0)
+    assert response.retrieval is not None
+    assert (response.retrieval.intent, response.retrieval.mode_used) == ("warranty", "lexical")
+    priced, llm = asked(reports, "What does it cost?", intents=WARRANTY)
+    assert (str(priced), priced.found, llm.history) == ("Prices are on the website.", False, [])
+
+
+def test_examples_can_be_added_to_an_intent_of_the_table() -> None:
+    plans = {"temporal": SearchPlan(top_k=7, examples=["deadline for objections"])}
+    created = Made(a=1.0)
+    IntentRetriever(created, plans=plans).retrieve("What deadline is there for objections?")
+    assert [plan.top_k for plan in created.plans] == [7]
+
+
+def test_the_model_is_told_about_own_intents(reports: Project) -> None:
+    plans = {"warranty": {"description": "asks about the guarantee of a product", "top_k": 2}}
+    llm = ScriptedLLM(default="It means “the pump runs dry” [Source 1].")
+    llm.enqueue("warranty")
+    response: Any = reports.as_query_engine(llm=llm, intents=plans).query("Pumps TS-999")
+    assert "warranty (asks about the guarantee of a product)" in llm.history[0]
+    assert (response.retrieval.intent, len(response.retrieval)) == ("warranty", 2)
+
+
+@pytest.mark.parametrize(
+    ("plans", "words"),
+    [
+        ({"warranty": SearchPlan(top_k=3)}, "Intent 'warranty' is your own: give its SearchPlan `examples`"),
+        ({"Warranty!": {"examples": ["x"]}}, "Intent 'Warranty!' has an invalid name"),
+        ({"warranty": {"example": ["x"]}}, "Intent 'warranty' has an unknown option 'example'"),
+        ({"factual": 3}, "is invalid: the table has a SearchPlan, or a dict"),
+        ({"factual": {"top_k": -1}}, "top_k=-1 is invalid"),
+        ({"factual": {"mode": "fuzzy"}}, "mode='fuzzy' is invalid"),
+        ({"factual": {"examples": "one"}}, "examples='one' is invalid"),
+    ],
+    ids=str,
+)
+def test_an_invalid_plan_is_refused(reports: Project, plans: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        reports.as_query_engine(llm=ScriptedLLM(), intents=plans)
+
+
+def test_a_request_for_more_is_searched_with_its_conversation(reports: Project) -> None:
+    llm = ScriptedLLM(default="Dry [Source 1].")
+    chat = reports.as_chat_engine(llm=llm, intents=True)
+    chat.chat("What does error TS-999 mean?")
+    answer: Any = chat.chat("Can you elaborate on that?").grounded
+    assert (answer.retrieval.intent, answer.retrieval.mode_used) == ("clarification", "hybrid")
+    assert answer.source_nodes[0].node.metadata["file_name"] == "manual.txt"
 
 
 def test_intents_llm_lets_the_model_decide(reports: Project) -> None:

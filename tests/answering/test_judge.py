@@ -12,9 +12,11 @@ from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
 from llama_index_contextual.answering.cache import AnswerCache
-from llama_index_contextual.answering.judge import FALLBACK, Judge
+from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED, Judge
+from llama_index_contextual.answering.prompts import NOT_FOUND
 from llama_index_contextual.answering.query_engine import GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.project import Project
 from tests.retrievers.corpus import FixedRetriever, hits
 from tests.support.faults import FaultKind
@@ -65,17 +67,64 @@ def test_a_failing_answer_is_replaced_and_kept_as_original(fault: dict[str, bool
     assert response.citations is None
 
 
-def test_a_verdict_of_low_confidence_blocks_nothing() -> None:
-    assert str(judged({**BAD, "confidence": 0.3})[0]) == "So it is [Source 1]."
-    assert str(judged({**BAD, "confidence": 0.3}, min_confidence=0.2)[0]) == FALLBACK
+@pytest.mark.parametrize("confidence", [0.0, 0.3, 0.4, 1.0])
+@pytest.mark.parametrize("fault", [{"grounded": False}, {"hallucinated": True}, {"relevant": False}], ids=str)
+def test_a_failing_answer_is_blocked_whatever_the_confidence(fault: dict[str, bool], confidence: float) -> None:
+    for least in (0.0, 0.4, 1.0):
+        response, _ = judged({**GOOD, **fault, "confidence": confidence}, min_confidence=least)
+        assert str(response) == FALLBACK
 
 
-@pytest.mark.parametrize("reply", ["I think so.", "{}", '{"grounded": "maybe"}', "[1]", ValueError("down")], ids=str)
-def test_an_error_of_the_judge_is_the_verdict_and_the_answer_is_shown_or_blocked(reply: Any) -> None:
-    response, _ = judged(reply)
-    assert str(response) == "So it is [Source 1]."
+def test_an_unsure_judge_blocks_the_answer() -> None:
+    assert str(judged({**GOOD, "confidence": 0.3})[0]) == FALLBACK
+    assert str(judged({**GOOD, "confidence": 0.3}, min_confidence=0.3)[0]) == "So it is [Source 1]."
+
+
+UNREADABLE = ("I think so.", "{}", '{"grounded": "maybe"}', "[1]", '{"grounded": true, "halluc', ValueError("down"))
+
+
+@pytest.mark.parametrize("reply", UNREADABLE, ids=str)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_answer_that_could_not_be_judged_is_withheld_and_says_so(reply: Any, streaming: bool) -> None:
+    response, _ = judged(reply, streaming=streaming)
+    response = response.get_response() if streaming else response
+    assert (str(response), response.found) == (NOT_JUDGED, False)
+    assert response.verdict["error"] == response.metadata["verdict"]["error"] != ""
+    assert response.original == "So it is [Source 1]."
+
+
+@pytest.mark.parametrize("reply", UNREADABLE, ids=str)
+def test_with_on_failure_show_the_answer_is_shown_with_the_error(reply: Any) -> None:
+    response, _ = judged(reply, on_failure="show")
+    assert (str(response), response.found) == ("So it is [Source 1].", True)
     assert response.verdict["error"]
-    assert str(judged(reply, on_failure="block")[0]) == FALLBACK
+
+
+def test_of_several_verdicts_in_a_reply_the_last_one_counts() -> None:
+    reply = f"The answer claims {json.dumps(GOOD)}, but {{no}} source says so.\n{json.dumps(BAD)}\nThat is {{all}}."
+    assert str(judged(reply)[0]) == FALLBACK
+    assert str(judged(f"<think>{{a}} {json.dumps(BAD)}?</think>{json.dumps(GOOD)}")[0]) == "So it is [Source 1]."
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        (NOT_FOUND, 0),
+        (f"**{NOT_FOUND.rstrip('.')}**", 0),
+        (f"{NOT_FOUND} However, it flies [Source 1].", 1),
+    ],
+)
+def test_only_an_answer_that_claims_nothing_is_shown_unjudged(answer: str, calls: int) -> None:
+    llm = ScriptedLLM(default=json.dumps(BAD))
+    engine = GroundedQueryEngine(FixedRetriever(hits(a=1.0)), ScriptedLLM(default=answer), judge=Judge(llm))
+    assert str(engine.query("Is it so?")) == (FALLBACK if calls else answer)
+    assert len(llm.history) == calls
+
+
+@pytest.mark.parametrize("wrong", [{"min_confidence": 1.5}, {"on_failure": "ignore"}], ids=str)
+def test_an_invalid_option_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="Judge: "):
+        Judge(ScriptedLLM(), **wrong)
 
 
 def test_a_stream_waits_for_the_judge() -> None:
@@ -100,7 +149,7 @@ def test_a_not_found_answer_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hang", "invalid_key", "drop_in_body"])
-def test_a_judge_that_hangs_or_fails_behind_the_real_client_blocks_nothing(
+def test_a_judge_that_hangs_or_fails_behind_the_real_client_withholds_the_answer(
     reports: Project, openai: OpenAI, provider: LoopbackProvider, kind: FaultKind
 ) -> None:
     timeouts = Timeouts(first_token=0.3 if kind == "hang" else 30.0)
@@ -108,7 +157,7 @@ def test_a_judge_that_hangs_or_fails_behind_the_real_client_blocks_nothing(
     provider.enqueue("The pump runs dry.", json.dumps(GOOD))
     provider.fault(kind, match=lambda request: "<answer>" in request.text)
     response: Any = engine.query(QUESTION)
-    assert str(response) == "The pump runs dry."
+    assert str(response) == NOT_JUDGED
     assert response.verdict["error"]
 
 

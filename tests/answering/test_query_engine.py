@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, ChatResponseAsyncGen
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.llms import MockLLM
@@ -205,7 +207,10 @@ def test_a_search_of_low_confidence_is_repeated_wider(first: float | None, secon
     assert len(llm.history) == 1
 
 
-LOW = "Confidence of the search: low (0.10 of 1), estimated from matching words. Decide by what the sources say."
+LOW = (
+    "The answer is probably not in these documents: the confidence of the search is low (0.10 of 1)."
+    " Decide by what the sources say."
+)
 
 
 def prompt_for(engine: GroundedQueryEngine, llm: ScriptedLLM, way: str) -> str:
@@ -260,12 +265,19 @@ def test_no_question_with_hits_is_refused_without_the_model(reports: Project) ->
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_below_min_confidence_the_model_is_not_asked(streaming: bool) -> None:
-    for least, answered in ((0.4, False), (0.2, True)):
+def test_below_min_confidence_the_model_is_told_and_decides(streaming: bool) -> None:
+    for least, is_doubtful in ((0.4, True), (0.2, False)):
         llm, options = ScriptedLLM(default="Yes [Source 1]."), AnswerOptions(min_confidence=least)
         engine = GroundedQueryEngine(Confident(0.3, a=1.0), llm, options=options, streaming=streaming)
-        assert str(engine.query("Why?")) == ("Yes [Source 1]." if answered else NOT_FOUND)
-        assert bool(llm.history) is answered
+        assert str(engine.query("Why?")) == "Yes [Source 1]."
+        assert ("The answer is probably not in these documents" in llm.history[0]) is is_doubtful
+
+
+@given(st.floats(0, 1), st.none() | st.floats(0, 1))
+def test_no_confidence_refuses_a_search_with_results(confidence: float, least: float | None) -> None:
+    llm = ScriptedLLM(default="Yes [Source 1].")
+    engine = GroundedQueryEngine(Confident(confidence, a=1.0), llm, options=AnswerOptions(min_confidence=least))
+    assert (str(engine.query("Why?")), len(llm.history)) == ("Yes [Source 1].", 1)
 
 
 def test_without_results_the_model_is_not_asked() -> None:
@@ -385,10 +397,10 @@ def test_a_streamed_answer_is_checked_at_its_end(reports: Project, openai: OpenA
     stream = reports.as_query_engine(llm=openai, streaming=True).query(QUESTION)
     pieces = list(stream.response_gen)  # type: ignore[union-attr]
     assert len(pieces) > 2
-    assert "".join(pieces).endswith("[Source 99].")
+    assert "".join(pieces) == f"{GOOD} And so on, as everybody knows."
     response = stream.get_response()  # type: ignore[union-attr]
     assert response.response == f"{GOOD} And so on, as everybody knows."
-    assert response.partial is None
+    assert (response.partial, response.citations.invalid) == (None, (99,))
     assert provider.calls()[0].status == 200
 
 
@@ -483,7 +495,7 @@ def test_a_model_that_stops_sending_leaves_a_partial_answer(reports: Project, st
 
 def test_if_the_reader_stops_the_model_is_stopped(reports: Project) -> None:
     stream: Any = reports.as_query_engine(llm=Stalling(), streaming=True).query(QUESTION)
-    assert next(stream.response_gen) == "The "
+    assert next(stream.response_gen) == "The"
     stream.response_gen.close()  # would wait ten seconds for the next word otherwise
 
 
@@ -503,7 +515,7 @@ def test_an_answer_not_read_run_to_completion_is_partial_and_not_cached(reports:
 async def test_an_async_answer_not_read_run_to_completion_is_partial_and_not_cached(reports: Project, how: str) -> None:
     cache = AnswerCache()
     stream: Any = await reports.as_query_engine(llm=Stalling(), streaming=True, cache=cache).aquery(QUESTION)
-    assert await anext(stream.response_gen) == "The "
+    assert await anext(stream.response_gen) == "The"
     if how == "closed":
         await stream.response_gen.aclose()
     else:

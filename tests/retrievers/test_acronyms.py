@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.schema import QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.acronyms import Acronyms, find_acronyms
@@ -137,3 +139,33 @@ def test_the_terms_are_added_to_those_of_a_conversation(project: Project) -> Non
     alone = retriever.respond("What of PP&E?")
     assert alone.confidence is not None
     assert alone.blend is not None
+
+
+def test_a_table_of_ones_own_works_in_both_directions(tmp_path: Path) -> None:
+    texts = {
+        "agreement.txt": "The service level agreement guarantees an answer within four hours.",
+        "short.txt": "Uptime according to the SLA is 99 %.",
+        "menu.txt": "Soup is served at noon. Uptime of the soup is an hour.",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    config = ProjectConfig.local(context="none", document_weight=0)
+    project = ProjectManager(tmp_path / "knowledge").create("a", config)
+    project.ingest([tmp_path / name for name in texts])
+    assert names(project.retrieve("SLA", mode="lexical")) == ["short.txt"]
+    assert project.update_config(acronym_table={"SLA": "service level agreement"}) == []
+    found = project.retrieve("SLA", mode="lexical")
+    assert names(found) == ["short.txt", "agreement.txt"]
+    assert found.blend is not None
+    assert found.blend.lexical == (("SLA", 1.0), ("service level agreement", 0.333))
+    back = project.retrieve("Which service level agreement applies?", mode="lexical")
+    assert names(back) == ["agreement.txt", "short.txt"]
+    assert names(project.as_retriever(mode="lexical").changed(acronym_table={}).respond(QueryBundle("SLA"))) == [
+        "short.txt"
+    ]
+
+
+@pytest.mark.parametrize("table", [{"": "x"}, {"S L A": "x"}, {"SLA": " "}, {" SLA": "x"}], ids=str)
+def test_an_invalid_table_is_refused(table: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="acronym_table"):
+        ProjectConfig(acronym_table=table)

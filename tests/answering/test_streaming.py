@@ -1,0 +1,87 @@
+"""What the reader of a streamed answer sees: no invalid citation, no reasoning, and in the end the final answer."""
+
+from __future__ import annotations
+
+import random
+import secrets
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_index_contextual.answering.citations import CitationFilter, Passage, check_citations
+from llama_index_contextual.answering.streaming import StreamFilter, split_reasoning
+from tests.support.streamed import invalid_citations, measure, random_answer, random_pieces
+
+_ALPHABET = st.sampled_from(
+    [*"[]［］【】\\ \n\ts1290.,-:", "Source ", "[Source 9", "Sources", "sou", "rce", "Answer:", "and"]
+)
+
+
+def shown(pieces: list[str], sources: int = 3) -> str:
+    stream = CitationFilter(sources)
+    return "".join([*map(stream.feed, pieces), stream.rest()])
+
+
+def test_500_streamed_answers_show_no_invalid_citation_and_end_as_the_final_answer() -> None:
+    seed = secrets.randbelow(1_000_000)
+    result = measure(500, seed)
+    assert result.planted["with an invalid citation"] > 200
+    assert (list(result.shown), list(result.differing)) == ([], []), f"seed {seed}"
+
+
+@given(st.lists(_ALPHABET, max_size=30))
+def test_what_is_shown_does_not_depend_on_the_pieces(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert shown(pieces) == shown([text]) == shown(list(text))
+    assert shown([shown(pieces)]) == shown(pieces), "nothing invalid remains to be removed"
+    assert not invalid_citations(shown(pieces))
+
+
+@given(st.lists(_ALPHABET, max_size=30), st.sampled_from(["instruction", "chain_of_thought"]))
+def test_a_stream_shows_the_answer_without_the_reasoning(pieces: list[str], style: str) -> None:
+    stream = StreamFilter(style, sources=3)
+    streamed = "".join([*map(stream.feed, pieces), stream.rest()])
+    assert streamed == shown([split_reasoning("".join(pieces), style)[1]])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Yes [Source 1] and [Source 99].", "Yes [Source 1] and."),
+        ("Yes [Sources 1, 99] and [Sources 2-4]", "Yes [Source 1] and [Source 2][Source 3]"),
+        ("Yes 【Source 2】 and 【Source ９９】.", "Yes [Source 2] and."),
+        ("Yes ［source：1］ or \\[Source 99\\].", "Yes [Source 1] or."),
+        ("Yes [Source 1234567].", "Yes."),
+        ("See [sic], [1], a[2] and [Sourdough 99].", "See [sic], [1], a[2] and [Sourdough 99]."),
+        ("\n Yes.\n\n[Source 99]\n", "Yes."),
+        ("Yes [Source 1", "Yes"),
+        ("Yes [Source 99", "Yes"),
+        ("Yes [Sour", "Yes [Sour"),
+        ("Yes [Source 99 [Source 1] [Source 2 [x]", "Yes [Source 1] [Source 2 [x]"),
+        ("[Sou[Source 99]rce 98]", "[Sou[…]rce 98]"),
+    ],
+)
+def test_what_is_shown_of_a_text(text: str, expected: str) -> None:
+    assert shown(list(text)) == shown([text]) == expected
+    assert check_citations(text, [Passage("a"), Passage("b"), Passage("c")]).text == expected
+
+
+def test_an_unclosed_bracket_holds_back_no_more_than_a_citation_is_long() -> None:
+    stream = CitationFilter(3)
+    sent = "As [Source " + "words without an end " * 40
+    assert len(stream.feed(sent)) > len(sent) - 10
+
+
+def test_the_pieces_arrive_one_by_one() -> None:
+    stream = CitationFilter(3)
+    assert [stream.feed(word) for word in ("The", " pump", " runs ", "[Source", " 3]", ".")] == [
+        *("The", " pump", " runs", "", " [Source 3]", "."),
+    ]
+
+
+def test_the_benchmark_detects_an_engine_that_shows_everything() -> None:
+    source = random.Random(1)
+    answers = [random_answer(source) for _ in range(100)]
+    assert sum(map(len, map(invalid_citations, answers))) > 100
+    assert all("".join(random_pieces(answer, source)) == answer for answer in answers)

@@ -1,0 +1,129 @@
+"""Facts about a document: embedded and read with their names, and shown to the LLM that writes contexts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llama_index.core.schema import Document, MetadataMode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from llama_index_contextual.answering.prompts import passages_prompt
+from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.node_parser import ChunkNodeParser
+from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
+from llama_index_contextual.storage.manifest import checksum
+from tests.support.models import CountingEmbedding, ScriptedLLM
+
+NAMED = "fund: Halpha, quarter: Q4 2024"
+BARE = "Halpha\nQ4 2024"
+CONTEXT = "The quarterly report of the fund describes how its returns developed over the last three months."
+
+
+def facts(path: str) -> dict[str, Any]:
+    return {"fund": "Halpha", "quarter": "Q4 2024", "note": None} if "report" in path else {}
+
+
+def make(tmp_path: Path, **settings: Any) -> tuple[Project, ScriptedLLM, Path]:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "report.txt").write_text("Returns rose by 3 %.", encoding="utf-8")
+    (folder / "other.txt").write_text("Costs fell.", encoding="utf-8")
+    llm = ScriptedLLM(default=CONTEXT)
+    config = ProjectConfig.local(context="llm", **settings)
+    project = ProjectManager(tmp_path / "root").create("p", config, llm=llm, embed_model=CountingEmbedding())
+    project.ingest([folder], file_metadata=facts)
+    return project, llm, folder
+
+
+def chunk_of(project: Project, name: str) -> Any:
+    nodes = project.storage_context.docstore.docs.values()
+    return next(node for node in nodes if node.metadata["file_name"] == name)
+
+
+def test_facts_are_embedded_and_read_with_their_names(tmp_path: Path) -> None:
+    project, _, _ = make(tmp_path)
+    node = chunk_of(project, "report.txt")
+    for mode in (MetadataMode.EMBED, MetadataMode.LLM):
+        content = node.get_content(metadata_mode=mode)
+        assert content.count("Halpha") == content.count(NAMED) == 1
+        assert "None" not in content
+    assert f"Facts: {NAMED}\n" in passages_prompt(project.retrieve("returns").to_nodes())
+    assert "Facts" not in chunk_of(project, "other.txt").get_content(metadata_mode=MetadataMode.ALL)
+
+
+def test_facts_are_shown_to_the_llm_only_where_there_are_some(tmp_path: Path) -> None:
+    _, llm, _ = make(tmp_path)
+    by_text = {"report" if "Returns rose" in prompt else "other": prompt for prompt in llm.history}
+    assert f"Title: report.txt\nFacts: {NAMED}\n" in by_text["report"]
+    assert "Facts" not in by_text["other"]
+
+
+def test_facts_still_filter_and_keep_their_values(tmp_path: Path) -> None:
+    project, _, _ = make(tmp_path)
+    filters = MetadataFilters(filters=[MetadataFilter(key="fund", value="Halpha")])
+    assert [hit.source.file_name for hit in project.retrieve("costs", filters=filters)] == ["report.txt"]
+    lexical = project.retrieve("quarter", mode="lexical")
+    assert lexical[0].source.file_name == "report.txt", "the name of a fact can be found"
+
+
+def test_figures_of_facts_count_as_those_of_the_passage(tmp_path: Path) -> None:
+    project, llm, _ = make(tmp_path)
+    llm.enqueue("In 2024 returns rose by 3 % [Source 1].")
+    response: Any = project.as_query_engine(similarity_top_k=1, min_confidence=0.0).query("How did returns develop?")
+    assert response.citations.unsupported == ()
+
+
+def test_a_project_recorded_without_the_setting_pays_nothing_again(tmp_path: Path) -> None:
+    project, llm, folder = make(tmp_path, name_facts=False)
+    assert BARE in chunk_of(project, "report.txt").get_content(metadata_mode=MetadataMode.EMBED)
+    assert not any("Halpha" in prompt for prompt in llm.history)
+    path = project.directory / "project.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["config"]["name_facts"], record["xxh3"]
+    record["xxh3"] = checksum(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    llm.history.clear()
+    embed_model = CountingEmbedding()
+    loaded = ProjectManager(project.directory.parent).load("p", llm=llm, embed_model=embed_model)
+    assert loaded.config.name_facts is False
+    loaded.rebuild()
+    loaded.ingest([folder], file_metadata=facts)
+    assert (llm.history, embed_model.texts) == ([], [])
+
+
+def test_turning_it_on_asks_again_for_documents_with_facts_only(tmp_path: Path) -> None:
+    project, llm, _ = make(tmp_path, name_facts=False)
+    llm.history.clear()
+    assert project.update_config(name_facts=True) == ["name_facts"]
+    project.rebuild()
+    assert len(llm.history) == 1
+    assert f"Facts: {NAMED}\n" in llm.history[0]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "embedded", "read"),
+    [
+        ({}, "fund: Halpha, tags: a; b", "fund: Halpha, tags: a; b"),
+        ({"excluded_embed_metadata_keys": ["tags"]}, "fund: Halpha", "fund: Halpha\n['a', 'b']"),
+        ({"excluded_llm_metadata_keys": ["tags"]}, "fund: Halpha, tags: a; b", "Halpha"),
+        ({"excluded_embed_metadata_keys": ["fund", "tags"]}, "", "Halpha\n['a', 'b']"),
+    ],
+    ids=["all", "embed", "llm", "none"],
+)
+def test_keys_that_the_user_excludes_stay_excluded(hidden: dict[str, Any], embedded: str, read: str) -> None:
+    document = Document(text="Returns rose.", metadata={"fund": "Halpha", "tags": ["a", "b"]}, **hidden)
+    (node,) = ChunkNodeParser(name_facts=True).get_nodes_from_documents([document])
+    seen = {mode: node.get_content(metadata_mode=mode) for mode in (MetadataMode.EMBED, MetadataMode.LLM)}
+    assert seen[MetadataMode.EMBED].removesuffix("Returns rose.").strip() == embedded
+    lines = seen[MetadataMode.LLM].removesuffix("Returns rose.").strip().splitlines()
+    assert sorted(lines) == sorted(read.splitlines())
+
+
+def test_the_parser_alone_leaves_metadata_as_they_were() -> None:
+    document = Document(text="Returns rose.", metadata={"fund": "Halpha"})
+    (node,) = ChunkNodeParser().get_nodes_from_documents([document])
+    assert node.get_content(metadata_mode=MetadataMode.EMBED) == "Halpha\n\nReturns rose."
