@@ -192,7 +192,12 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
         others = {"mode": "lexical", "fusion": "rrf", "context_in_answer": False, "service_tier": "flex"}
         others["answer_temperature"] = 1.0
         other: Any = (others | {"pdf_engine": "pypdf", "ocr": None, "ocr_language": "deu+fra"}).get(name, 7)
-        other = {"prices": {"local": {"input": 1.0}}, "rerank": "llm", "acronyms": True}.get(name, other)
+        other = {
+            "prices": {"local": {"input": 1.0}},
+            "rerank": "llm",
+            "acronyms": True,
+            "acronym_table": {"A": "b"},
+        }.get(name, other)
         assert config.rebuild_fields(config.changed(**{name: other})) == [], name
 
 
