@@ -185,7 +185,7 @@ def test_the_options_of_each_command_are_documented() -> None:
     }
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
     answering = ["--guard", "--intents", "--judge", "--min-confidence", "--mode", "--reference-date", "--style"]
-    answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
+    answering += ["--llm-intents", "--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
         "ask": sorted(answering),
         "chat": sorted([*answering, "--follow-ups", "--history"]),
@@ -193,7 +193,7 @@ def test_the_options_of_each_command_are_documented() -> None:
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--moved", "--password", "--replace", "--reread"],
         "evaluate": [
-            *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
+            *("--answers", "--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
