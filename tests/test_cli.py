@@ -186,7 +186,7 @@ def test_the_options_of_each_command_are_documented() -> None:
     extra = {name: sorted(set(options) - {"--json", "--root", "--help"}) for name, options in results.items()}
     switches = [f"--{no}{name}" for name in ("guard", "intents", "judge") for no in ("", "no-")]
     answering = ["--file", "--filter", "--llm", "--min-confidence", "--mode", "--reference-date", "--style", *switches]
-    answering += ["--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
+    answering += ["--llm-intents", "--between-tokens-timeout", "--call-timeout", "--first-token-timeout"]
     assert {name: options for name, options in extra.items() if options} == {
         "ask": sorted(answering),
         "chat": sorted([*answering, "--follow-ups", "--history"]),
@@ -194,7 +194,7 @@ def test_the_options_of_each_command_are_documented() -> None:
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--facts", "--moved", "--password", "--replace", "--reread"],
         "evaluate": [
-            *("--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
+            *("--answers", "--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
             *("--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],

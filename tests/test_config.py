@@ -225,6 +225,7 @@ def test_changes_that_need_a_rebuild_are_identified() -> None:
             "rerank": "llm",
             "acronyms": True,
             "document_idf": False,
+            "acronym_table": {"A": "b"},
             "answer_llm": "ollama:phi4",
             "style": "persona",
             "min_confidence": 0.5,

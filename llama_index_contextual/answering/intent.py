@@ -190,7 +190,8 @@ class Examples:
     def intent_of(self, question: str) -> str | None:
         """Return the intent of the most similar example, or None if none is similar.
 
-        An example is similar if the question contains all its words, at least two, or if most words are common to both.
+        An example is similar if the question contains all its words, or if most words are common to both; one word is
+        not enough, unless both have no other.
         """
         if not self._examples:
             return None
@@ -198,8 +199,10 @@ class Examples:
 
         def similarity(example: frozenset[str]) -> float:
             common = len(terms & example)
-            if common == len(example) > 1:
+            if common == len(example) > 1 or terms == example:
                 return 1.0
+            if common < 2:  # "How long is it?" has a word in common with "How long is the warranty?"
+                return 0.0
             return 2 * common / (len(terms) + len(example))
 
         name, example = max(self._examples, key=lambda row: similarity(row[1]))

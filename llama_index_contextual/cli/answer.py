@@ -327,7 +327,7 @@ def _show_findings(answer: GroundedResponse) -> None:
         say(f"[yellow]The answer is incomplete: {safe(answer.partial)}[/]", to=err)
     if answer.verdict and "error" in answer.verdict:
         say(f"[yellow]Not judged: {safe(str(answer.verdict['error']))}[/]", to=err)
-    elif answer.verdict and not answer.found:
+    elif answer.verdict and "original" in (answer.metadata or {}):
         say("[yellow]The judge withheld the answer: the passages do not support it.[/]", to=err)
     for number in dict.fromkeys(report.invalid if report else ()):
         say(f"[yellow]A citation of Source {number}, which does not exist, was removed.[/]", to=err)

@@ -342,8 +342,9 @@ class RetrievalResponse:
             min_confidence: Warn below this confidence instead.
 
         Example:
-            >>> node = NodeWithScore(node=TextNode(text="Zebras."), score=1.0)
-            >>> response = RetrievalResponse.of_nodes("Why?", [node])
+            >>> from dataclasses import replace
+            >>> from llama_index.core.schema import NodeWithScore, TextNode
+            >>> response = RetrievalResponse.of_nodes("Why?", [NodeWithScore(node=TextNode(text="Zebras."), score=1.0)])
             >>> replace(response, confidence=0.07, confidence_level="low").doubt()
             'The answer is probably not in these documents: the confidence of the search is low (0.07 of 1).'
         """

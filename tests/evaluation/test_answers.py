@@ -51,6 +51,8 @@ def test_every_combination_is_answered_and_scored(filled: Project) -> None:
         "failed_retrievals": 1,
         "errors": 0,
         "questions": 2,
+        "model": "ScriptedLLM:scripted",
+        "style": "instruction",
     }
     assert {len(row.predictions.rows[0].hits) for row in sweep.rows if row.top_k == 1} == {1}
     assert [step.stage for step in recorded if step.stage != "build"] == ["price", *["ask"] * 8]
