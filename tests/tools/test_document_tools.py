@@ -112,7 +112,7 @@ class TestSearch:
             ),
             ({}, {"md", "txt", "pdf"}),
         ],
-        ids=str,
+        ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
     )
     def test_filters_are_dicts_or_llamaindex_filters(self, tools: DocumentTools, filters: Any, kinds: set[str]) -> None:
         files = {
