@@ -13,6 +13,7 @@ PREFIX = "LLAMA_INDEX_CONTEXTUAL_"
 KEYS: Mapping[str, tuple[str, ...]] = {
     "OPENAI_API_KEY": ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
     "ANTHROPIC_API_KEY": (),
+    "VOYAGE_API_KEY": ("VOYAGE_API_BASE",),
 }
 """The providers' keys, with the variables for the address that a key is sent to."""
 

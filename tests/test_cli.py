@@ -194,8 +194,8 @@ def test_the_options_of_each_command_are_documented() -> None:
         "delete": ["--keep-ledger", "--yes", "-y"],
         "estimate": ["--batch", "--facts", "--moved", "--password", "--replace", "--reread"],
         "evaluate": [
-            *("--answers", "--compare", "--k", "--max-cost", "--metric", "--number", "--report", "--sample", "--save"),
-            *("--similarity", "--sweep", "--yes", "-y"),
+            *("--answers", "--compare", "--contextual-embedding", "--k", "--max-cost", "--metric", "--number"),
+            *("--report", "--sample", "--save", "--similarity", "--sweep", "--yes", "-y"),
         ],
         "forget": ["--dry-run", "--yes", "-y"],
         "ingest": ["--batch", "--facts", "--max-cost", "--moved", "--password", "--quiet", "--replace", "--reread"],

@@ -206,7 +206,7 @@ def test_the_command_asks_before_it_pays_and_shows_what_it_cost(questions: Path,
     assert "Contexts and embeddings will cost about $0." in err
     assert provider.history == []
     out, err = run(*arguments, "--yes")
-    assert "contextual embedding − none, recall@3" in out
+    assert "contextual embedding − none, nDCG@3: " in out
     assert "contextual embedding: contexts and embeddings $0." in out
     assert "Building 'contextual embedding' …" in err
 
