@@ -207,8 +207,7 @@ class ProjectConfig(BaseModel):
     max_passages: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum number of passages that the LLM reads for an answer; None: as many as fit, and in a chat"
-        " without `intents` the three best.",
+        description="Maximum number of passages that the LLM reads for an answer; None: as many as fit.",
         json_schema_extra=_NO_REBUILD,
     )
     context_in_answer: bool = Field(
@@ -226,14 +225,14 @@ class ProjectConfig(BaseModel):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="Searches with a lower confidence are answered with `not found`, without a call to the LLM; None"
-        " leaves the decision to the LLM.",
+        description="Searches with a lower confidence are repeated more widely, and the LLM is told that the documents"
+        " probably do not answer the question; None: below the level `low`.",
         json_schema_extra=_NO_REBUILD,
     )
-    intents: bool | Literal["llm"] = Field(
+    intents: bool | Literal["llm"] | dict[str, dict[str, Any]] = Field(
         default=False,
         description="Whether to adapt the search to the intent of a question; `llm` also asks the LLM if the wording"
-        " does not decide.",
+        " does not decide. An object describes intents of your own: its fields are those of `SearchPlan`.",
         json_schema_extra=_NO_REBUILD,
     )
     adjacent: Adjacent = Field(
@@ -519,6 +518,8 @@ def _as_sentence(error: ValidationError) -> ConfigurationError:
     message = first["msg"].removeprefix("Value error, ")
     if name == "chunks_per_call":  # pydantic mentions only one of the alternatives
         message = "must be a number of at least 1, or 'all'"
+    if name == "intents":
+        message = "must be true, false, 'llm', or an object of search plans"
     if name == "embed_window":
         message = "must be a number of at least 32, 'auto', or None"
     if first["type"] == "extra_forbidden":

@@ -159,6 +159,16 @@ def test_an_option_overrides_the_setting(configured: Project) -> None:
     assert not isinstance(engine.retriever.retriever, IntentRetriever)
 
 
+def test_intents_of_your_own_can_be_settings(reports: Project) -> None:
+    before = reports.config
+    reports.config = before.changed(intents={"warranty": {"examples": ["Is it covered by the warranty?"], "top_k": 3}})
+    engine = grounded(reports)
+    reports.config = before
+    assert isinstance(engine.retriever.retriever, IntentRetriever)
+    response = engine.query("Is the pump still covered by the warranty?")
+    assert response.retrieval.intent == "warranty"
+
+
 def test_every_answering_setting_has_an_option(reports: Project) -> None:
     renamed = {"context_in_answer": "context"}
     timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
