@@ -200,7 +200,6 @@ def grounded_engine(
         embed_model=embed_model,
         weights=_instance("weights", options.weights, BlendWeights),
         reference_date=_given(options.reference_date, _day(config.reference_date)),
-        judged=answer_options.min_confidence is not None,
     )
     timeouts = _given(_instance("timeouts", options.timeouts, Timeouts), _timeouts(config))
     judge = _given(options.judge, config.judge)

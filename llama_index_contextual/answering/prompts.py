@@ -154,15 +154,15 @@ def confidence_line(response: RetrievalResponse, min_confidence: float | None = 
         >>> modes = {"mode_requested": "hybrid", "mode_used": "hybrid"}
         >>> response = RetrievalResponse(query="Why?", results=[], confidence=0.7, confidence_level="medium", **modes)
         >>> confidence_line(response)
-        'Confidence of the search: medium (0.70 of 1), estimated from matching words. Decide by what the sources say.'
+        'Confidence of the search: medium (0.70 of 1). Decide by what the sources say.'
     """
     if response.confidence is None:
         return ""
     if doubt := response.doubt(min_confidence):
         return f"{doubt} Decide by what the sources say."
     return (
-        f"Confidence of the search: {response.confidence_level} ({response.confidence:.2f} of 1), estimated from"
-        " matching words. Decide by what the sources say."
+        f"Confidence of the search: {response.confidence_level} ({response.confidence:.2f} of 1)."
+        " Decide by what the sources say."
     )
 
 

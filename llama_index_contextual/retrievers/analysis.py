@@ -157,6 +157,25 @@ class Analyzer:
         """Return the terms of the periods that several tokens of a text name together, if they have terms."""
         return periods(words) if self.has_periods else []
 
+    def is_foreign(self, text: str) -> bool:
+        """Return whether at least two words of a text are function words of another language, and fewer of its own.
+
+        Words that are function words in both languages count for neither. A language without a list of function words,
+        and `none`, know no foreign texts.
+
+        Example:
+            >>> Analyzer("english").is_foreign("Was bedeutet die Meldung?"), Analyzer("english").is_foreign("The fee?")
+            (True, False)
+        """
+        if not self._stopwords:
+            return False
+        own = self._stopwords | self._question_words
+        words = {word.casefold() for word in tokens(text) if len(word) > 1}
+        for other in map(_listed, {*_STOPWORD_LISTS.values()} - {_STOPWORD_LISTS.get(self.language)}):
+            if len(words & other) >= 2 and len(words & (other - own)) > len(words & (own - other)):
+                return True
+        return False
+
     def stems(self, words: Set[str]) -> set[str]:
         """Return the terms of lower-case words, without those of question words."""
         return {self._stem(word) for word in words} - self._question_stems

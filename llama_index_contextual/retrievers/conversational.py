@@ -123,8 +123,6 @@ class ConversationalRetriever(CheckedRetriever):
         weights: Weights of the conversation.
         reference_date: The date of the question, or a function that returns it, such as `date.today`: "last quarter" is
             then searched as "last quarter (Q3 2026)". None leaves time words as they are.
-        judged: Whether to estimate the confidence for a blended question by one more search, with the previous question
-            and this one as one text. Confidence is calibrated for questions in words, not for a blend.
 
     Example:
         >>> from llama_index.core.schema import TextNode
@@ -143,11 +141,9 @@ class ConversationalRetriever(CheckedRetriever):
         embed_model: BaseEmbedding | None = None,
         weights: BlendWeights | None = None,
         reference_date: date | Callable[[], date] | None = None,
-        judged: bool = False,
     ) -> None:
         super().__init__()
         self.retriever = retriever
-        self.judged = judged
         self.reference_date = reference_date
         self.weights = weights or BlendWeights()
         self._embedder = None if embed_model is None else QueryEmbedder(embed_model)
@@ -164,9 +160,7 @@ class ConversationalRetriever(CheckedRetriever):
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = self._embedder.embed_many([(text,) for text, _ in blend.embedded])
             searched = replace(searched, embedding=_blend_vectors(vectors, blend))
-        response = with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
-        joined = self._joined(searched, blend)
-        return response if joined is None else _with_confidence(response, respond_of(self.retriever, joined))
+        return with_warnings(_for_question(respond_of(self.retriever, searched), query, blend), notes)
 
     async def arespond(self, query: QueryType) -> RetrievalResponse:
         """Asynchronous version of `respond`."""
@@ -175,15 +169,7 @@ class ConversationalRetriever(CheckedRetriever):
         if self._embedder is not None and blend is not None and blend.embedded:
             vectors = await self._embedder.aembed_many([(text,) for text, _ in blend.embedded])
             searched = replace(searched, embedding=_blend_vectors(vectors, blend))
-        response = with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
-        joined = self._joined(searched, blend)
-        return response if joined is None else _with_confidence(response, await arespond_of(self.retriever, joined))
-
-    def _joined(self, query: QueryBundle, blend: QueryBlend | None) -> QueryBundle | None:
-        """Return the previous question and this one as one text; None if the search has a confidence already."""
-        if not self.judged or _is_alone(blend):
-            return None
-        return QueryBundle(" ".join([*_messages(query, MessageRole.USER, last=1), query.query_str]))
+        return with_warnings(_for_question(await arespond_of(self.retriever, searched), query, blend), notes)
 
     def explicit(self, text: str) -> str:
         """Return a question with the dates of its time words, if the reference date is known."""
@@ -246,25 +232,10 @@ def _blend_vectors(vectors: Sequence[Sequence[float]], blend: QueryBlend) -> lis
 
 
 def _for_question(response: RetrievalResponse, query: QueryType, blend: QueryBlend | None) -> RetrievalResponse:
-    """Return the response with the original question and the texts that were searched.
-
-    Confidence and relevance are calibrated for questions that stand alone, so they are removed for a blend.
-    """
-    alone = _is_alone(blend)
+    """Return the response with the original question and the texts that were searched."""
     if response.blend is not None:  # the search has added terms
         blend = replace(blend or QueryBlend(), lexical=response.blend.lexical)
-    if alone:
-        return replace(response, query=str(query), blend=blend)
-    results = tuple(chunk.model_copy(update={"relevance": None}) for chunk in response.results)
-    return replace(response, query=str(query), blend=blend, results=results, confidence=None, confidence_level=None)
-
-
-def _is_alone(blend: QueryBlend | None) -> bool:
-    return blend is None or blend.rewritten is not None
-
-
-def _with_confidence(response: RetrievalResponse, joined: RetrievalResponse) -> RetrievalResponse:
-    return replace(response, confidence=joined.confidence, confidence_level=joined.confidence_level)
+    return replace(response, query=str(query), blend=blend)
 
 
 def _messages(query: QueryBundle, role: MessageRole, *, last: int) -> list[str]:

@@ -183,8 +183,7 @@ class DocumentLeg:
                 f" belong together."
             )
         self._index = index
-        documents = int(index.rows.max(initial=-1)) + 1
-        self._mean_chunks = len(index.rows) / max(1, documents)
+        self._sizes = np.bincount(index.rows, minlength=1)
 
     @property
     def emphasis(self) -> float:
@@ -193,7 +192,7 @@ class DocumentLeg:
         The best of many chunks has a high score by chance, so the weight grows with the logarithm of the mean number of
         chunks of a document.
         """
-        return math.log1p(self._mean_chunks) / math.log1p(_ORDINARY_CHUNKS)
+        return math.log1p(self._sizes.mean()) / math.log1p(_ORDINARY_CHUNKS)
 
     def support(self, query: LexicalQuery, rows: NDArray[np.int64]) -> DocumentScores:
         """Return score and rank of each chunk's document."""
@@ -202,6 +201,10 @@ class DocumentLeg:
     def shared_terms(self, terms: QueryTerms, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how much of the BM25 score of chunks comes from terms that their documents have elsewhere as well."""
         return self._index.shared_terms(terms, rows)
+
+    def share(self, document: int) -> float:
+        """Return the share of all chunks that a document has, given by its row among the documents."""
+        return float(self._sizes[document] / len(self._index.rows))
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the row of each chunk's document among the documents."""

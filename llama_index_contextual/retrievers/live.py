@@ -48,7 +48,7 @@ from llama_index_contextual.retrievers.base import (
     with_terms,
 )
 from llama_index_contextual.retrievers.bm25 import LexicalIndex
-from llama_index_contextual.retrievers.confidence import JUDGED, Judgement, judge
+from llama_index_contextual.retrievers.confidence import JUDGED, RANKED, Judgement, judge
 from llama_index_contextual.retrievers.documents import DocumentIndex, DocumentLeg
 from llama_index_contextual.retrievers.explain import NEAR_MISSES, explain, explain_reranked
 from llama_index_contextual.retrievers.hybrid import HybridRetriever
@@ -257,6 +257,7 @@ class ProjectRetriever(CheckedRetriever):
             mode_used=mode,
             warnings=warnings,
             version=current.name,
+            documents=current.documents,
             slots=self._indexes.slots,
         )
         if not added:
@@ -562,6 +563,7 @@ class Request:
         mode_used: Mode that is used.
         warnings: Sentences about differences from the request.
         version: Name of the version.
+        documents: The index of documents; None if the version has none.
         slots: Semaphore that limits how many searches rank at the same time.
     """
 
@@ -575,6 +577,7 @@ class Request:
     mode_used: Mode
     warnings: Sequence[str]
     version: str
+    documents: DocumentLeg | None
     slots: AbstractContextManager[object]
 
 
@@ -624,7 +627,7 @@ class Candidates:
                 f"The reranker dropped all {len(self.hits)} hits: none has a probability of at least"
                 f" rerank_threshold={self.request.threshold:g}."
             )
-            judgement = judgement and Judgement((), 0.0)
+            judgement = judgement and Judgement((), 0.0, "none")
         explanations, near_misses = self.explanations, self.near_misses
         if self.request.explain:
             explanations, near_misses = explain_reranked([*explanations, *near_misses], reranked, self.request.k)
@@ -659,12 +662,13 @@ def search(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -
     """Rank, fetch and judge the best hits for a query, and explain them if requested."""
     k = max(request.k, request.candidates) if request.reranker is not None else request.k
     count = k + NEAR_MISSES if request.explain else k
-    # A fused ranking has more than k hits anyway, and asking for more could change it.
+    # A fused ranking has more than k hits anyway, and asking for more could change it. That of a single index has as
+    # many for every k, so that the probabilities do not depend on k.
     with request.slots:
-        ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else count, request.filters)
+        ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else max(RANKED, count), request.filters)
         evidence = ranking.evidence(max(JUDGED, count))
         hits = retriever.fetch(ranking, count, evidence)
-        judgement = judge(ranking, evidence)
+        judgement = judge(ranking, evidence, request.documents, question=bundle.query_str)
     for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
         hit.relevance = relevance
     explanations, near_misses = explain(ranking, hits, request.k) if request.explain else ([], [])

@@ -293,9 +293,9 @@ class RetrievalResponse:
         mode_used: The mode that was used; it depends on the indexes of the version.
         warnings: Sentences about differences from the request.
         results: The results, best first.
-        confidence: Estimated probability that the documents answer the question, calibrated with the local settings;
-            None unless both indexes were searched.
-        confidence_level: The same in words: "low" applies to at most 3 in 100 answerable questions, "none" means that
+        confidence: Estimated probability that the documents answer the question; None for retrievers that are not of a
+            project.
+        confidence_level: The same in words: "low" applies to at most 2 in 100 answerable questions, "none" means that
             there are no results.
         version: Name of the version that was searched.
         blend: The texts that were searched, if they differ from the question; or None.

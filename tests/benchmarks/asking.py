@@ -10,6 +10,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from numpy.typing import NDArray
 
+from llama_index_contextual.config import Mode
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, Postings
 from llama_index_contextual.retrievers.confidence import JUDGED, hit_features, query_features
@@ -24,12 +25,14 @@ class Asking(BaseRetriever):
 
     Args:
         project: The project.
+        mode: Indexes that are searched.
     """
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, mode: Mode = "hybrid") -> None:
         super().__init__()
         current = project._live.current()
-        self.retriever = current.retriever("hybrid", project.config)
+        self.retriever = current.retriever(mode, project.config)
+        self.document_leg = current.documents
         self.lexical_index = current.lexical.lexical_index
         store = self.retriever.docstore
         of_node = {node.node_id: node.ref_doc_id or "" for node in store.iterate()}
@@ -44,14 +47,14 @@ class Asking(BaseRetriever):
             index = documents._index
             _leave_out(index.lexical_index, lambda: _documents_of(self.allowed, index.rows))
 
-    def ask(self, bundle: QueryBundle) -> tuple[list[RetrievedChunk], Array, Array]:
-        """Return the first 20 hits, their features, and those of the answer."""
+    def ask(self, bundle: QueryBundle) -> tuple[list[RetrievedChunk], dict[str, Array], dict[str, float]]:
+        """Return the first 20 hits, their features but for the confidence, and those of the answer."""
         self.lexical_index._respelled.clear()  # what a misspelt word may have been meant to be, among what is left
         ranking = self.retriever.rank(bundle, JUDGED)
         evidence = ranking.evidence(JUDGED)
         hits = self.retriever.fetch(ranking, JUDGED, evidence)
-        answer = query_features(ranking, evidence) if evidence else np.zeros(2)
-        return hits, hit_features(ranking, evidence) if evidence else np.zeros((0, 0)), answer
+        features = hit_features(ranking, evidence, 0.5) if evidence else {}
+        return hits, features, query_features(ranking, evidence, self.document_leg)
 
     def leave_out(self, evidence: Evidence) -> None:
         """Leave out the documents that answer a question."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from llama_index_contextual.retrievers.confidence import Logistic
 
 Array = NDArray[np.float64]
+Features = Mapping[str, Array]
 
 
-def fit(groups: Sequence[tuple[Array, Array]], *, ridge: float = 5.0) -> Logistic:
+def fit(groups: Sequence[tuple[Features, Array]], names: Sequence[str], *, ridge: float = 5.0) -> Logistic:
     """Return the logistic model of greatest likelihood, each (features, outcomes) group counting alike.
 
     Newton's method on standardised features with a small ridge.
     """
-    features = np.vstack([group for group, _ in groups])
+    features = np.vstack([np.column_stack([group[name] for name in names]) for group, _ in groups])
     outcomes = np.concatenate([outcome for _, outcome in groups])
     weights = np.concatenate([np.full(len(outcome), 1 / len(outcome)) for _, outcome in groups])
     weights /= weights.mean()
@@ -34,7 +35,7 @@ def fit(groups: Sequence[tuple[Array, Array]], *, ridge: float = 5.0) -> Logisti
         if np.abs(step).max() < 1e-9:
             break
     coefficients = result[1:] / spread
-    return Logistic(float(result[0] - coefficients @ mean), tuple(float(value) for value in coefficients))
+    return Logistic(float(result[0] - coefficients @ mean), dict(zip(names, coefficients.tolist(), strict=True)))
 
 
 def brier_skill(outcomes: Array, probabilities: Array, reference: Array) -> float:

@@ -1,80 +1,112 @@
-"""Fits relevance and confidence, and shows how they hold: `python -m tests.benchmarks.relevance --data ../shared/data`.
+"""Fits confidence and relevance, and shows how they hold: `python -m tests.benchmarks.relevance --data ../shared/data`.
 
-Relevance: the first 20 hits of every question, relevant where they hold any of its evidence; each hit counts alike.
-Beside it what the rank alone tells: for the Brier skill a table with the share of relevant hits at each rank, from the
-same sets as the fit, for the AUROC the rank itself. "All hits at once" takes the hits of all sets together, each judged
-by the fit that has not seen its set.
 Confidence: every question once as it is and once with the documents that answer it taken out of all indexes. Each set
-counts alike, and every figure of a set comes from a fit on the other sets. Follow-up questions, searched with the
-conversation before them, and turns that people found unanswerable take no part in any fit. The last lines are the
-constants of `retrievers/relevance.py`, fitted on all sets.
+counts alike, and every figure of a set comes from a fit on the other sets. Questions of another set (20 of each) are
+shown beside, as what nothing answers; they take no part in any fit, and neither do follow-up questions, searched with
+the conversation before them, and turns that people found unanswerable. The questions of the conversations are the
+stand-alone ones that people wrote.
+Relevance: the first 20 hits of every question, with and without the documents, relevant where they hold any of its
+evidence; each hit counts alike. Beside it what the rank alone tells.
+The last lines are the constants of `retrievers/confidence.py`, fitted on all sets. With --embedding, its samples are
+fitted together with those of WordLlama (--chunk-size 180 for a model that reads 256 tokens), except those of the
+reports, as encoding them takes long.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import random
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import QueryBundle
 from numpy.typing import NDArray
 
+from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers.confidence import JUDGED, Logistic
+from llama_index_contextual.retrievers.confidence import Logistic
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from tests.benchmarks.asking import Asking, Evidence
-from tests.benchmarks.calibration import Array, auroc, brier_skill, calibration_error, fit, separation, threshold
-from tests.benchmarks.quality import build
-from tests.benchmarks.sets import SHORT_SETS, covers, load
+from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, separation, threshold
+from tests.benchmarks.quality import available, build, options, settings_of
+from tests.benchmarks.sets import Question, QuestionSet, covers, load
 
-REFUSED = 0.03
+LOW = 0.02
+FOREIGN = 20
 RIDGE = 60.0
 """Of the fit of relevance: what is this near to 0 carries over best to a set left out; from 5 to 150 little differs."""
+
+CONFIDENCE: Mapping[Mode, Sequence[str]] = {
+    "hybrid": ("gain", "reach", "concentration", "named"),
+    "semantic": ("reach", "concentration"),
+    "lexical": ("gain", "concentration"),
+}
+RELEVANCE: Mapping[Mode, Sequence[str]] = {
+    "hybrid": ("answer", "share", "covering", "rare", "agreed", "bm25", "cosine"),
+    "semantic": ("answer", "share", "cosine"),
+    "lexical": ("answer", "share", "covering", "rare", "bm25"),
+}
 
 Asked = tuple[QueryBundle, Evidence]
 
 
 @dataclass
 class Samples:
-    """Features and outcomes of hits, features of answers with and without the documents that answer."""
+    """Features of answers, and features and outcomes of their hits, which are numbered by answer."""
 
-    hits: Array
+    answers: Features
+    hits: Features
     relevant: Array
     ranks: NDArray[np.int64]
-    with_documents: Array
-    without: Array
+    numbers: NDArray[np.int64]
 
 
 @dataclass
 class Measured:
-    """A set: its questions, its follow-ups, and questions that nothing answers."""
+    """A set: its questions with and without their documents, its follow-ups, and what nothing answers."""
 
-    questions: Samples
-    follow_ups: Samples | None
-    unanswerable: Array
+    questions: tuple[Samples, Samples]
+    follow_ups: tuple[Samples, Samples] | None
+    foreign: Samples
+    unanswerable: Samples | None
 
 
-def collect(asking: Asking, asked: Iterable[Asked]) -> Samples:
-    """Ask every question with and without its documents."""
-    hits, relevant, ranks, whole, without = [], [], [], [], []
-    for bundle, evidence in asked:
+Sets = Mapping[str, Measured]
+
+
+def collect(asking: Asking, asked: Iterable[Asked], *, without: bool) -> Samples:
+    """Ask every question, with or without its documents."""
+    answers, hits, relevant, ranks, numbers = [], [], list[float](), list[int](), list[int]()
+    for number, (bundle, evidence) in enumerate(asked):
+        if without:
+            asking.leave_out(evidence)
         chunks, features, answer = asking.ask(bundle)
+        asking.allowed = None
+        answers.append(answer)
         if chunks:
             hits.append(features)
         relevant += [float(any(covers(chunk, item) for item in evidence)) for chunk in chunks]
         ranks += [chunk.rank for chunk in chunks]
-        whole.append(answer)
-        asking.leave_out(evidence)
-        without.append(asking.ask(bundle)[2])
-        asking.allowed = None
-    return Samples(np.vstack(hits), np.array(relevant), np.array(ranks), np.array(whole), np.array(without))
+        numbers += [number] * len(chunks)
+    return Samples(
+        {name: np.array([answer[name] for answer in answers]) for name in answers[0]},
+        {name: np.concatenate([features[name] for features in hits]) for name in hits[0]},
+        np.array(relevant),
+        np.array(ranks),
+        np.array(numbers),
+    )
+
+
+def both(asking: Asking, asked: Sequence[Asked]) -> tuple[Samples, Samples]:
+    """Ask every question with and without its documents."""
+    return collect(asking, asked, without=False), collect(asking, asked, without=True)
 
 
 def follow_ups(asking: Asking, project: Project, rows: Iterable[dict[str, Any]]) -> list[Asked]:
@@ -89,123 +121,170 @@ def follow_ups(asking: Asking, project: Project, rows: Iterable[dict[str, Any]])
     return calls
 
 
-def measure(manager: ProjectManager, data: Path, name: str) -> Measured:
+def stand_alone(data: Path, questions: QuestionSet) -> list[Question]:
+    """Return the questions of a set, those of conversations as people wrote them to stand alone."""
+    rows = _rows(data / questions.name / "questions.jsonl")
+    return [replace(one, text=row.get("rewrite", one.text)) for one, row in zip(questions.questions, rows, strict=True)]
+
+
+def measure(project: Project, mode: Mode, data: Path, sets: Mapping[str, QuestionSet], name: str) -> Measured:
     """Ask everything of one set."""
-    questions, known = load(data, name), f"{name}-structural"
-    project = manager.load(known) if known in manager.list() else build(manager, questions, "structural")
-    asking = Asking(project)
-    samples = collect(asking, [(QueryBundle(question.text), question.evidence) for question in questions.questions])
+    asking, chosen = Asking(project, mode), random.Random(1)
+    foreign = [
+        question
+        for other, questions in sets.items()
+        if other != name
+        for question in chosen.sample(stand_alone(data, questions), FOREIGN)
+    ]
+    whole = both(asking, [(QueryBundle(one.text), one.evidence) for one in stand_alone(data, sets[name])])
+    strangers = collect(asking, [(QueryBundle(one.text), []) for one in foreign], without=False)
     if not (data / name / "turns.jsonl").is_file():
-        return Measured(samples, None, np.zeros((0, 2)))
+        return Measured(whole, None, strangers, None)
     later = follow_ups(asking, project, (row for row in _rows(data / name / "questions.jsonl") if row["history"]))
     turns = [row for row in _rows(data / name / "turns.jsonl") if row["answerability"] == "UNANSWERABLE"]
-    unanswerable = [asking.ask(QueryBundle(row["question"]))[2] for row in turns]
-    return Measured(samples, collect(asking, later), np.array(unanswerable))
+    unanswerable = collect(asking, [(QueryBundle(row["question"]), []) for row in turns], without=False)
+    return Measured(whole, both(asking, later), strangers, unanswerable)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(row) for row in path.read_text(encoding="utf-8").splitlines()]
 
 
-def show_relevance(sets: dict[str, Measured]) -> None:
-    """Print, for each set, how a fit on the others does beside a table of ranks."""
-    print("relevance          Brier skill  AUROC   of rank alone  calibration error")
-    pooled: list[tuple[Array, Array, Array, Array]] = []
-    rows = []
-    for name, stored in sets.items():
-        others = [one.questions for other, one in sets.items() if other != name]
-        model = fit([(one.hits, one.relevant) for one in others], ridge=RIDGE)
-        table = np.array(
-            [np.mean([one.relevant[one.ranks == r].mean() for one in others]) for r in range(1, JUDGED + 1)]
-        )
-        for label, one in ((name, stored.questions), ("  follow-ups", stored.follow_ups)):
-            if one is None:
-                continue
-            parts = one.relevant, model(one.hits), table[one.ranks - 1], -one.ranks.astype(np.float64)
-            result = _row(*parts)
-            print(f"  {label:16s} " + "  ".join(f"{value:11.3f}" for value in result))
-            if one is stored.questions:
-                rows.append(result)
-                pooled.append(parts)
-    print("  mean of the sets " + "  ".join(f"{value:11.3f}" for value in np.mean(rows, axis=0)))
-    everything = (np.concatenate(parts) for parts in zip(*pooled, strict=True))
-    print("  all hits at once " + "  ".join(f"{value:11.3f}" for value in _row(*everything)))
+# ---- fits ------------------------------------------------------------------------------------------------------------
 
 
-def _row(truth: Array, found: Array, by_rank: Array, rank: Array) -> tuple[float, float, float, float]:
-    skill = brier_skill(truth, found, by_rank)
-    return skill, auroc(truth, found), auroc(truth, rank), calibration_error(truth, found)
+def confidence_of(sets: Iterable[Measured], mode: Mode) -> Logistic:
+    """Return the model of confidence fitted to some sets."""
+    groups = []
+    for one in sets:
+        inside, outside = (part.answers for part in one.questions)
+        features = {name: np.concatenate([inside[name], outside[name]]) for name in inside}
+        sizes = [len(part["concentration"]) for part in (inside, outside)]
+        groups.append((features, np.repeat([1.0, 0.0], sizes)))
+    return fit(groups, CONFIDENCE[mode])
 
 
-def show_confidence(sets: dict[str, Measured]) -> None:
-    """Print, for each set, how a fit on the others tells answered questions from those whose documents are out."""
-    print("confidence          AUROC   mean with, without the documents; refused at the others' threshold")
+def with_answers(part: Samples, confidence: Logistic) -> Features:
+    """Return the features of hits with that of the confidence."""
+    probabilities = confidence(part.answers)[part.numbers]
+    return {**part.hits, "answer": np.log(probabilities / (1 - probabilities))}
+
+
+def relevance_of(sets: Iterable[Measured], mode: Mode, confidence: Logistic) -> Logistic:
+    """Return the model of relevance fitted to some sets, given that of confidence."""
+    groups = []
+    for one in sets:
+        parts = [with_answers(part, confidence) for part in one.questions]
+        features = {name: np.concatenate([part[name] for part in parts]) for name in RELEVANCE[mode]}
+        groups.append((features, np.concatenate([part.relevant for part in one.questions])))
+    return fit(groups, RELEVANCE[mode], ridge=RIDGE)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def show(sets: Sequence[Sets], mode: Mode) -> None:
+    """Print how the fits on the other sets hold for each one, and the constants of the fit on all."""
+    areas, errors = [], []
+    print(f"{mode}: AUROC [95 % interval], calibration error; means with, without the documents, other sets' questions")
+    for number, samples in enumerate(sets):
+        for name, one in samples.items():
+            others = [part for group in sets for other, part in group.items() if other != name]
+            model = confidence_of(others, mode)
+            low = threshold([model(part.questions[0].answers) for part in others], LOW)
+            for label, pair in ((name, one.questions), ("  follow-ups", one.follow_ups)):
+                if pair is None:
+                    continue
+                inside, outside = (model(part.answers) for part in pair)
+                area, error = separation(inside, outside), _calibration(inside, outside)
+                if pair is one.questions:
+                    areas.append(area)
+                    errors.append(error)
+                first, last = _interval(inside, outside)
+                foreign = model(one.foreign.answers)
+                below = ", ".join(f"{np.mean(part < low):.1%}" for part in (inside, outside, foreign))
+                print(
+                    f"  {number} {label:16s} {area:.3f} [{first:.3f}, {last:.3f}] {error:.3f};"
+                    f" {inside.mean():.2f} {outside.mean():.2f} {foreign.mean():.2f}; low: {below}"
+                )
+            if one.unanswerable is not None:
+                turns, inside = model(one.unanswerable.answers), model(one.questions[0].answers)
+                print(f"      turns that people found unanswerable: AUROC {separation(inside, turns):.3f}")
+            _show_relevance(one, others, mode, model)
+    print(f"  mean AUROC {np.mean(areas):.3f}, least {min(areas):.3f}; largest calibration error {max(errors):.3f}")
+    _show_constants([one for group in sets for one in group.values()], mode)
+
+
+def _show_relevance(one: Measured, others: Sequence[Measured], mode: Mode, confidence: Logistic) -> None:
+    model = relevance_of(others, mode, confidence)
+    values = np.concatenate([model(with_answers(part, confidence)) for part in one.questions])
+    truth = np.concatenate([part.relevant for part in one.questions])
+    ranks = -np.concatenate([part.ranks for part in one.questions]).astype(np.float64)
+    first = [float(model(with_answers(part, confidence))[part.ranks == 1].mean()) for part in one.questions]
+    right = one.questions[0].relevant[one.questions[0].ranks == 1].mean()
+    strange = float(model(with_answers(one.foreign, confidence))[one.foreign.ranks == 1].mean())
+    print(
+        f"      relevance: AUROC {auroc(truth, values):.3f} (rank alone {auroc(truth, ranks):.3f}),"
+        f" calibration error {calibration_error(truth, values):.3f}; of the first hit with, without, other sets:"
+        f" {first[0]:.2f} {first[1]:.2f} {strange:.2f} (right: {right:.2f})"
+    )
+
+
+def _calibration(inside: Array, outside: Array) -> float:
+    outcomes = np.repeat([1.0, 0.0], [len(inside), len(outside)])
+    return calibration_error(outcomes, np.concatenate([inside, outside]))
+
+
+def _interval(inside: Array, outside: Array) -> tuple[float, float]:
+    """Return a bootstrap interval of the AUROC; the questions are resampled."""
+    generator = np.random.default_rng(0)
     areas = []
-    for name, stored in sets.items():
-        others = [one.questions for other, one in sets.items() if other != name]
-        model = fit([_answers(one) for one in others])
-        low = threshold([model(one.with_documents) for one in others], REFUSED)
-        for label, one in ((name, stored.questions), ("  follow-ups", stored.follow_ups)):
-            if one is None:
-                continue
-            inside, outside = model(one.with_documents), model(one.without)
-            area, refused = separation(inside, outside), [float(np.mean(part < low)) for part in (inside, outside)]
-            means = f"{inside.mean():6.3f}  {outside.mean():6.3f}"
-            print(f"  {label:16s} {area:6.3f}  {means}; {refused[0]:.1%}, {refused[1]:.1%}")
-            if one is stored.questions:
-                areas.append(area)
-            if len(stored.unanswerable):
-                turns = model(stored.unanswerable)
-                against = f"AUROC {separation(inside, turns):.3f}, mean {turns.mean():.3f}"
-                print(
-                    f"    against turns that people found unanswerable: {against}; {np.mean(turns < low):.1%} refused"
-                )
-    print(f"  mean of the sets {np.mean(areas):6.3f}")
+    for _ in range(500):
+        chosen = generator.integers(len(inside), size=len(inside))
+        areas.append(separation(inside[chosen], outside[chosen]))
+    return float(np.quantile(areas, 0.025)), float(np.quantile(areas, 0.975))
 
 
-def _answers(one: Samples) -> tuple[Array, Array]:
-    outcomes = np.concatenate([np.ones(len(one.with_documents)), np.zeros(len(one.without))])
-    return np.vstack([one.with_documents, one.without]), outcomes
-
-
-def show_constants(sets: dict[str, Measured]) -> None:
-    """Print the constants, and what the thresholds of the confidence do."""
-    samples = [one.questions for one in sets.values()]
-    confidence = fit([_answers(one) for one in samples])
-    answered = [confidence(one.with_documents) for one in samples]
-    low, high = threshold(answered, REFUSED), float(np.median(np.concatenate(answered)))
-    print("constants")
-    _show("RELEVANCE", fit([(one.hits, one.relevant) for one in samples], ridge=RIDGE))
-    _show("CONFIDENCE", confidence)
-    print(f"  LOW, HIGH = {low}, {high:.3f}")
-    for name, one in sets.items():
-        for label, part in ((name, one.questions), ("  follow-ups", one.follow_ups)):
-            if part is not None:
-                shares = [float(np.mean(confidence(rows) < low)) for rows in (part.with_documents, part.without)]
-                print(
-                    f"  {label:16s} below LOW: {shares[0]:.1%} of the answerable, {shares[1]:.1%} without the documents"
-                )
-        if len(one.unanswerable):
-            print(f"    turns that people found unanswerable: {np.mean(confidence(one.unanswerable) < low):.1%}")
-    print(f"  below LOW: {np.mean(np.concatenate(answered) < low):.1%} of all answerable questions")
-
-
-def _show(name: str, model: Logistic) -> None:
-    print(f"  {name} = Logistic({model.intercept:.4f}, ({', '.join(f'{c:.4f}' for c in model.coefficients)}))")
+def _show_constants(sets: Sequence[Measured], mode: Mode) -> None:
+    confidence = confidence_of(sets, mode)
+    answered = [confidence(one.questions[0].answers) for one in sets]
+    low, high = threshold(answered, LOW), float(np.median(np.concatenate(answered)))
+    print(f'    "{mode}": Models(')
+    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets, mode, confidence))):
+        values = ", ".join(f'"{name}": {value:.4f}' for name, value in model.coefficients.items())
+        print(f"        {label}=Logistic({model.intercept:.4f}, {{{values}}}),")
+    print(f"        low={low:.3f},\n        high={high:.3f},\n    ),", flush=True)
 
 
 def main() -> None:
     """Fit and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = options(__doc__)
     parser.add_argument("--projects", type=Path, help="folder with projects of an earlier run; made when absent")
+    parser.add_argument("--modes", nargs="*", choices=get_args(Mode), default=list(get_args(Mode)))
     arguments = parser.parse_args()
+    config, embed_model = settings_of(arguments)
+    sets = {name: load(arguments.data, name) for name in available(arguments.sets)}
+    kinds: list[tuple[str, ProjectConfig, BaseEmbedding | None]] = [("", ProjectConfig.local(), None)]
+    if embed_model is not None:
+        kinds.append(("-transformer", config, embed_model))
     with tempfile.TemporaryDirectory() as temporary:
-        manager = ProjectManager(arguments.projects or Path(temporary))
-        sets = {name: measure(manager, arguments.data, name) for name in SHORT_SETS}
-    show_relevance(sets)
-    show_confidence(sets)
-    show_constants(sets)
+        root = arguments.projects or Path(temporary)
+        for mode in arguments.modes:
+            measured = []
+            for suffix, settings, model in kinds if mode != "lexical" else kinds[:1]:
+                manager, samples = ProjectManager(root / f"structural{suffix}"), {}
+                for name, questions in sets.items():
+                    if model is not None and name == "filings":
+                        continue
+                    known = f"{name}-structural"
+                    project = (
+                        manager.load(known, embed_model=model)
+                        if known in manager.list()
+                        else build(manager, questions, "structural", config=settings, embed_model=model)
+                    )
+                    samples[name] = measure(project, mode, arguments.data, sets, name)
+                measured.append(samples)
+            show(measured, mode)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from llama_index.core.schema import Document
+from numpy.typing import NDArray
 
-from llama_index_contextual.config import ProjectConfig
+from llama_index_contextual.config import Mode, ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import confidence as relevance
 from llama_index_contextual.retrievers.base import Ranking
 from llama_index_contextual.retrievers.bm25 import LexicalIndex, LexicalQuery
-from llama_index_contextual.retrievers.confidence import Logistic, hit_features, judge, query_features
+from llama_index_contextual.retrievers.confidence import MODELS, Logistic, hit_features, judge, query_features
 from llama_index_contextual.retrievers.fusion import Hits, Scale
+from llama_index_contextual.retrievers.response import LegScore
 from tests.support.models import CountingEmbedding
 
 
@@ -36,23 +39,28 @@ def trace(query: LexicalQuery = "pump motor") -> Ranking:
 
 def test_the_features_of_hits_match_their_description() -> None:
     found = trace()
-    features = hit_features(found, found.evidence(20))
+    features = hit_features(found, found.evidence(20), 0.8)
     # The mean of the fused scores 1.1 and 0 is 0.55: strengths 1 and 0. Row 0 holds both terms, row 1 the more frequent
-    # one. Both indexes have both rows; the best cosine similarity is 3 standard deviations above the mean.
+    # one. Both indexes have both rows. The cosine similarities are 3 standard deviations above the mean, and 1 below.
     pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
     rarity, covered = (pump + motor) / 2 / math.log1p(3), motor / (pump + motor)
     all_bids = math.log(math.exp(8 + 1.5) + math.exp(1.5 * covered))
     first, second = 8 + 1.5 - all_bids, 1.5 * covered - all_bids
-    assert features[0].tolist() == pytest.approx([first, first * rarity, math.exp(first), 3 * math.exp(first), 1.5])
-    assert features[1].tolist() == pytest.approx(
-        [second * covered, second * rarity, math.exp(second), 3 * math.exp(second), 0.5],
-    )
+    assert {name: values.tolist() for name, values in features.items()} == {
+        "answer": pytest.approx([math.log(4), math.log(4)]),
+        "share": pytest.approx([first, second]),
+        "covering": pytest.approx([first, second * covered]),
+        "rare": pytest.approx([first * rarity, second * rarity]),
+        "agreed": pytest.approx([math.exp(first), math.exp(second)]),
+        "bm25": pytest.approx([1.5, 0.5]),
+        "cosine": pytest.approx([3, -1]),
+    }
 
 
 def test_hits_below_the_mean_are_as_strong_as_the_mean() -> None:
     semantic, lexical = trace("sensor").leaves()
     found = Ranking(hits([0, 1, 2, 3], [1.1, 0.6, -0.5, -0.9]), parts=(semantic, lexical))
-    competing = hit_features(found, found.evidence(20))[:, 1]
+    competing = hit_features(found, found.evidence(20), 0.5)["share"]
     assert competing[2] == competing[3] < competing[1] < competing[0]
 
 
@@ -60,48 +68,113 @@ def test_the_overlap_of_the_indexes_is_relative_to_the_longest_list() -> None:
     _, lexical = trace().leaves()
     semantic = Ranking(hits([0, 5, 6, 7], [0.9, 0.8, 0.7, 0.1]), name="semantic")
     found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
-    assert hit_features(found, found.evidence(20))[0, 2] == pytest.approx(1 / 4, rel=1e-3)
+    assert hit_features(found, found.evidence(20), 0.5)["agreed"][0] == pytest.approx(1 / 4, rel=1e-3)
 
 
 def test_features_are_always_finite() -> None:
     found = trace()
     semantic, lexical = found.leaves()
     nothing = Ranking(hits([], []), name="lexical", terms=lexical.terms)
-    negative = Ranking(hits([0, 1], [-0.1, -0.9]), parts=(semantic, nothing))
-    features = hit_features(negative, negative.evidence(20))
-    assert np.isfinite(features).all()
-    assert query_features(negative, negative.evidence(20)).tolist() == [0, 0]
+    flat = replace(semantic, scale=lambda: Scale(0.0, 0.0))
+    negative = Ranking(hits([0, 1], [-0.1, -0.9]), parts=(flat, nothing))
+    features = hit_features(negative, negative.evidence(20), 0.5)
+    assert all(np.isfinite(values).all() for values in features.values())
+    assert query_features(negative, negative.evidence(20)) == {
+        "concentration": 0.0,
+        "named": 0.0,
+        "gain": 0.0,
+        "reach": 0.0,
+    }
 
 
-def test_the_features_of_an_answer_are_gain_and_share_of_the_best_possible_score() -> None:
-    found = trace()
-    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    gain = 3 / math.sqrt(2) / math.log1p(3)
-    assert query_features(found, found.evidence(20)).tolist() == pytest.approx([gain, 3 / (pump + motor)])
+class Documents:
+    """Rows 0 and 1 belong to document 0, row 2 to document 1; each row stands for a third of all chunks."""
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        return np.array([0, 0, 1], dtype=np.int32)[rows]
+
+    def share(self, document: int) -> float:
+        return (2 / 3, 1 / 3)[document]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([0, 1], 1.0),  # both hits are of one document: (1 - 2/3) / (1 - 2/3)
+        ([2], 1.0),
+        ([0, 2], 0.0),  # half of the hits are of the document with two thirds of the chunks
+        ([0, 1, 2], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_concentration_is_the_share_of_one_document_above_chance(rows: list[int], expected: float) -> None:
+    found = Ranking(hits(rows, [1.0] * len(rows)), name="lexical")
+    documents: Any = Documents()
+    assert query_features(found, [], documents)["concentration"] == pytest.approx(expected)
+
+
+def test_the_features_of_an_answer_do_not_depend_on_the_size_of_the_collection() -> None:
+    found = replace(trace(), ids=["a", "b", "c"])
+    evidence = found.evidence(20)
+    evidence[0]["document"] = LegScore(7.0, 2)
+    # The best cosine similarity, 0.9, is three standard deviations above the mean.
+    assert query_features(found, evidence) == pytest.approx(
+        {
+            "concentration": 0.0,
+            "named": 1 / 2,
+            "gain": 3 / math.sqrt(2) / math.log1p(2.5 / 1.5),
+            "reach": 3 / math.sqrt(2 * math.log(3)),
+        }
+    )
 
 
 def test_terms_from_a_conversation_count_by_their_weight() -> None:
     found = trace((("pump", 1.0), ("motor", 0.5)))
-    pump, motor = (math.log1p((3 - n + 0.5) / (n + 0.5)) for n in (1, 2))
-    gain = 3 / math.sqrt(1 + 0.25) / math.log1p(3)
-    assert query_features(found, found.evidence(20)).tolist() == pytest.approx([gain, 3 / (pump + motor / 2)])
+    gain = 3 / math.sqrt(1 + 0.25) / math.log1p(2.5 / 1.5)
+    assert query_features(found, found.evidence(20))["gain"] == pytest.approx(gain)
 
 
 def test_a_logistic_model_is_one_over_one_plus_exp() -> None:
-    model = Logistic(0.5, (2.0, -1.0))
-    assert model(np.array([[1.0, 3.0]])).tolist() == pytest.approx([1 / (1 + math.exp(0.5))])
+    model = Logistic(0.5, {"a": 2.0, "b": -1.0})
+    assert model({"a": np.array([1.0]), "b": 3.0, "c": 9.0}).tolist() == pytest.approx([1 / (1 + math.exp(0.5))])
 
 
-def test_every_coefficient_says_that_more_is_better() -> None:
-    assert min(relevance.RELEVANCE.coefficients) > 0
-    assert min(relevance.CONFIDENCE.coefficients) > 0
-    assert 0 < relevance.LOW < relevance.HIGH < 1
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_more_evidence_is_more_confidence(mode: Mode) -> None:
+    models = MODELS[mode]
+    assert min(models.confidence.coefficients.values()) > 0
+    assert models.relevance.coefficients["answer"] > 0
+    assert 0 < models.low < models.high < 1
 
 
-def test_a_single_index_is_not_judged() -> None:
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_the_models_have_the_features_of_their_indexes(mode: Mode) -> None:
     found = trace()
-    for leaf in found.leaves():
-        assert judge(leaf, leaf.evidence(20)) is None
+    ranking = found if mode == "hybrid" else next(leaf for leaf in found.leaves() if leaf.name == mode)
+    evidence = ranking.evidence(20)
+    assert MODELS[mode].confidence.coefficients.keys() <= query_features(ranking, evidence).keys()
+    assert MODELS[mode].relevance.coefficients.keys() <= hit_features(ranking, evidence, 0.5).keys()
+    judgement = judge(ranking, evidence)
+    assert judgement is not None
+    assert 0 < judgement.confidence < 1
+    assert len(judgement.relevances) == 2
+
+
+def test_other_indexes_are_not_judged() -> None:
+    other = Ranking(hits([0], [1.0]), name="sparse")
+    assert judge(other, other.evidence(20)) is None
+
+
+def test_a_question_in_another_language_is_judged_by_the_semantic_ranking() -> None:
+    semantic, lexical = trace("pumpe").leaves()
+    lexical = replace(lexical, terms=LexicalIndex.build(["the pump", "motor"]).query("Wie groß ist die Pumpe?"))
+    found = Ranking(hits([0, 1], [1.1, 0.0]), parts=(semantic, lexical))
+    evidence = found.evidence(20)
+    german, english = (judge(found, evidence, question=text) for text in ("Wie groß ist die Pumpe?", "The pump?"))
+    assert german is not None
+    assert german.confidence == MODELS["semantic"].confidence(query_features(found, evidence))
+    assert english is not None
+    assert english.confidence == MODELS["hybrid"].confidence(query_features(found, evidence))
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +199,22 @@ def test_an_answer_says_how_likely_its_hits_are_relevant(project: Project) -> No
     assert response.to_dict()["results"][0]["relevance"] == shown[0]
 
 
-@pytest.mark.parametrize("mode", ["semantic", "lexical"])
-def test_without_both_indexes_there_are_no_probabilities(project: Project, mode: str) -> None:
-    response = project.retrieve("error TS-999", mode=mode)  # type: ignore[arg-type]
-    assert (response.confidence, response.confidence_level, response[0].relevance) == (None, None, None)
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_there_are_probabilities_in_every_mode(project: Project, mode: Mode) -> None:
+    response = project.retrieve("error TS-999", mode=mode)
+    assert response.confidence is not None
+    assert response.confidence_level in ("low", "medium", "high")
+    assert all(hit.relevance is not None and 0 < hit.relevance < 1 for hit in response)
 
 
-def test_the_number_of_results_does_not_change_the_probabilities(project: Project) -> None:
-    one, all_of_them = project.retrieve("error TS-999", top_k=1), project.retrieve("error TS-999", top_k=3)
+def test_a_hit_is_less_relevant_if_the_documents_probably_do_not_answer(project: Project) -> None:
+    known, strange = project.retrieve("error TS-999"), project.retrieve("quokka habitat on Rottnest")
+    assert (known[0].relevance or 0) > 2 * (strange[0].relevance or 1)
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_the_number_of_results_does_not_change_the_probabilities(project: Project, mode: Mode) -> None:
+    one, all_of_them = (project.retrieve("error TS-999", top_k=k, mode=mode) for k in (1, 3))
     assert one.confidence == all_of_them.confidence
     assert one[0].relevance == all_of_them[0].relevance
 
@@ -142,7 +223,7 @@ def test_words_that_no_document_has_lower_the_confidence(project: Project) -> No
     known, strange = project.retrieve("error TS-999"), project.retrieve("quokka habitat on Rottnest")
     assert known.confidence is not None
     assert strange.confidence is not None
-    assert strange.confidence < relevance.LOW < known.confidence
+    assert strange.confidence < MODELS["hybrid"].low < known.confidence
     assert strange.confidence_level == "low"
 
 

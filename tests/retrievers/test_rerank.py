@@ -157,7 +157,7 @@ def test_without_hits_above_the_threshold_there_is_no_confidence(
         "The reranker dropped all 3 hits: none has a probability of at least rerank_threshold=1000.",
     )
     lexical = project.retrieve(QUERY, mode="lexical")
-    assert (lexical.results, lexical.confidence) == ((), None)
+    assert (lexical.results, lexical.confidence) == ((), 0.0)
 
 
 @pytest.mark.parametrize("by", ["setting", "postprocessor"])
