@@ -376,3 +376,28 @@ def test_a_read_only_root_folder_is_an_operating_system_error(manager: ProjectMa
     manager.root.mkdir(mode=0o500)
     with pytest.raises(PermissionError):
         manager.create("a", ProjectConfig.local())
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "missing"),
+    [
+        ("embed_model", "openai:text-embedding-3-small", "needs OPENAI_API_KEY, which is not set"),
+        ("answer_llm", "openai:gpt-4.1", "needs OPENAI_API_KEY, which is not set"),
+        ("answer_llm", "anthropic:claude-sonnet-4-5", "pip install llama-index-llms-anthropic"),
+        ("llm", "openai:gpt-4.1", None),  # not needed by a local project
+        ("embed_model", "ollama:all-minilm", None),
+    ],
+)
+def test_what_a_model_still_needs_is_said_when_a_project_is_created(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    name: str,
+    missing: str | None,
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    caplog.set_level("INFO", logger="llama_index_contextual")
+    ProjectManager(tmp_path).create("a", ProjectConfig.local(**{setting: name}))
+    assert [record.levelname for record in caplog.records] == (["INFO"] if missing else [])
+    assert (missing or "") in caplog.text

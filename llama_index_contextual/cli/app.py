@@ -51,6 +51,7 @@ from llama_index_contextual.cli.upkeep import upkeep
 from llama_index_contextual.config import ContextKind, ProjectConfig
 from llama_index_contextual.environment import read_dotenv
 from llama_index_contextual.errors import ContextualError, ProjectNotFoundError
+from llama_index_contextual.retirement import retirement_notice
 from llama_index_contextual.settings import (
     OF_A_COMMAND,
     describe_settings,
@@ -123,7 +124,7 @@ def create(
 ) -> None:
     """Create an empty project."""
     with errors_in_one_line():
-        from llama_index_contextual.project.manager import notes_on_models
+        from llama_index_contextual.project.manager import missing_for_models
 
         changes = environment_settings(os.environ) | (file_settings(config_file) if config_file else {})
         changes |= dict(parse_setting(item) for item in settings or [])
@@ -133,7 +134,10 @@ def create(
         if as_json:
             say_json({"name": project.name, "config": config.model_dump()})
             return
-        for note in notes_on_models(config, project=name):
+        notes = missing_for_models(config)
+        if config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            notes.append(notice)
+        for note in notes:
             say(f"[yellow]note[/] {safe(note)}", to=err)
         say(f"Created project [bold]{safe(name)}[/] in {safe(str(root))}.")
         say(f"Next: llama-index-contextual ingest {safe(shlex.quote(name))} FILES…")

@@ -77,7 +77,8 @@ class ProjectManager:
     ) -> Project:
         """Create an empty project.
 
-        A missing key or package of a model is logged as a warning, because it may be there when the model is needed.
+        A missing key or package of a model is only logged (at level INFO; the command line prints it), because it may
+        be there when the model is needed, and `estimate` does not need it.
 
         Args:
             name: Letters, digits, spaces, `-`, `_` and single dots, at most 64 characters.
@@ -100,7 +101,7 @@ class ProjectManager:
             raise _exists(existing.name)
         self._require_free(directory)
         config = config or ProjectConfig()
-        notes = notes_on_models(config, project=name, llm=llm, embed_model=embed_model)
+        notes = missing_for_models(config, llm=llm, embed_model=embed_model)
         files.make_directory(directory)
         # Even if the directory existed before: an interrupted run may not have written it to disk.
         files.sync_directory(self.root)
@@ -113,7 +114,9 @@ class ProjectManager:
             write_current(directory, None)
             write_config(directory, config)
         for note in notes:
-            logger.warning(note)
+            logger.info(note)
+        if llm is None and config.context == "llm" and (notice := retirement_notice(config.llm, project=name)):
+            logger.warning(notice)
         return Project(directory, config, llm=llm, embed_model=embed_model, model_id=model_id)
 
     def load(
@@ -211,14 +214,13 @@ class ProjectManager:
             )
 
 
-def notes_on_models(
-    config: ProjectConfig, *, project: str, llm: LLM | None = None, embed_model: BaseEmbedding | None = None
+def missing_for_models(
+    config: ProjectConfig, *, llm: LLM | None = None, embed_model: BaseEmbedding | None = None
 ) -> list[str]:
-    """Return what the models that the settings name still need, and whether they will be retired; nothing is called.
+    """Return the keys and packages that are missing for the models in the settings; nothing is called.
 
     Args:
         config: The settings.
-        project: Name of the project, for the text.
         llm: Object that is used instead of the LLMs in the settings.
         embed_model: Object that is used instead of the embedding model in the settings.
 
@@ -231,7 +233,7 @@ def notes_on_models(
     if llm is None:
         of_llm = missing_for(config.llm, setting="llm")
         if config.context == "llm":
-            notes += [of_llm, retirement_notice(config.llm, project=project)]
+            notes.append(of_llm)
         if config.answer_llm is not None:
             notes.append(missing_for(config.answer_llm, setting="answer_llm"))
     return list(dict.fromkeys(note for note in notes if note is not None))
