@@ -8,8 +8,9 @@ stand-alone ones that people wrote.
 Relevance: the first 20 hits of every question, with and without the documents, relevant where they hold any of its
 evidence; each hit counts alike. Beside it what the rank alone tells.
 The last lines are the constants of `retrievers/confidence.py`, fitted on all sets. With --embedding, its samples are
-fitted together with those of WordLlama (--chunk-size 180 for a model that reads 256 tokens), except those of the
-reports, as encoding them takes long.
+fitted together with those of WordLlama (--chunk-size 180 for a model that reads 256 tokens): for the confidence, except
+those of the reports, as encoding them takes long. Chunks of 180 tokens are shorter than most of the evidence, so they
+take no part in the fit of relevance.
 """
 
 from __future__ import annotations
@@ -210,9 +211,9 @@ def show(sets: Sequence[Sets], mode: Mode) -> None:
             if one.unanswerable is not None:
                 turns, inside = model(one.unanswerable.answers), model(one.questions[0].answers)
                 print(f"      turns that people found unanswerable: AUROC {separation(inside, turns):.3f}")
-            _show_relevance(one, others, mode, model)
+            _show_relevance(one, [part for other, part in sets[0].items() if other != name], mode, model)
     print(f"  mean AUROC {np.mean(areas):.3f}, least {min(areas):.3f}; largest calibration error {max(errors):.3f}")
-    _show_constants([one for group in sets for one in group.values()], mode)
+    _show_constants(sets, mode)
 
 
 def _show_relevance(one: Measured, others: Sequence[Measured], mode: Mode, confidence: Logistic) -> None:
@@ -245,12 +246,13 @@ def _interval(inside: Array, outside: Array) -> tuple[float, float]:
     return float(np.quantile(areas, 0.025)), float(np.quantile(areas, 0.975))
 
 
-def _show_constants(sets: Sequence[Measured], mode: Mode) -> None:
-    confidence = confidence_of(sets, mode)
-    answered = [confidence(one.questions[0].answers) for one in sets]
+def _show_constants(sets: Sequence[Sets], mode: Mode) -> None:
+    every = [one for group in sets for one in group.values()]
+    confidence = confidence_of(every, mode)
+    answered = [confidence(one.questions[0].answers) for one in every]
     low, high = threshold(answered, LOW), float(np.median(np.concatenate(answered)))
     print(f'    "{mode}": Models(')
-    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets, mode, confidence))):
+    for label, model in (("confidence", confidence), ("relevance", relevance_of(sets[0].values(), mode, confidence))):
         values = ", ".join(f'"{name}": {value:.4f}' for name, value in model.coefficients.items())
         print(f"        {label}=Logistic({model.intercept:.4f}, {{{values}}}),")
     print(f"        low={low:.3f},\n        high={high:.3f},\n    ),", flush=True)
