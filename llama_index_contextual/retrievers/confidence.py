@@ -4,8 +4,8 @@ Logistic models use a few features of the ranking, which depend neither on the s
 of results. There is one pair of models for each kind of search, because a ranking has only the features of its indexes.
 They were fitted by `python -m tests.benchmarks.relevance --data ../shared/data --embedding MODEL` on five question sets
 (source code, contracts, long Markdown documents, conversations, annual and quarterly reports), each of which counts
-alike: all with WordLlama, and for the confidence all but the reports also with a transformer (all-MiniLM-L6-v2, chunks of
-180 tokens). The script prints the constants below and how they hold for a set that took no part in the fit.
+alike: all with WordLlama, and for the confidence all but the reports also with a transformer (all-MiniLM-L6-v2, chunks
+of 180 tokens). The script prints the constants below and how they hold for a set that took no part in the fit.
 """
 
 from __future__ import annotations
