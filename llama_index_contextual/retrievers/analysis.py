@@ -240,7 +240,8 @@ def _listed(name: str | None) -> frozenset[str]:
         return frozenset()
     from bm25s import stopwords
 
-    return frozenset(word.casefold() for word in getattr(stopwords, name))
+    # Early releases have no lists for some languages.
+    return frozenset(word.casefold() for word in getattr(stopwords, name, ()))
 
 
 def tokens(text: str) -> list[str]:
