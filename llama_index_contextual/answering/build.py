@@ -308,7 +308,9 @@ def by_intent(retriever: ProjectRetriever, intents: Intents, load_llm: Callable[
     def planned(plan: SearchPlan) -> BaseRetriever:
         share = plan.semantic_weight
         weights: dict[str, Any] = {} if share is None else {"semantic_weight": share, "lexical_weight": 1 - share}
-        return retriever.changed(mode=plan.mode, similarity_top_k=plan.top_k, **weights)
+        # Lexical mode was chosen so that questions are not sent to an embedding model.
+        mode = None if retriever.mode == "lexical" else plan.mode
+        return retriever.changed(mode=mode, similarity_top_k=plan.top_k, **weights)
 
     llm = load_llm() if asks_llm else None
     return IntentRetriever(planned, plans=plans, llm=llm, language=retriever.config.language)

@@ -122,7 +122,7 @@ class Judge:
         )
         completion = await AnswerStream(self.llm, self.timeouts).acomplete(messages)
         verdict = _last_verdict(completion.text)
-        if verdict is None:
+        if verdict is None or completion.problem:  # a reply that broke off may have been about to change its mind
             reason = f" {completion.problem}" if completion.problem else ""
             raise ModelError(f"The reply of the judge does not contain a valid verdict.{reason}", setting="judge")
         return verdict

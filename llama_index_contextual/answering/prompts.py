@@ -48,7 +48,9 @@ Sources:
 
 Question: {query_str}"""
 
-_SOURCE_MARK = re.compile(r"[\[［【〔](\s*sources?\s*[:：]?\s*\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE)
+_SOURCE_MARK = re.compile(
+    r"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕]*?\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE
+)
 
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
@@ -125,7 +127,7 @@ def passages_prompt(hits: Sequence[NodeWithScore], *, context: bool = True) -> s
 
 
 def _passage(number: int, hit: NodeWithScore, *, context: bool) -> str:
-    lines = [f"[Source {number}]", f"Source: {Source.of(hit.node)}"]
+    lines = [f"[Source {number}]", f"Source: {_defused(str(Source.of(hit.node)))}"]
     if facts := hit.node.metadata.get(keys.FACTS):
         lines.append(f"Facts: {_defused(str(facts))}")
     # The structural part would repeat the source line.

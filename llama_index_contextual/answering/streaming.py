@@ -207,8 +207,16 @@ class AnswerStream:
 
 
 def _finish_reason(piece: ChatResponse) -> str | None:
-    choices = getattr(piece.raw, "choices", None)
-    return getattr(choices[0], "finish_reason", None) if choices else None
+    """Return why a model ended its answer, in OpenAI's words; the formats of Anthropic and Ollama are known too."""
+    choices = _field(piece.raw, "choices")
+    reason = _field(choices[0], "finish_reason") if choices else None
+    reason = reason or _field(piece.raw, "done_reason") or _field(piece.raw, "stop_reason")
+    reason = reason or _field(_field(piece.raw, "delta"), "stop_reason")
+    return "length" if reason == "max_tokens" else reason if isinstance(reason, str) else None
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 async def _close(pieces: AsyncIterator[ChatResponse]) -> None:

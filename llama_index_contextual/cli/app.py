@@ -126,7 +126,10 @@ def create(
     with errors_in_one_line():
         from llama_index_contextual.project.manager import missing_for_models
 
-        changes = environment_settings(os.environ) | (file_settings(config_file) if config_file else {})
+        of_environment = environment_settings(os.environ)
+        if local:  # nothing leaves this machine, unless a file or an option says so
+            of_environment = {k: v for k, v in of_environment.items() if k not in ("embed_model", "context")}
+        changes = of_environment | (file_settings(config_file) if config_file else {})
         changes |= dict(parse_setting(item) for item in settings or [])
         changes |= {k: v for k, v in (("context", context), ("language", language)) if v is not None}
         config = ProjectConfig.local(**changes) if local else ProjectConfig(**changes)

@@ -42,8 +42,8 @@ FactsFile = Annotated[
     ),
 ]
 
-_CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|=|<|>|~)(.*)")
-_OPERATORS = {"=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensitive"}
+_CONDITION = re.compile(r"(?s)([^=!<>~]+)(!=|<=|>=|==?|<|>|~)(.*)")
+_OPERATORS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "~": "text_match_insensitive"}
 
 
 def parse_filters(project: Project, conditions: Sequence[str] | None, files: Sequence[str] | None) -> Any:
@@ -73,7 +73,7 @@ def _conditions(project: Project, conditions: Sequence[str]) -> list[MetadataFil
         field, sign, text = match[1].strip(), match[2], match[3].strip()
         if field not in known:
             raise InputError(f"No document has the field {field!r}{_nearest(field, known)}.", value=field)
-        if sign == "=":
+        if sign in ("=", "=="):
             equal.setdefault(field, []).extend(_readings(text))
         elif sign == "!=":
             filters += [MetadataFilter(key=field, value=one, operator=FilterOperator.NE) for one in _readings(text)]

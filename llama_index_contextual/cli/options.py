@@ -145,6 +145,8 @@ def open_project(root: Path, name: str) -> Project:
 def open_to_answer(root: Path, name: str, **options: Any) -> Project:
     """Return a project to ask, with the settings from the environment, and from those options that are not None."""
     project = open_project(root, name)
+    if options.get("intents") is True and project.config.intents:  # the project's own intents, or its LLM
+        options["intents"] = None
     project.config = project.config.changed(**{field: value for field, value in options.items() if value is not None})
     return project
 

@@ -32,6 +32,7 @@ RANKED = 100
 """Number of hits over which scores are averaged; fewer if the settings allow fewer candidates."""
 
 _FIRST = 10
+_NEARLY = 1e-9  # a probability is never 0 or 1, so that its log-odds are finite
 _BEST = 5
 _STRENGTH, _COVERAGE = 8.0, 1.5  # chosen on the same sets; values from 6 to 10 and from 1 to 2 differ little
 
@@ -117,7 +118,12 @@ class Judgement:
 
 
 def judge(
-    ranking: Ranking, evidence: Sequence[Evidence], documents: DocumentLeg | None = None, *, question: str = ""
+    ranking: Ranking,
+    evidence: Sequence[Evidence],
+    documents: DocumentLeg | None = None,
+    *,
+    question: str = "",
+    low: float | None = None,
 ) -> Judgement | None:
     """Return the probabilities for a ranking; None if other indexes than those of a project ranked.
 
@@ -129,6 +135,7 @@ def judge(
         evidence: Scores and ranks of its first hits: at least `JUDGED` if there are so many.
         documents: Tells which hits belong to the same document; None if that is not known.
         question: The question in words.
+        low: Limit of the level "low"; None uses that of the models.
     """
     mode, terms = _mode(ranking), ranking.query_terms
     if mode is None:
@@ -138,9 +145,10 @@ def judge(
     if not evidence:
         return Judgement((), 0.0, "none")
     models, of_query = MODELS[mode], query_features(ranking, evidence, documents)
-    confidence = float(models.confidence(of_query))
+    confidence = min(max(float(models.confidence(of_query)), _NEARLY), 1 - _NEARLY)
     relevances = models.relevance(hit_features(ranking, evidence, confidence))
-    level: ConfidenceLevel = "low" if confidence < models.low else "medium" if confidence < models.high else "high"
+    limit = models.low if low is None else low
+    level: ConfidenceLevel = "low" if confidence < limit else "medium" if confidence < models.high else "high"
     return Judgement(relevances.tolist(), confidence, level)
 
 

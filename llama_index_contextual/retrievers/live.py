@@ -253,6 +253,7 @@ class ProjectRetriever(CheckedRetriever):
             reranker=self._indexes.rerankers.of(self._config),
             candidates=self._config.rerank_candidates,
             threshold=self._config.rerank_threshold,
+            min_confidence=self._config.min_confidence,
             mode_requested=self.mode,
             mode_used=mode,
             warnings=warnings,
@@ -563,6 +564,7 @@ class Request:
         mode_used: Mode that is used.
         warnings: Sentences about differences from the request.
         version: Name of the version.
+        min_confidence: Limit of the level "low"; None uses the usual one.
         documents: The index of documents; None if the version has none.
         slots: Semaphore that limits how many searches rank at the same time.
     """
@@ -577,6 +579,7 @@ class Request:
     mode_used: Mode
     warnings: Sequence[str]
     version: str
+    min_confidence: float | None
     documents: DocumentLeg | None
     slots: AbstractContextManager[object]
 
@@ -668,7 +671,7 @@ def search(bundle: QueryBundle, retriever: RankingRetriever, request: Request) -
         ranking = retriever.rank(bundle, k if request.mode_used == "hybrid" else max(RANKED, count), request.filters)
         evidence = ranking.evidence(max(JUDGED, count))
         hits = retriever.fetch(ranking, count, evidence)
-        judgement = judge(ranking, evidence, request.documents, question=bundle.query_str)
+        judgement = judge(ranking, evidence, request.documents, question=bundle.query_str, low=request.min_confidence)
     for hit, relevance in zip(hits, judgement.relevances if judgement else (), strict=False):
         hit.relevance = relevance
     explanations, near_misses = explain(ranking, hits, request.k) if request.explain else ([], [])

@@ -389,7 +389,7 @@ class SQLiteDocumentStore(KVDocumentStore):
         if not children:
             return None
         first, last, span = children[0], children[-1], _span_of_all(children)
-        text = None if span is None else self.read_span(doc_id, *span)
+        text = None if span is None or doc_id is None else self.read_span(doc_id, *span)
         if text is None:
             span, text = None, "\n\n".join(child.text for child in children)
         shared = {
