@@ -49,7 +49,7 @@ Sources:
 Question: {query_str}"""
 
 _SOURCE_MARK = re.compile(
-    r"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕]*?\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE
+    r"[\[［【〔](\s*sources?\s*[:：]?\s*[^\[\]［］【】〔〕\d]*\d[^\[\]［］【】〔〕]*)[\]］】〕]", re.IGNORECASE
 )
 
 

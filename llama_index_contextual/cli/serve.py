@@ -69,6 +69,8 @@ def serve_mcp(
             ) from error
         projects = [open_project(root, name) for name in names]
         if http:
-            serve_http(projects, host=host, port=port, token=token or None, allowed_hosts=allow_host or ())
+            if token == "":
+                raise ConfigurationError("The token is empty: pass one with --token, or leave the option out.")
+            serve_http(projects, host=host, port=port, token=token, allowed_hosts=allow_host or ())
         else:
             make_server(projects).run("stdio")

@@ -285,7 +285,9 @@ def make_stages(
     """
     embed_model_name = None if embed_model is None else embedding_identity(embed_model)
     splitter = None
-    if embed_model is not None and embed_model_name is not None and embed_model_name != LOCAL:
+    # A contextual model divides documents itself.
+    is_divided = embed_model_name == LOCAL or isinstance(embed_model, ContextualEmbedding)
+    if embed_model is not None and embed_model_name is not None and not is_divided:
         splitter = window_splitter(embed_model, embed_model_name, config.embed_window)
     return Stages(
         parsers=(

@@ -293,9 +293,10 @@ def _load(name: str, device: str | None) -> tuple[Any, Any]:
     try:
         # The model's own code is never run.
         return CrossEncoder(name, device=device, trust_remote_code=False), Identity()
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged weights, an unknown name, no network: each library has its own errors
+        reason = f"{error}".strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
-            f"The reranker {name!r} cannot be loaded ({error}): name a cross-encoder of the Hugging Face hub or the"
+            f"The reranker {name!r} cannot be loaded ({reason}): name a cross-encoder of the Hugging Face hub or the"
             f" folder of one, or set rerank={LLM_RERANK!r}.",
             setting="rerank",
         ) from error

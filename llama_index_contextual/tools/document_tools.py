@@ -126,12 +126,13 @@ class DocumentTools:
     def _retriever(
         self, version: SearchableVersion, filters: Filters | None, mode: Mode | None, top_k: int | None
     ) -> ProjectRetriever:
-        top_k = self._top_k if top_k is None else min(require_positive(top_k), MAX_RESULTS)
+        config = self._settings()
+        wanted = self._top_k or config.top_k if top_k is None else require_positive(top_k)
         return ProjectRetriever(
             PinnedIndexes(self._indexes, version),
-            self._settings(),
+            config,
             mode=mode or self._mode,
-            similarity_top_k=top_k,
+            similarity_top_k=min(wanted, MAX_RESULTS),
             filters=self._all_filters(version, filters),
         )
 
@@ -139,7 +140,8 @@ class DocumentTools:
         """Return the filters of a call together with those of all calls; reject keys that no passage has."""
         given = to_filters(filters)
         if given is not None:
-            require_known_keys(given, usable_keys(version.docstore.metadata_keys()))
+            keys = usable_keys(version.docstore.metadata_keys())
+            require_known_keys(given, keys, restricted=self._filters is not None)
         both = [one for one in (self._filters, given) if one is not None]
         return MetadataFilters(filters=list(both)) if len(both) == 2 else next(iter(both), None)
 
@@ -312,7 +314,7 @@ class DocumentTools:
         """Return the metadata keys for filters with their values, as text for a model; empty without any."""
         if not self._listed():
             return ""
-        return self._indexes.run(describe_filters)
+        return self._indexes.run(lambda version: describe_filters(version, restricted=self._filters is not None))
 
     def _listed(self) -> Sequence[DocumentRecord]:
         try:

@@ -88,10 +88,16 @@ def metadata_filter(key: str, value: Any, operator: FilterOperator) -> MetadataF
     Raises:
         InputError: The value is neither a text nor a number, nor a list of them.
     """
+    value = [_number(one) for one in value] if isinstance(value, list) else _number(value)
     try:
         return MetadataFilter(key=key, value=value, operator=operator)
     except ValueError as error:
         raise InputError(f"Filter {key!r} cannot have the value {value!r}: use a string or a number.") from error
+
+
+def _number(value: Any) -> Any:
+    """Return a boolean as 0 or 1, as which it is stored; other values unchanged."""
+    return int(value) if isinstance(value, bool) else value
 
 
 def filter_keys(filters: MetadataFilters) -> set[str]:
@@ -107,19 +113,31 @@ def usable_keys(names: Sequence[str]) -> set[str]:
     return set(names) - _INNER_KEYS
 
 
-def require_known_keys(filters: MetadataFilters, valid: set[str]) -> None:
+def require_known_keys(filters: MetadataFilters, valid: set[str], *, restricted: bool = False) -> None:
     """Check that passages have the keys of the filters.
+
+    Args:
+        filters: The filters.
+        valid: Keys that passages have.
+        restricted: Whether the keys must not be listed; see `describe_filters`.
 
     Raises:
         InputError: No passage has one of the keys.
     """
     if unknown := sorted(filter_keys(filters) - valid):
-        listed = ", ".join(sorted(valid))
-        raise InputError(f"No passage has the metadata key {unknown[0]!r}. Valid keys: {listed}.", value=unknown)
+        listed = "" if restricted else f" Valid keys: {', '.join(sorted(valid))}."
+        raise InputError(f"No passage has the metadata key {unknown[0][:100]!r}.{listed}", value=unknown)
 
 
-def describe_filters(version: SearchableVersion) -> str:
-    """Return the metadata keys of a version, with the values of the user's own keys, as text for a model."""
+def describe_filters(version: SearchableVersion, *, restricted: bool) -> str:
+    """Return the metadata keys of a version, with the values of the user's own keys, as text for a model.
+
+    Args:
+        version: The version.
+        restricted: Whether only a part of the documents may be seen; keys and values of others would disclose them.
+    """
+    if restricted:
+        return "Filters narrow the search by metadata keys of the passages, which each result shows."
     own = version.metadata_values
     described = [f"{key} ({_values(values)})" for key, values in own.items()]
     others = sorted(usable_keys(version.docstore.metadata_keys()) - set(own) - {CHUNK_INDEX})

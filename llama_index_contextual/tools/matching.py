@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
 import unicodedata
@@ -28,6 +27,8 @@ _LONGEST_PATTERN = 1_000
 _WINDOW, _OVERLAP = 100_000, 4_000
 _LOOKS_LIKE_REGEX = re.compile(r"\\[dswbDSW]|\.[*+?]|\[[^\]]+\][*+?{]|\w\|\w")
 _RECURSION = re.compile(r"\(\?(?:R|&|P>|[+-]?\d)")
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ def compile_pattern(pattern: str, *, is_regex: bool, case_sensitive: bool) -> Pa
     expression = pattern if is_regex else _literal(pattern)
     flags = regex.MULTILINE | (0 if case_sensitive else regex.IGNORECASE | regex.FULLCASE)
     try:
-        return Pattern(pattern, regex.compile(expression, flags), is_regex)
+        compiled = regex.compile(expression, flags)
+        if compiled.flags & regex.REVERSE:
+            raise InputError("A regular expression must not search backwards, as with (?r).", value=pattern)
+        return Pattern(pattern, compiled, is_regex)
     except (regex.error, RecursionError, OverflowError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
@@ -155,25 +159,45 @@ def _matching_lines(original: Original, pattern: Pattern, deadline: float) -> It
         raise TimeoutError
     text = original.text()
     number, counted_to = 1, 0
-    spans = _matches(text, pattern, deadline)
-    for line_start, group in itertools.groupby(spans, key=lambda span: text.rfind("\n", 0, span[0]) + 1):
-        (start, end), *others = group
-        number += text.count("\n", counted_to, line_start)
-        counted_to = line_start
-        line_end = text.find("\n", start)
+    for line, first, count in _by_line(text, _matches(text, pattern, deadline)):
+        number += text.count("\n", counted_to, line[0])
+        counted_to = line[0]
         yield Match(
             doc_id=original.record.doc_id,
-            start=start,
-            end=end,
+            start=first[0],
+            end=first[1],
             line=number,
-            page=original.map.page(start),
-            section=original.map.section(start),
-            matches=1 + len(others),
-            text=_around(text, (line_start, len(text) if line_end < 0 else line_end), (start, end)),
+            page=original.map.page(first[0]),
+            section=original.map.section(first[0]),
+            matches=count,
+            text=_around(text, line, first),
         )
 
 
-def _matches(text: str, pattern: Pattern, deadline: float) -> Iterator[tuple[int, int]]:
+def _by_line(text: str, spans: Iterator[Span]) -> Iterator[tuple[Span, Span, int]]:
+    """Yield the span of each line with a match, its first match, and the number of matches that begin in it.
+
+    Raises:
+        TimeoutError: The search timed out; the line with the last match is yielded before.
+    """
+    line, first, count = (0, -1), (0, 0), 0
+    try:
+        for span in spans:
+            if span[0] > line[1]:
+                if count:
+                    yield line, first, count
+                end = text.find("\n", span[0])
+                line, first, count = (text.rfind("\n", 0, span[0]) + 1, len(text) if end < 0 else end), span, 0
+            count += 1
+    except TimeoutError:
+        if count:
+            yield line, first, count
+        raise
+    if count:
+        yield line, first, count
+
+
+def _matches(text: str, pattern: Pattern, deadline: float) -> Iterator[Span]:
     """Yield the offsets of all matches with text.
 
     The text is searched in windows that overlap, because the memory and the time of an expression can grow with the

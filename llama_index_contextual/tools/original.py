@@ -123,9 +123,9 @@ class Original:
         """The sections, each with its subsections."""
         headings = self.map.headings
         paths = list(itertools.islice((self.map.section(heading.start) for heading in headings), len(headings)))
+        ends = _section_ends(headings, self.length)
         out = []
         for at, heading in enumerate(headings):
-            after = (later.start for later in headings[at + 1 :] if later.level <= heading.level)
             out.append(
                 OutlinedSection(
                     number=at + 1,
@@ -134,7 +134,7 @@ class Original:
                     path=paths[at] or heading.title,
                     page=self.map.page(heading.start),
                     start=heading.start,
-                    end=next(after, self.length),
+                    end=ends[at],
                 )
             )
         return out
@@ -246,6 +246,17 @@ class Original:
             requested_end=end,
             version=self._version.name,
         )
+
+
+def _section_ends(headings: Sequence[Heading], length: int) -> list[int]:
+    """Return the end of each section: where the next heading of the same or a higher level begins."""
+    ends = [length] * len(headings)
+    open_sections: list[int] = []
+    for at, heading in enumerate(headings):
+        while open_sections and headings[open_sections[-1]].level >= heading.level:
+            ends[open_sections.pop()] = heading.start
+        open_sections.append(at)
+    return ends
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,7 @@ from llama_index.core.tools import FunctionTool
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.errors import ContextualError
-from llama_index_contextual.retrievers.response import RetrievalResponse, Source
+from llama_index_contextual.retrievers.response import RetrievalResponse, Source, visible
 from llama_index_contextual.storage.manifest import DocumentRecord
 from llama_index_contextual.tools.models import SearchResult, describe_place
 
@@ -41,7 +41,8 @@ def place(source: Source) -> str:
 
 def describe_documents(name: str, documents: Sequence[DocumentRecord]) -> str:
     """Return a description of the search over a project, for a model that has to choose a tool."""
-    titles = dict.fromkeys(record.title or record.file_name or record.doc_id for record in documents)
+    named = (record.title or record.file_name or record.doc_id for record in documents)
+    titles = dict.fromkeys(" ".join(visible(name).split()) for name in named)
     shown = [title if len(title) <= _LONGEST_TITLE else f"{title[:_LONGEST_TITLE]}…" for title in titles]
     more = f", and {len(shown) - _MAX_DOCUMENTS} more" if len(shown) > _MAX_DOCUMENTS else ""
     listed = f": {'; '.join(shown[:_MAX_DOCUMENTS])}{more}" if shown else ""
